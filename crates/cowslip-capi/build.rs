@@ -1,4 +1,4 @@
-//! The name that programs remember the shared library by.
+//! Sets the name under which programs record the shared library.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcowslip.so.0");

@@ -10,7 +10,7 @@ use std::process::Command;
 
 const LIBRARIES: [(&str, &str); 2] =
     [("preload", "libcowslip_preload.so"), ("malloc", "libcowslip_malloc.so")];
-/// What they are made of, in the workspace.
+/// The libraries' sources, in the workspace.
 const SOURCES: [&str; 7] = [
     "Cargo.toml",
     "Cargo.lock",

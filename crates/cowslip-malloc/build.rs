@@ -1,4 +1,4 @@
-//! Binds two calls of jemalloc's to the functions of `src/forks.rs`, and has the library need no other than libc's.
+//! Binds two calls of jemalloc's to the functions of `src/forks.rs`, and makes the library depend on libc alone.
 
 fn main() {
     for function in ["pthread_atfork", "pthread_setspecific"] {

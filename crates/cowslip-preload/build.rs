@@ -1,4 +1,4 @@
-//! Has the library need no other than libc's.
+//! Makes the library depend on libc alone.
 
 fn main() {
     cowslip_build::link_libgcc_statically();

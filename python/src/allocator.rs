@@ -1,13 +1,14 @@
 #![allow(unsafe_code)]
 //! NEP 49: the memory of numpy's arrays, taken from an arena.
 //!
-//! Arrays of up to 32 KiB share slabs of one size of block; a larger one has pages of its own. Slabs and a few large pieces
-//! are kept for arrays to come, since programs make temporaries of the same size again and again.
+//! Arrays of up to 32 KiB share slabs of blocks of one size; a larger one has its own pages. Slabs and a few
+//! large pieces are kept for later arrays, because programs make temporaries of the same sizes again and
+//! again.
 //!
 //! # Safety
-//! numpy calls the functions of a handler with the handler's `ctx`, with addresses that the same handler gave, and keeps the
-//! capsule of a handler as long as an array has memory of it (NEP 49). Each address is known here: none of what numpy says
-//! about lengths is relied on.
+//! numpy calls the functions of a handler with the handler's `ctx` and with addresses from the same handler,
+//! and keeps the capsule of a handler as long as an array uses its memory (NEP 49). All addresses are
+//! recorded here: lengths from numpy are not relied on.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -21,11 +22,11 @@ use pyo3::prelude::*;
 
 const SLAB_BYTES: usize = 64 << 10;
 const LARGEST_BLOCK_BYTES: usize = 32 << 10;
-/// What is kept of freed large pieces.
+/// The most memory kept of freed large pieces.
 const MOST_SPARE_BYTES: usize = 64 << 20;
 const BLOCK_UNIT_BYTES: usize = 64;
 
-/// The length of the blocks that serve `length` bytes: multiples of 64 up to 1 KiB, then four lengths a doubling.
+/// The length of the blocks for `length` bytes: multiples of 64 up to 1 KiB, then four lengths per doubling.
 fn block_bytes(length: usize) -> usize {
     let step = if length <= 1 << 10 { BLOCK_UNIT_BYTES } else { length.next_power_of_two() / 8 };
     length.max(1).next_multiple_of(step)
@@ -33,28 +34,28 @@ fn block_bytes(length: usize) -> usize {
 
 #[derive(Debug, Default)]
 struct Blocks {
-    /// Free blocks, by their length.
+    /// Free blocks, by length.
     free: HashMap<usize, Vec<usize>>,
     /// Length of the blocks of each slab, by the slab's address.
     slabs: HashMap<usize, usize>,
     free_slabs: Vec<usize>,
-    /// What slabs were cut from.
+    /// The chunks that were cut into slabs.
     chunks: Vec<VirtRange>,
-    /// Pieces with pages of their own that are in use: lengths by address.
+    /// Pieces in use with their own pages: lengths by address.
     large: HashMap<usize, usize>,
-    /// Pieces that are kept, by length.
+    /// Kept pieces, by length.
     spare: HashMap<usize, Vec<usize>>,
     spare_bytes: usize,
 }
 
-/// The memory of an arena that is numpy's.
+/// The part of an arena's memory that numpy uses.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     arena: cowslip::Arena,
     blocks: Mutex<Blocks>,
 }
 
-/// Memory that was allocated, and whether it is known to be zeroes.
+/// Allocated memory, and whether it is known to be zeroed.
 struct Given {
     address: usize,
     is_zeroed: bool,
@@ -86,7 +87,7 @@ impl Allocator {
                 is_zeroed: false,
             });
         }
-        // As the arena hands it out.
+        // The arena rounds lengths in the same way.
         let length = length.checked_next_multiple_of(page_size_bytes()).unwrap_or(length);
         let kept = blocks.spare.get_mut(&length).and_then(Vec::pop);
         if let Some(address) = kept {
@@ -111,12 +112,12 @@ impl Allocator {
         let slab = blocks.free_slabs.pop().expect("there is one by now");
         blocks.slabs.insert(slab, block);
         let count = SLAB_BYTES / block;
-        // The first one is given now; the others in the order of their addresses.
+        // The first block is returned now; the others follow in the order of their addresses.
         blocks.free.entry(block).or_default().extend((1..count).rev().map(|i| slab + i * block));
         Ok(slab)
     }
 
-    /// How much is usable at an address that was given.
+    /// The usable length at an allocated address.
     fn usable_bytes(&self, address: usize) -> usize {
         let blocks = self.lock();
         let slab = address & !(SLAB_BYTES - 1);
@@ -126,7 +127,7 @@ impl Allocator {
     fn free(&self, address: usize) {
         let mut blocks = self.lock();
         let Some(length) = blocks.large.remove(&address) else {
-            // Chunks are aligned to 2 MiB, so slabs are to their length.
+            // Chunks are aligned to 2 MiB, and slabs therefore to their length.
             if let Some(&block) = blocks.slabs.get(&(address & !(SLAB_BYTES - 1))) {
                 blocks.free.entry(block).or_default().push(address);
             }
@@ -151,13 +152,14 @@ impl Allocator {
     }
 
     fn release(&self, range: VirtRange) {
-        // SAFETY: this allocator's, and in nobody's use. If the kernel refuses it stays handed out: a leak.
+        // SAFETY: the range belongs to this allocator and is not in use. If the kernel refuses, it stays
+        // handed out: a leak.
         let _ = unsafe { self.arena.release(range) };
     }
 }
 
 impl Drop for Allocator {
-    /// No capsule is left, and so no array.
+    /// No capsule is left, and therefore no array.
     fn drop(&mut self) {
         let mut blocks = std::mem::take(&mut *self.lock());
         self.release_spares(&mut blocks);
@@ -181,7 +183,7 @@ struct Handler {
     free: unsafe extern "C" fn(*const Allocator, *mut c_void, usize),
 }
 
-/// A capsule that numpy takes as a handler.
+/// A capsule that numpy accepts as a handler.
 pub(crate) fn handler<'py>(
     py: Python<'py>,
     allocator: &Arc<Allocator>,
@@ -193,7 +195,7 @@ pub(crate) fn handler<'py>(
     let ctx = Arc::into_raw(Arc::clone(allocator));
     let handler =
         Box::into_raw(Box::new(Handler { name, version: 1, ctx, malloc, calloc, realloc, free }));
-    // SAFETY: the name is static; the destructor is for what is handed over here.
+    // SAFETY: the name is static; the destructor is the one for the handler passed here.
     unsafe {
         let capsule = ffi::PyCapsule_New(handler.cast(), NAME.as_ptr(), Some(drop_handler));
         Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| take_handler(handler))
@@ -201,9 +203,9 @@ pub(crate) fn handler<'py>(
 }
 
 /// # Safety
-/// A handler of [`handler`]'s, which nobody uses after this.
+/// `handler` was made by [`handler`], and is not used after this.
 unsafe fn take_handler(handler: *mut Handler) {
-    // SAFETY: made by `Box::into_raw` and `Arc::into_raw`, and taken once.
+    // SAFETY: both pointers were made by `Box::into_raw` and `Arc::into_raw`, and are taken once.
     unsafe { drop(Arc::from_raw(Box::from_raw(handler).ctx)) }
 }
 
@@ -215,20 +217,21 @@ unsafe extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Has numpy take new arrays' memory from a handler, in this context (`contextvars`); the one before it.
+/// Makes numpy take new arrays' memory from a handler, in this context (`contextvars`); returns the previous
+/// one.
 #[pyfunction]
 pub(crate) fn set_handler<'py>(
     py: Python<'py>,
     handler: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    /// `PyDataMem_SetHandler`, the same place in all versions of numpy's API since 1.22.
+    /// `PyDataMem_SetHandler`, at the same index in all versions of numpy's API since 1.22.
     const SET_HANDLER: usize = 304;
     let multiarray = py
         .import("numpy._core._multiarray_umath")
         .or_else(|_| py.import("numpy.core._multiarray_umath"))?;
     let api = multiarray.getattr("_ARRAY_API")?;
-    // SAFETY: a capsule without a name that holds numpy's table, which is never freed; the function takes a capsule or None,
-    // and gives a reference of its own or raises.
+    // SAFETY: `api` is an unnamed capsule with numpy's table, which is never freed; the function takes a
+    // capsule or None, and returns a new reference or raises.
     unsafe {
         let table = ffi::PyCapsule_GetPointer(api.as_ptr(), ptr::null()).cast::<*const c_void>();
         if table.is_null() {
@@ -249,54 +252,55 @@ unsafe extern "C" {
     fn libc_free(at: *mut c_void);
 }
 
-/// Memory for numpy; null if there is none. A forked child cannot take any of its parent's arena: it has the heap.
+/// Memory for numpy; null if there is none. A forked child cannot use its parent's arena, and gets memory
+/// from the heap.
 ///
 /// # Safety
-/// `ctx` is a handler's.
+/// `ctx` belongs to a handler.
 unsafe fn give(ctx: *const Allocator, length: usize, is_zeroed: bool) -> *mut c_void {
-    // SAFETY: the capsule keeps it.
+    // SAFETY: the capsule keeps the allocator alive.
     let allocator = unsafe { &*ctx };
     let at = match allocator.allocate(length) {
         Ok(given) if given.is_zeroed => return given.address as *mut c_void,
         Ok(given) => given.address as *mut c_void,
-        // SAFETY: any length may be asked for.
+        // SAFETY: malloc accepts any length.
         Err(error) if error.kind() == ErrorKind::Busy => unsafe { libc_malloc(length.max(1)) },
         Err(_) => ptr::null_mut(),
     };
     if is_zeroed && !at.is_null() {
-        // SAFETY: as long as was allocated just now.
+        // SAFETY: `at` has `length` bytes, allocated just now.
         unsafe { ptr::write_bytes(at.cast::<u8>(), 0, length) };
     }
     at
 }
 
 unsafe extern "C" fn malloc(ctx: *const Allocator, length: usize) -> *mut c_void {
-    // SAFETY: as asked for by `give`.
+    // SAFETY: the caller keeps the contract of `give`.
     unsafe { give(ctx, length, false) }
 }
 
 unsafe extern "C" fn calloc(ctx: *const Allocator, count: usize, each: usize) -> *mut c_void {
     let Some(length) = count.checked_mul(each) else { return ptr::null_mut() };
-    // SAFETY: as asked for by `give`.
+    // SAFETY: the caller keeps the contract of `give`.
     unsafe { give(ctx, length, true) }
 }
 
 unsafe extern "C" fn realloc(ctx: *const Allocator, at: *mut c_void, length: usize) -> *mut c_void {
-    // SAFETY: the capsule keeps it.
+    // SAFETY: the capsule keeps the allocator alive.
     let allocator = unsafe { &*ctx };
     if at.is_null() {
-        // SAFETY: as asked for by `give`.
+        // SAFETY: the caller keeps the contract of `give`.
         return unsafe { give(ctx, length, false) };
     }
     if !allocator.arena.range().contains(at.addr()) {
-        // SAFETY: what is not of the arena is of the heap.
+        // SAFETY: memory outside the arena is from the heap: see `give`.
         return unsafe { libc_realloc(at, length.max(1)) };
     }
     let usable = allocator.usable_bytes(at.addr());
     if length <= usable && length >= usable / 2 {
         return at;
     }
-    // SAFETY: `at` has as much as is usable, the new memory `length`, and they are apart.
+    // SAFETY: `at` has `usable` bytes, the new memory `length`, and they do not overlap.
     unsafe {
         let new = give(ctx, length, false);
         if !new.is_null() {
@@ -308,12 +312,12 @@ unsafe extern "C" fn realloc(ctx: *const Allocator, at: *mut c_void, length: usi
 }
 
 unsafe extern "C" fn free(ctx: *const Allocator, at: *mut c_void, _length: usize) {
-    // SAFETY: the capsule keeps it.
+    // SAFETY: the capsule keeps the allocator alive.
     let allocator = unsafe { &*ctx };
     if allocator.arena.range().contains(at.addr()) {
         allocator.free(at.addr());
     } else {
-        // SAFETY: null, or of the heap: see `give`.
+        // SAFETY: it is null, or from the heap: see `give`.
         unsafe { libc_free(at) };
     }
 }

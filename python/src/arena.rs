@@ -2,7 +2,7 @@
 //! Arenas and views of an instant.
 //!
 //! # Safety
-//! See [`crate::memory`]. What is given to [`Arena::discard`] is checked to be the arena's.
+//! See [`crate::memory`]. The range for [`Arena::discard`] is checked to be in the arena.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -20,7 +20,7 @@ use crate::memory::{Memory, Owner};
 use crate::template::Template;
 use crate::view::View;
 
-/// So often a wait looks whether a signal came, such as Ctrl-C's.
+/// The interval at which a wait checks for signals, such as Ctrl-C's.
 pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Memory that can be frozen at one instant.
@@ -29,9 +29,9 @@ pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Arena {
     pub(crate) arena: cowslip::Arena,
     allocator: OnceLock<Arc<Allocator>>,
-    /// Its views, as long as they are held.
+    /// Its views that are still held.
     views: Mutex<Vec<Weak<View>>>,
-    /// Where it came from, if that was an image.
+    /// The restored image that it came from, if any.
     restored: Option<Arc<Restored>>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn backing(name: &str) -> PyResult<Backing> {
     }
 }
 
-/// Seconds, as Python has them; negative and endless ones too.
+/// A timeout from Python's seconds; an error if they are negative or infinite.
 pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
     match seconds {
         None => Ok(Duration::from_secs(u64::from(u32::MAX))),
@@ -70,7 +70,7 @@ impl Arena {
         self.views.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Freezes, with a look at signals now and then while it waits.
+    /// Freezes, and checks for signals now and then while it waits.
     fn freeze_within(
         &self,
         py: Python<'_>,
@@ -88,7 +88,7 @@ impl Arena {
             });
             match frozen {
                 Ok(frozen) => return Ok((frozen, took)),
-                // What was not waited for will not pass.
+                // A refusal that did not wait will not pass.
                 Err(error) if error.kind() != ErrorKind::Busy || slice == left || took < slice => {
                     return Err(raise(&error));
                 }
@@ -97,10 +97,10 @@ impl Arena {
         }
     }
 
-    /// Has an arena that is being restored be whole, or lost in parts, which a freeze says.
+    /// Waits until an arena that is being restored is whole, or partly lost, which a freeze reports.
     fn wait_restored(&self, py: Python<'_>) -> PyResult<()> {
         let Some(restored) = &self.restored else { return Ok(()) };
-        // What a server has is copied by the freeze itself.
+        // Memory in a server is copied by the freeze itself.
         if restored.strategy() == Strategy::Resident {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Has closed views give up what they hold: their buffers become copies.
+    /// Releases the memory that closed views hold: their buffers become copies.
     fn end_closed(&self) {
         let mut views = self.views();
         views.retain(|view| view.upgrade().is_some_and(|view| !view.has_ended()));
@@ -138,14 +138,14 @@ impl Arena {
         Ok(Self::from(arena))
     }
 
-    /// First address and length.
+    /// Its first address and length.
     #[getter]
     fn range(&self) -> (usize, usize) {
         let range = self.arena.range();
         (range.start, range.len)
     }
 
-    /// Zeroed memory, given back when nobody has a buffer of it any more.
+    /// Zeroed memory, released when its last buffer is gone.
     fn allocate(&self, py: Python<'_>, length_bytes: u64) -> PyResult<Memory> {
         let allocated = py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
         let range = allocated.map_err(|error| raise(&error))?;
@@ -153,14 +153,15 @@ impl Arena {
         Ok(unsafe { Memory::new(range, false, Owner::Allocated(self.arena.clone())) })
     }
 
-    /// Memory that is handed out already, such as a restored root's; it is not given back.
+    /// Memory that is already handed out, such as a restored root's; it is not released.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
         let range = part(&self.arena, address, length_bytes)?;
-        // SAFETY: of the arena, which is mapped as long as it lives. What was not handed out there is a fault at its touch.
+        // SAFETY: the range is in the arena, which is mapped as long as it lives. A touch of memory that was
+        // not handed out there is a fault.
         Ok(unsafe { Memory::new(range, false, Owner::Arena(self.arena.clone())) })
     }
 
-    /// Address and length of a contiguous buffer all of which is in the arena.
+    /// Address and length of a contiguous buffer that lies completely in the arena.
     fn place_of(&self, buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
         let buffer = PyUntypedBuffer::get(buffer)?;
         if !buffer.is_c_contiguous() || buffer.len_bytes() == 0 {
@@ -170,18 +171,18 @@ impl Arena {
         Ok(holds(self.arena.range(), place.0, place.1).then_some(place))
     }
 
-    /// Makes the whole pages within a part zeroes and gives their memory back to the system.
+    /// Zeroes the whole pages within a part, and gives their memory back to the system.
     fn discard(&self, py: Python<'_>, address: usize, length_bytes: usize) -> PyResult<()> {
         let range = part(&self.arena, address, length_bytes)?.inner_aligned(page_size_bytes());
         if range.len == 0 {
             return Ok(());
         }
-        // SAFETY: memory of arrays, which may change at any time as far as Rust is concerned.
+        // SAFETY: the range is memory of arrays; Rust code assumes that it may change at any time.
         py.detach(|| unsafe { self.arena.discard(range) }).map_err(|error| raise(&error))
     }
 
-    /// The content now, as a view; where there may be no more, waits so many seconds for an earlier one to be gone. Buffers of
-    /// closed views become copies.
+    /// The content now, as a view; where there may be no more views, waits up to `timeout` seconds for an
+    /// earlier one to end. Buffers of closed views become copies.
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
         let (frozen, took) = self.freeze_within(py, patience(timeout)?)?;
@@ -190,24 +191,24 @@ impl Arena {
         Ok(Frozen { view, took, arena: self.arena.clone() })
     }
 
-    /// Makes the content what it was at an open view. Python's other threads do not run meanwhile.
+    /// Restores the content of an open view. Python's other threads do not run meanwhile.
     fn roll_back(&self, view: &Frozen) -> PyResult<()> {
         let view = view.get()?;
-        // SAFETY: the caller sees to it that no thread uses the memory; those of Python's wait for this one.
+        // SAFETY: the caller ensures that no thread uses the memory; Python's threads wait for this one.
         unsafe { self.arena.roll_back(&view) }.map_err(|error| raise(&error))
     }
 
-    /// Has every later fork of the process take the arena along.
+    /// Makes every later fork of the process take the arena along.
     fn install_at_fork(&self) -> PyResult<()> {
         self.arena.install_at_fork().map_err(|error| raise(&error))
     }
 
-    /// Has the engine remember what is written from now on, so that saves with a parent read only that.
+    /// Makes the engine record writes from now on, so that saves with a parent read only the changes.
     fn track_changes(&self, wanted: bool) -> bool {
         self.arena.track_changes(wanted)
     }
 
-    /// What has numpy take the memory of new arrays from the arena (NEP 49).
+    /// The handler that makes numpy take the memory of new arrays from the arena (NEP 49).
     fn handler<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let make = || Arc::new(Allocator::new(self.arena.clone()));
         allocator::handler(py, self.allocator.get_or_init(make))
@@ -233,7 +234,7 @@ fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult
     Ok(VirtRange::new(address, length_bytes))
 }
 
-/// What an arena held at one instant, until it is closed and no buffer of it is left.
+/// The content of an arena at one instant, until it is closed and no buffer of it is left.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Frozen {
@@ -260,16 +261,17 @@ impl Drop for Frozen {
 
 #[pymethods]
 impl Frozen {
-    /// What the arena held there, for reading.
+    /// The content of the arena there, for reading.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
         self.view.get()?;
         let part = part(&self.arena, address, length_bytes)?;
         let here = self.view.show(part)?;
-        // SAFETY: the view, or its copy, is mapped as long as it lives and the part is not forgotten; nobody writes to it.
+        // SAFETY: the view, or its copy, stays mapped as long as it lives and the part is not forgotten; it
+        // is never written.
         Ok(unsafe { Memory::new(here, true, Owner::Frozen(Arc::clone(&self.view), part)) })
     }
 
-    /// Ends the view, once nobody has a buffer of it.
+    /// Ends the view, once no buffer of it is left.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.view.close());
     }
@@ -279,18 +281,18 @@ impl Frozen {
         self.view.is_closed()
     }
 
-    /// How long the engine took to make it.
+    /// The time that the engine took to make it.
     #[getter]
     fn took_ns(&self) -> u64 {
         self.took.as_nanos() as u64
     }
 
-    /// Tells of the view without holding it.
+    /// Observes the view without holding it.
     fn watch(&self) -> Watch {
         Watch { view: Arc::downgrade(&self.view), made: Instant::now() }
     }
 
-    /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
+    /// Makes a template of the view, and closes the view. No buffer of it may be left.
     fn take_template(&self, py: Python<'_>) -> PyResult<Template> {
         let frozen = self.view.take()?;
         let template = py.detach(|| frozen.into_template()).map_err(|error| raise(&error))?;
@@ -298,7 +300,7 @@ impl Frozen {
     }
 }
 
-/// What is to be known of a view that others hold.
+/// The state of a view that is held elsewhere.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -308,20 +310,20 @@ pub(crate) struct Watch {
 
 #[pymethods]
 impl Watch {
-    /// For how long the view has been there.
+    /// The age of the view.
     #[getter]
     fn age_s(&self) -> f64 {
         self.made.elapsed().as_secs_f64()
     }
 
-    /// Whether it is over: closed or dropped, and no buffer and no save needs the frozen memory.
+    /// True if it is over: closed or dropped, and no buffer and no save needs the frozen memory.
     #[getter]
     fn ended(&self) -> bool {
         self.view.upgrade().is_none_or(|view| view.has_ended())
     }
 }
 
-/// What `cowslip doctor --json` says.
+/// The report of `cowslip doctor --json`.
 #[pyfunction]
 pub(crate) fn doctor_json(py: Python<'_>) -> String {
     py.detach(|| cowslip::host::report().to_json().to_string())

@@ -4,7 +4,7 @@ use cowslip::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// An exception of the package; Python's own, if that cannot be had.
+/// An exception of the package, or Python's own error if the package's is not available.
 fn exception(name: &str, text: &str) -> PyErr {
     Python::attach(|py| {
         let module = py.import("cowslip._errors")?;

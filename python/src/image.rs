@@ -1,4 +1,4 @@
-//! Images: saves that go on in threads of the engine's, and restores.
+//! Images: saves that continue in the engine's threads, and restores.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,15 +22,15 @@ use serde_json::json;
 use crate::arena::{Arena, Frozen, SIGNALS_EVERY, backing, patience};
 use crate::errors::{raise, usage};
 
-/// What the description of an image has a program's state under.
+/// The key of the program's state in the description of an image.
 pub(crate) const STATE_KEY: &str = "cowslip.python";
 
-/// A state as `_state.load` reads it.
+/// A state in the form that `_state.load` reads.
 fn state(pickled: &[u8], buffers: usize) -> String {
     json!({ "pickle": STANDARD.encode(pickled), "buffers": buffers }).to_string()
 }
 
-/// Between the thread that saves and those that ask.
+/// State shared between the thread that saves and its observers.
 #[derive(Debug, Default)]
 struct Shared {
     done_bytes: AtomicU64,
@@ -48,8 +48,9 @@ pub(crate) struct Save {
 
 #[pymethods]
 impl Save {
-    /// Starts to save a view and a pickle; the thread has the view until it ends. It calls `watcher._end(result, error)` then
-    /// and, once it is followed, `watcher._tell(done_bytes, total_bytes)` before.
+    /// Starts to save a view and a pickle in a thread, which holds the view until it ends. The thread calls
+    /// `watcher._end(result, error)` at its end, and once it is followed, `watcher._tell(done_bytes,
+    /// total_bytes)` before.
     #[staticmethod]
     #[pyo3(signature = (frozen, path, roots, pickled, watcher, parent = None, compression = "none", threads = 0))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
@@ -82,9 +83,9 @@ impl Save {
             let saved = image::save(&[&view], &path, &options, &mut |progress| {
                 theirs.tell(progress, &watcher)
             });
-            // Before anybody hears that it is done: the next freeze need not wait then.
+            // Before the end is reported, so that the next freeze need not wait.
             drop(view);
-            // Where the interpreter has ended nobody is left to hear it.
+            // If the interpreter has ended, nothing is reported.
             let _ = Python::try_attach(|py| {
                 let ended = match &saved {
                     Ok(saved) => (Some(fields(saved)), None),
@@ -100,18 +101,18 @@ impl Save {
         Ok(Self { shared })
     }
 
-    /// Bytes done and altogether.
+    /// Bytes done, and their total.
     #[getter]
     fn progress(&self) -> (u64, u64) {
         (self.shared.done_bytes.load(Relaxed), self.shared.total_bytes.load(Relaxed))
     }
 
-    /// Has the watcher told from now on.
+    /// Reports progress to the watcher from now on.
     fn follow(&self) {
         self.shared.is_followed.store(true, Relaxed);
     }
 
-    /// Has the save end without an image, soon.
+    /// Ends the save soon, without an image.
     fn cancel(&self) {
         self.shared.is_cancelled.store(true, Relaxed);
     }
@@ -133,7 +134,7 @@ impl Shared {
     }
 }
 
-/// An exception on a thread of the engine's, as Python tells those that nobody can catch.
+/// Reports an exception on one of the engine's threads, as Python does if it cannot be caught.
 fn report(py: Python<'_>, answer: PyResult<Py<PyAny>>) {
     if let Err(error) = answer {
         error.write_unraisable(py, None);
@@ -150,7 +151,7 @@ fn fields(saved: &image::Saved) -> BTreeMap<&'static str, u64> {
     ])
 }
 
-/// What is on its way into a restored arena.
+/// A restore in progress.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Restoring {
@@ -165,31 +166,32 @@ impl Restoring {
         Arena::from(&self.restored)
     }
 
-    /// Of the image.
+    /// The identity of the image.
     #[getter]
     fn identity(&self) -> String {
         self.identity.to_string()
     }
 
-    /// Where a root is now: address and length.
+    /// The present address and length of a root.
     fn root(&self, name: &str) -> Option<(usize, usize)> {
         self.restored.root(name).map(|range| (range.start, range.len))
     }
 
-    /// How it is restored: hybrid, eager or resident.
+    /// The strategy of the restore: hybrid, eager or resident.
     #[getter]
     fn strategy(&self) -> String {
         self.restored.strategy().to_string()
     }
 
-    /// Bytes there and altogether.
+    /// Bytes restored, and their total.
     #[getter]
     fn progress(&self) -> (u64, u64) {
         let progress = self.restored.progress();
         (progress.done_bytes, progress.total_bytes)
     }
 
-    /// Waits until all is there and free of the file; whether it is. Signals are looked at in between.
+    /// Waits until everything is restored and independent of the file; false on a timeout. Checks for signals
+    /// meanwhile.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let patience = patience(timeout)?;
@@ -208,7 +210,7 @@ impl Restoring {
     }
 }
 
-/// Makes an arena with the content of an image: all of it at once, or what is touched first.
+/// Makes an arena with the content of an image: all of it before returning, or touched memory first.
 #[pyfunction]
 #[pyo3(signature = (path, original_place = false, backing = "thp", eager = false, threads = 0, via = None))]
 pub(crate) fn restore(
@@ -239,14 +241,14 @@ pub(crate) fn restore(
     Ok(Restoring { restored: Arc::new(restored), identity })
 }
 
-/// What tells an image from all others, whatever its name.
+/// The identity of an image, which distinguishes it from all others, regardless of its name.
 #[pyfunction]
 pub(crate) fn identity(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let image = py.detach(|| Image::open(&path)).map_err(|error| raise(&error))?;
     Ok(image.identity().to_string())
 }
 
-/// The description of an image as JSON: arenas, roots, the program's own words.
+/// The description of an image as JSON: arenas, roots, the program's own entries.
 #[pyfunction]
 pub(crate) fn describe(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let image = py.detach(|| Image::open(&path)).map_err(|error| raise(&error))?;
@@ -259,7 +261,7 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     interruptible(py, |proceed| Image::open(&path)?.verify(proceed))
 }
 
-/// Does long work, which a signal such as Ctrl-C's breaks off when it next says how far it is.
+/// Does long work, which a signal such as Ctrl-C's ends at its next report of progress.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> cowslip::Result<T> + Send,

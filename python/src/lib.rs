@@ -1,5 +1,5 @@
-//! What `import cowslip` is made of: the engine's types as Python's, with addresses as buffers. The package around it
-//! (`cowslip/*.py`) makes numpy arrays of them.
+//! The implementation of `import cowslip`: the engine's types as Python's, with addresses as buffers. The
+//! package around it (`cowslip/*.py`) makes numpy arrays of them.
 
 mod allocator;
 mod arena;

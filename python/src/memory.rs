@@ -1,10 +1,10 @@
 #![allow(unsafe_code)]
-//! Memory of the engine's as a buffer (PEP 3118), which numpy makes arrays of without a copy.
+//! Memory of the engine's as a buffer (PEP 3118), of which numpy makes arrays without a copy.
 //!
 //! # Safety
-//! A buffer is of memory that its owner keeps mapped: [`Memory`] holds the owner, and Python holds the [`Memory`] as long as
-//! anybody has the buffer. Frozen memory is handed out for reading only. Python's own rule for buffers, that who shares
-//! one sees to races, is the user's as it is for every array.
+//! The owner of a buffer's memory keeps it mapped: [`Memory`] holds the owner, and Python holds the
+//! [`Memory`] as long as there is a buffer. Frozen memory is handed out for reading only. By Python's own
+//! rule for buffers, the user must avoid races on a shared one, as for every array.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use pyo3::prelude::*;
 use crate::template::CloneCell;
 use crate::view::View;
 
-/// Who keeps the memory mapped.
+/// The owner that keeps the memory mapped.
 #[derive(Debug)]
 pub(crate) enum Owner {
-    /// Memory that was allocated here, given back with this.
+    /// Memory that was allocated here, and is released with this.
     Allocated(cowslip::Arena),
-    /// Memory of an arena that others give back, or nobody.
+    /// Memory of an arena that is released elsewhere, or never.
     Arena(#[allow(dead_code, reason = "it is held")] cowslip::Arena),
-    /// A part of a view's arena that it shows.
+    /// A part of the arena, shown by a view.
     Frozen(Arc<View>, VirtRange),
     Clone(#[allow(dead_code, reason = "it is held")] Arc<CloneCell>),
 }
@@ -59,7 +59,7 @@ impl Memory {
     }
 
     /// # Safety
-    /// Python's: `view` may be written to.
+    /// Python's contract: `view` may be written to.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -70,7 +70,8 @@ impl Memory {
         }
         let this = slf.get();
         let length = this.range.len as ffi::Py_ssize_t;
-        // SAFETY: Python's function fills the view, which holds this object from then on; the memory is as the module says.
+        // SAFETY: Python's function fills the view, which holds this object from then on; see the module for
+        // the memory.
         let status = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -88,7 +89,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match &self.owner {
-            // SAFETY: no buffer of it is left, or Python would hold this. If the kernel refuses it stays handed out: a leak.
+            // SAFETY: no buffer of it is left, or Python would hold this. If the kernel refuses, it stays
+            // handed out: a leak.
             Owner::Allocated(arena) => drop(unsafe { arena.release(self.range) }),
             Owner::Frozen(view, part) => view.forget(*part),
             Owner::Arena(_) | Owner::Clone(_) => {}

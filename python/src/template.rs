@@ -1,9 +1,10 @@
 #![allow(unsafe_code)]
-//! Templates, which go to other processes as descriptors, and their clones.
+//! Templates, which are sent to other processes as descriptors, and their clones.
 //!
 //! # Safety
-//! A socket is borrowed by its number for one call, during which its owner holds it. What comes over it is trusted as far
-//! as the engine says ([`cowslip::Template::receive`]): the sender is a process of the same program.
+//! A socket is borrowed by its number for one call, during which its owner holds it. Data from it is trusted
+//! to the extent that the engine states ([`cowslip::Template::receive`]): the sender is a process of the same
+//! program.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
@@ -44,7 +45,7 @@ fn borrowed(socket: RawFd) -> PyResult<ManuallyDrop<UnixStream>> {
 
 #[pymethods]
 impl Template {
-    /// First address of the arena that it was made of, in the process that had it.
+    /// The first address of the original arena, in its own process.
     #[getter]
     fn origin(&self) -> usize {
         self.template.origin()
@@ -60,13 +61,13 @@ impl Template {
         Ok(Clone { cell: Arc::new(CloneCell(Mutex::new(clone))), range, regions })
     }
 
-    /// Hands it to whoever receives at the other end of a Unix socket.
+    /// Sends it to the receiver at the other end of a Unix socket.
     fn send(&self, py: Python<'_>, socket: RawFd) -> PyResult<()> {
         let socket = borrowed(socket)?;
         py.detach(|| self.template.send(&socket)).map_err(|error| raise(&error))
     }
 
-    /// Hands it to whoever connects to a socket that this makes at `path`, until that is closed.
+    /// Sends it to every process that connects to a new socket at `path`, until that is closed.
     fn serve(&self, py: Python<'_>, path: PathBuf) -> PyResult<Server> {
         let started = py.detach(|| TemplateServer::start(self.template.clone(), &path));
         let started = started
@@ -74,7 +75,7 @@ impl Template {
         Ok(Server(Mutex::new(Some(started.map_err(|error| raise(&error))?))))
     }
 
-    /// Takes it from the other end of a Unix socket.
+    /// Receives it from the other end of a Unix socket.
     #[staticmethod]
     #[pyo3(signature = (socket, timeout = None))]
     fn receive(py: Python<'_>, socket: RawFd, timeout: Option<f64>) -> PyResult<Self> {
@@ -87,21 +88,21 @@ impl Template {
     }
 }
 
-/// The template of an image's arena that a server has in memory.
+/// The template of an image's arena that a server holds in memory.
 #[pyfunction]
 pub(crate) fn template_via(py: Python<'_>, path: PathBuf, socket: PathBuf) -> PyResult<Template> {
     interruptible(py, |proceed| Image::open(&path)?.template_via_attended(&socket, 0, proceed))
         .map(Template::new)
 }
 
-/// A socket where others get a template.
+/// A socket from which other processes get a template.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Server(Mutex<Option<TemplateServer>>);
 
 #[pymethods]
 impl Server {
-    /// Removes the socket. Who has the template keeps it.
+    /// Removes the socket. Processes that have the template keep it.
     fn close(&self, py: Python<'_>) {
         let server = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         py.detach(|| drop(server));
@@ -118,7 +119,7 @@ impl CloneCell {
     }
 }
 
-/// A private copy of a template, as long as there is a buffer of it.
+/// A private copy of a template, for as long as there is a buffer of it.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Clone {
@@ -129,7 +130,7 @@ pub(crate) struct Clone {
 
 #[pymethods]
 impl Clone {
-    /// What the clone has of a part of the arena.
+    /// The clone's memory for a part of the arena.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
         let holds =
             |region: &VirtRange| region.contains(address) && length_bytes <= region.end() - address;
@@ -139,7 +140,7 @@ impl Clone {
             )));
         }
         let here = VirtRange::new(self.cell.lock().address(address), length_bytes);
-        // SAFETY: the clone's own, mapped as long as it lives.
+        // SAFETY: the memory is the clone's own, and mapped as long as it lives.
         Ok(unsafe { Memory::new(here, false, Owner::Clone(Arc::clone(&self.cell))) })
     }
 
@@ -149,7 +150,7 @@ impl Clone {
         (self.range.start, self.range.len)
     }
 
-    /// Back to the template, in place: every array of the clone shows what was frozen.
+    /// Restores the template's content in place: every array of the clone shows the frozen content.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.cell.lock().reset()).map_err(|error| raise(&error))
     }

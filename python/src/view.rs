@@ -1,4 +1,4 @@
-//! A view as it is shared by those who have buffers of it. It ends with the last of them, or is copied for them.
+//! A view shared by its buffers. It ends with the last of them, or is copied for them.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -11,9 +11,9 @@ use crate::errors::usage;
 #[derive(Debug)]
 struct Held {
     view: Option<Arc<Frozen>>,
-    /// What became of it, if it was copied.
+    /// The copy that it became, if any.
     _copy: Option<FrozenCopy>,
-    /// What buffers show, at the arena's addresses, each as often as there are buffers.
+    /// The parts that buffers show, at the arena's addresses, each as often as there are buffers.
     shown: Vec<VirtRange>,
     is_open: bool,
 }
@@ -32,21 +32,21 @@ impl View {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The engine's, for a save.
+    /// The engine's view, for a save.
     pub(crate) fn get(&self) -> PyResult<Arc<Frozen>> {
         let held = self.lock();
         let view = held.view.clone().filter(|_| held.is_open);
         view.ok_or_else(|| usage("the view is closed"))
     }
 
-    /// Where a part of the arena is shown, to a buffer more: until [`Self::forget`].
+    /// The place where a part of the arena is shown, to one more buffer: until [`Self::forget`].
     pub(crate) fn show(&self, part: VirtRange) -> PyResult<VirtRange> {
         let view = self.get()?;
         self.lock().shown.push(part);
         Ok(VirtRange::new(view.view_address(part.start), part.len))
     }
 
-    /// A buffer less.
+    /// One buffer less.
     pub(crate) fn forget(&self, part: VirtRange) {
         let mut held = self.lock();
         if let Some(i) = held.shown.iter().position(|shown| *shown == part) {
@@ -56,7 +56,7 @@ impl View {
         drop(held);
     }
 
-    /// Shows nothing more from here on.
+    /// Refuses new buffers from here on.
     pub(crate) fn close(&self) {
         let mut held = self.lock();
         held.is_open = false;
@@ -64,7 +64,7 @@ impl View {
         drop(held);
     }
 
-    /// Whether it is over for the arena: no buffer and no save needs the frozen memory.
+    /// True if it is over for the arena: no buffer and no save needs the frozen memory.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().view.is_none()
     }
@@ -73,8 +73,8 @@ impl View {
         !self.lock().is_open
     }
 
-    /// Ends a closed view for the arena: who has buffers of it has copies from here on. It stays where a save has it, and
-    /// where there is no memory for copies.
+    /// Ends a closed view for the arena: its buffers show copies from here on. It stays if a save uses it, or
+    /// if there is no memory for copies.
     pub(crate) fn copy_if_closed(&self) {
         let mut held = self.lock();
         if held.is_open {
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    /// The engine's, if nobody else has it: for a template. The view is closed then.
+    /// The engine's view, if it is not used elsewhere, for a template. This view is closed then.
     pub(crate) fn take(&self) -> PyResult<Frozen> {
         let mut held = self.lock();
         if !held.shown.is_empty() {

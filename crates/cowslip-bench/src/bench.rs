@@ -1,4 +1,4 @@
-//! What all measurements of a run share, and how one of them is watched.
+//! State that all measurements of a run share, and a watch of the host around one of them.
 
 use std::fmt::Display;
 
@@ -11,25 +11,25 @@ use super::host::{self, Span};
 use super::interrupt::Interrupt;
 use super::program::Libraries;
 
-/// Touched in the beginning, to know what the host makes of free memory.
+/// Memory touched in the beginning, to measure how the host treats free memory.
 const TOUCHED_FIRST: ByteCount = ByteCount::gib(1);
 
-/// What all measurements of a run share.
+/// State that all measurements of a run share.
 pub struct Bench<'a> {
     /// Gets the results.
     pub report: &'a mut Report,
-    /// Is told what is being measured.
+    /// Shows the present measurement.
     pub progress: &'a mut Progress,
     /// Looked at now and then.
     pub stop: &'a Interrupt,
-    /// For the programs that are run under Cowslip, and with its malloc alone.
+    /// Libraries for programs under Cowslip, or with its malloc alone.
     pub libraries: &'a Libraries,
-    /// How long all of it may take.
+    /// The time limit of the whole run.
     pub clock: Clock,
 }
 
 impl Bench<'_> {
-    /// Writes down what a touch of free memory costs on this host before anything is warm, and afterwards.
+    /// Records the cost of a touch of free memory on this host before anything is warm, and afterwards.
     pub(crate) fn look_at_host(&mut self) -> Result<()> {
         self.progress.phase("what a touch of free memory costs here");
         let available = ByteCount(available_bytes() / 4);
@@ -46,7 +46,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Has `measure` measure; the rows that it adds say what the host did meanwhile.
+    /// Calls `measure`; the rows that it adds get the host's state meanwhile.
     pub(crate) fn watched<T>(&mut self, measure: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let first = self.report.rows.len();
         let span = Span::begin()?;
@@ -57,7 +57,7 @@ impl Bench<'_> {
         measured
     }
 
-    /// Says how far the whole is: this part of so many, and the time.
+    /// Shows the progress of the whole: this part of `parts`, and the time.
     pub(crate) fn begin_stage(&mut self, part: usize, parts: usize, name: &dyn Display) {
         let passed = self.clock.elapsed().as_secs();
         let stage = format!("[{part}/{parts} {name}, {}:{:02}]", passed / 60, passed % 60);
@@ -65,7 +65,7 @@ impl Bench<'_> {
     }
 }
 
-/// What the kernel thinks can be had without swapping; nothing where it does not tell.
+/// Memory that the kernel estimates to be available without swapping; 0 if it does not tell.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -15,7 +15,7 @@ use cowslip_sys::process;
 
 use super::error::{Error, Result, during};
 
-/// By then a child has come to rest and disturbs nobody's measurement.
+/// After this time a child has come to rest and disturbs no measurement.
 const REST: Duration = Duration::from_millis(2);
 
 /// A child, ended when this is dropped.
@@ -27,12 +27,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// `fork(2)`: a child that keeps its share of the memory, and how long this process was held up.
+    /// `fork(2)`: a child that keeps its share of the memory, and the time that the fork held this process up.
     pub(crate) fn fork() -> Result<(Self, Duration)> {
         Self::forked_by(plain_fork, || {})
     }
 
-    /// `fork(2)`: a child that does this first.
+    /// `fork(2)`: a child that calls `first_act` first.
     pub(crate) fn fork_then(first_act: impl FnOnce()) -> Result<(Self, Duration)> {
         let fork = || {
             let pid = plain_fork()?;
@@ -75,14 +75,14 @@ impl Child {
         Self::forked_by(|| fork_arena(arena), || {})
     }
 
-    /// Has a child of `fork(2)` work at once: its answer, and how long the fork held this process up.
+    /// Has a child of `fork(2)` work at once. Returns its answer, and the time that the fork held this process up.
     pub(crate) fn answer<const N: usize>(
         work: impl FnOnce() -> [u64; N],
     ) -> Result<([u64; N], Duration)> {
         Self::answered_by(plain_fork, work)
     }
 
-    /// As [`Self::answer`], of [`cowslip::fork`].
+    /// Like [`Self::answer`], with [`cowslip::fork`].
     pub(crate) fn answer_with<const N: usize>(
         arena: &Arena,
         work: impl FnOnce() -> [u64; N],
@@ -200,7 +200,7 @@ fn fork_arena(arena: &Arena) -> Result<i32> {
 /// The child's whole life.
 fn live(mut reader: PipeReader, writer: PipeWriter, last_act: impl FnOnce()) -> ! {
     drop(writer);
-    // Ctrl-C reaches it too, and is the parent's business.
+    // Ctrl-C reaches the child too, and only the parent handles it.
     while reader.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::Interrupted) {}
     last_act();
     process::exit_now(0)

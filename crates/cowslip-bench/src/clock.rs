@@ -1,40 +1,40 @@
-//! How long a bench may take, and how much of that each of its parts and rounds gets.
+//! The time that a bench may take, and the shares of its parts and rounds.
 
 use std::time::{Duration, Instant};
 
-/// Hands out what a bench may take. Without a limit every part takes what it needs.
+/// Divides the time of a bench among its parts. Without a limit every part takes what it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
     ends: Option<Instant>,
-    /// Of the part that is being measured.
+    /// The end of the present part.
     part_ends: Option<Instant>,
 }
 
 impl Clock {
-    /// From now on so long, or as long as it takes.
+    /// Starts now, and ends after `limit` if there is one.
     pub fn new(limit: Option<Duration>) -> Self {
         let began = Instant::now();
         let ends = limit.map(|limit| began + limit);
         Self { began, ends, part_ends: ends }
     }
 
-    /// How long it has run.
+    /// The time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Whether everything is measured, however long it takes.
+    /// True if everything is measured, however long it takes.
     pub(crate) fn is_full(&self) -> bool {
         self.ends.is_none()
     }
 
-    /// Gives the part that begins now `share` of what is left of the whole.
+    /// Gives the part that begins now `share` of the whole's remaining time.
     pub(crate) fn begin_part(&mut self, share: f64) {
         self.part_ends = self.ends.map(|ends| part_of(ends, share));
     }
 
-    /// Rounds for which `share` of what is left of this part suffices, within these bounds.
+    /// Rounds for which `share` of this part's remaining time suffices, within these bounds.
     pub(crate) fn rounds(&self, share: f64, at_least: u32, at_most: u32) -> Rounds {
         let ends = self.part_ends.map(|ends| part_of(ends, share));
         Rounds { began: Instant::now(), ends, done: 0, at_least: at_least.min(at_most), at_most }
@@ -47,7 +47,7 @@ fn part_of(ends: Instant, share: f64) -> Instant {
     now + ends.saturating_duration_since(now).mul_f64(share.clamp(0.0, 1.0))
 }
 
-/// The numbers of rounds, from 0 on, as long as another one fits the time.
+/// The numbers of rounds, from 0 on, while another one fits the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
     began: Instant,

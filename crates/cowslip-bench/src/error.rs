@@ -1,22 +1,22 @@
-//! Why a measurement has no value.
+//! Reasons why a measurement has no value.
 
 use std::fmt;
 
-/// Why a measurement has no value.
+/// The reason why a measurement has no value.
 #[derive(Debug, Clone)]
 pub enum Error {
     /// The user asked to stop.
     Interrupted,
-    /// What nobody may do but root, and so nothing can be measured.
+    /// Only root may do this, without which nothing can be measured.
     Denied(String),
-    /// What failed, and why.
+    /// An action, and why it failed.
     Failed(String),
 }
 
 /// `Result` with [`Error`].
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// For `map_err`: what was being done.
+/// For `map_err`: adds the action that failed.
 pub(super) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Error {
     move |error| Error::Failed(format!("{doing}: {error}"))
 }

@@ -1,15 +1,15 @@
-//! What the host of a virtual machine does to measurements, and whether they can be believed.
+//! Effects of a virtual machine's host on measurements, and whether the measurements can be believed.
 //!
-//! A host that takes free memory back (free page reporting, a balloon) makes the first touch of a page that nobody used
-//! for two seconds many times as dear, of huge pages above all, as it is free blocks of their size that are reported. A
-//! host that runs others on the same processors steals time. So memory is [warmed](warm) just before each measurement,
-//! and a measurement is a [`Span`]: what a touch cost after each warming, and what was stolen meanwhile, goes into the
-//! rows that were measured.
+//! A host that takes free memory back (free page reporting, a balloon) makes the first touch of a page that was unused
+//! for two seconds many times as dear. Huge pages suffer most, because free blocks of their size are reported. A host
+//! that runs others on the same processors steals time. Memory is therefore [warmed](warm) just before each
+//! measurement, and a measurement is a [`Span`]: the cost of a touch after each warming, and the stolen time, go into
+//! the rows that were measured.
 //!
-//! The bounds are from runs on such a host (AMD EPYC, Linux 6.18): a page costs 1.3 us, or 0.2 us as a part of a huge
-//! page, in memory that was in use a moment ago, and 1.5 and 5.5 to 9.9 us in memory that was not: five times as much
-//! and more, both taken together, against up to 2.3 times where memory is warm but the machine is not idle. A twentieth of stolen time is below the spread of a
-//! median of few rounds.
+//! The bounds are from runs on such a host (AMD EPYC, Linux 6.18). In memory that was in use a moment ago, a page costs
+//! 1.3 us, or 0.2 us as a part of a huge page; in other memory 1.5 us and 5.5 to 9.9 us. Both together are five times
+//! as much and more, against up to 2.3 times where memory is warm but the machine is not idle. A twentieth of stolen
+//! time is below the spread of a median of few rounds.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -23,22 +23,22 @@ use super::error::{Error, Result, during};
 use super::interrupt::Interrupt;
 use super::memory::{Anonymous, Memory};
 
-/// A touch may cost so many times what it costs in memory that is in use.
+/// Highest allowed cost of a touch, relative to memory in use.
 const MOST_TOUCH_RATIO: f64 = 3.0;
-/// So much of the processors' time may be stolen.
+/// Highest allowed share of stolen processor time.
 const MOST_STOLEN: f64 = 0.05;
-/// Touched to find out what memory in use costs.
+/// Memory touched to measure the cost of memory in use.
 const FLOOR: ByteCount = ByteCount::mib(64);
 const FLOOR_TRIES: usize = 4;
-/// How often memory is touched to warm it, at most.
+/// Highest number of touches to warm memory.
 const WARM_TRIES: usize = 3;
-/// Of a processor's time in `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+/// Index of stolen time in a line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
 const STEAL: usize = 7;
 
 /// The dearest touch after a warming since it was last taken, in picoseconds.
 static WORST_WARMED: AtomicU64 = AtomicU64::new(0);
 
-/// What a first touch of `bytes` of free memory costs now, and what was stolen while they were touched.
+/// Cost of a first touch of `bytes` of free memory now, and the time stolen meanwhile.
 ///
 /// # Errors
 /// [`Error::Failed`] without so much memory, or without `/proc/stat`.
@@ -48,11 +48,11 @@ pub fn measure(bytes: ByteCount) -> Result<HostState> {
     state(touch_ns, before.stolen_until(&Ticks::now()?))
 }
 
-/// Touches `bytes` of free memory, on pages of both sizes, until that costs no more than memory in use: what is measured
-/// next finds it warm. [`Span::end`] tells whether that worked.
+/// Touches `bytes` of free memory, on pages of both sizes, until that costs no more than memory in use: the next
+/// measurement finds it warm. [`Span::end`] tells whether that worked.
 ///
 /// # Errors
-/// As [`measure`]; [`Error::Interrupted`].
+/// Like [`measure`]; [`Error::Interrupted`].
 pub fn warm(bytes: ByteCount, stop: &Interrupt) -> Result<()> {
     let most = floor_ns()? * MOST_TOUCH_RATIO;
     let mut price = f64::INFINITY;
@@ -66,31 +66,31 @@ pub fn warm(bytes: ByteCount, stop: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// What a touch cost after a warming in another process, which measured for this one.
+/// Notes the cost of a touch after a warming in another process, which measured for this one.
 pub(crate) fn note_warmed(touch_ns: f64) {
     WORST_WARMED.fetch_max((touch_ns * 1e3) as u64, Relaxed);
 }
 
-/// A measurement of which it is known what the host did meanwhile. One inside of another takes its warmings to itself.
+/// A measurement with the host's state meanwhile. A span inside another takes its warmings to itself.
 #[derive(Debug)]
 pub struct Span(Ticks);
 
 impl Span {
-    /// From now on.
+    /// Starts a span.
     ///
     /// # Errors
-    /// As [`measure`].
+    /// Like [`measure`].
     pub fn begin() -> Result<Self> {
         floor_ns()?;
         WORST_WARMED.store(0, Relaxed);
         Ticks::now().map(Self)
     }
 
-    /// The dearest touch after a warming, and what was stolen, since [`begin`](Self::begin). Without a warming a touch
-    /// costs what it costs in memory in use.
+    /// The dearest touch after a warming, and the stolen time, since [`begin`](Self::begin). Without a warming it is
+    /// the cost of a touch of memory in use.
     ///
     /// # Errors
-    /// As [`measure`].
+    /// Like [`measure`].
     pub fn end(self) -> Result<HostState> {
         let stolen = self.0.stolen_until(&Ticks::now()?);
         let warmed = WORST_WARMED.swap(0, Relaxed) as f64 / 1e3;
@@ -103,8 +103,8 @@ fn state(touch_ns: f64, stolen_share: f64) -> Result<HostState> {
     Ok(HostState { touch_ns_per_page: touch_ns, stolen_share, host_fit })
 }
 
-/// Nanoseconds of a first touch of a page, the mean of pages of both sizes. What is on huge pages counts as so many small
-/// ones, each of which is written.
+/// Nanoseconds of a first touch of a page, the mean of pages of both sizes. A huge page counts as its many small pages,
+/// each of which is written.
 fn touch_ns(bytes: ByteCount, stop: &Interrupt) -> Result<f64> {
     let bytes = bytes.0.max(1) as usize;
     let bytes = round_up(bytes, CHUNK_BYTES).unwrap_or(bytes);
@@ -118,7 +118,7 @@ fn touch_ns(bytes: ByteCount, stop: &Interrupt) -> Result<f64> {
     Ok(took_ns / (2 * bytes / page_size_bytes()) as f64)
 }
 
-/// What a touch costs where the host took nothing back: the least of some tries on the same memory.
+/// Cost of a touch where the host took nothing back: the least of some tries on the same memory.
 fn floor_ns() -> Result<f64> {
     static KNOWN: OnceLock<f64> = OnceLock::new();
     if let Some(&known) = KNOWN.get() {

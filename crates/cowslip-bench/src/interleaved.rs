@@ -12,21 +12,21 @@ use super::mechanisms::{Mechanism, MechanismKind};
 
 /// A measurement at many sizes.
 pub(crate) struct BySize<'a> {
-    /// What is measured, for who watches.
+    /// The measurement's name on the terminal.
     pub(crate) doing: &'static str,
-    /// With `--full`.
+    /// The sizes with `--full`.
     pub(crate) all_sizes: &'a [u64],
-    /// Else.
+    /// The sizes without it.
     pub(crate) sizes: &'a [u64],
     /// Neighbours share memory that holds only two.
     pub(crate) kinds: &'a [MechanismKind],
-    /// Rounds besides the first, which is to warm up.
+    /// Rounds besides the first, which warms up.
     pub(crate) least_rounds: u32,
 }
 
 impl BySize<'_> {
-    /// Has `measure` measure as many of the kinds together as fit the memory: kinds, bytes, rounds. Larger memory gets
-    /// as much of the time as it is larger.
+    /// Calls `measure` with as many of the kinds together as fit the memory: kinds, bytes, rounds. The time is divided
+    /// in proportion to memory.
     pub(crate) fn each(
         &self,
         bench: &mut Bench<'_>,
@@ -55,9 +55,9 @@ impl BySize<'_> {
     }
 }
 
-/// Several mechanisms on memory of the same size, each with what was measured of it.
+/// Several mechanisms on memory of the same size, each with a log of its measurements.
 pub(crate) struct Interleaved<T> {
-    /// What a kind is skipped in that cannot run.
+    /// The metric of the skipped row of a kind that cannot run.
     metric: fn(MechanismKind) -> String,
     bytes: usize,
     entries: Vec<Entry<T>>,
@@ -70,7 +70,7 @@ pub(crate) struct Entry<T> {
 }
 
 impl<T> Interleaved<T> {
-    /// The mechanisms that can run here; the others get a skipped row of their metric.
+    /// Opens the mechanisms that can run here; the others get a skipped row of their metric.
     pub(crate) fn open(
         bench: &mut Bench<'_>,
         kinds: &[MechanismKind],
@@ -88,7 +88,7 @@ impl<T> Interleaved<T> {
         Ok(entries)
     }
 
-    /// Does `work` with each mechanism in turn; who fails is out.
+    /// Does `work` with each mechanism in turn, and drops a mechanism that fails.
     pub(crate) fn each(
         &mut self,
         bench: &mut Bench<'_>,
@@ -108,7 +108,7 @@ impl<T> Interleaved<T> {
         Ok(())
     }
 
-    /// Those who are left.
+    /// The mechanisms that are left.
     pub(crate) fn finish(self) -> impl Iterator<Item = (MechanismKind, T)> {
         self.entries.into_iter().map(|entry| (entry.kind, entry.log))
     }

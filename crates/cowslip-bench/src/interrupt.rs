@@ -1,4 +1,4 @@
-//! Whether the user wants to stop: a flag that long work looks at, so that guards can restore what was changed.
+//! The user's wish to stop: a flag that long work looks at, which lets guards restore changed state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,7 +15,7 @@ impl Interrupt {
         &self.0
     }
 
-    /// Whether the user wants to stop.
+    /// Returns true if the user wants to stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Relaxed)
     }
@@ -25,7 +25,7 @@ impl Interrupt {
     }
 }
 
-/// Set by whoever holds the flag, such as a handler of signals.
+/// The holder of the flag sets it, such as a signal handler.
 impl From<Arc<AtomicBool>> for Interrupt {
     fn from(flag: Arc<AtomicBool>) -> Self {
         Self(flag)

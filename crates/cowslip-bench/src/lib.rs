@@ -1,16 +1,17 @@
-//! The measurements of `cowslip bench` and the saves of `cowslip demo`: Cowslip beside the best baselines, all in one run.
+//! The measurements of `cowslip bench` and the saves of `cowslip demo`: Cowslip beside the best baselines, all in one
+//! run.
 //!
-//! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: what `cowslip bench` of that name measures, in parts that can
-//!   be asked for by themselves.
-//! * [`host`]: what the host of a virtual machine does to all of them.
+//! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: the measurements of the `cowslip bench` of that
+//!   name, in parts that can be selected.
+//! * [`host`]: effects of a virtual machine's host on all of them.
 //! * [`demo`]: an unmodified Redis and a store of our own, saved under write load.
 //!
-//! Everything adds rows to a [`cowslip_report::Report`]. A baseline that fails leaves with a skipped row, a part that
+//! All of them add rows to a [`cowslip_report::Report`]. A baseline that fails leaves with a skipped row, a part that
 //! fails leaves a note, and the others go on.
 //!
-//! The program that calls this must be the `cowslip` command: to measure other processes a bench starts its own
-//! program again, as `cowslip run`, `status`, `promote`, `trace`, `bench restore-process` ([`restore::process`]) and
-//! `bench bloat-process` ([`bloat::process`]).
+//! The program that calls this must be the `cowslip` command. To measure other processes a bench starts its own program
+//! again, as `cowslip run`, `status`, `promote`, `trace`, `bench restore-process` ([`restore::process`]) and `bench
+//! bloat-process` ([`bloat::process`]).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -33,17 +34,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The options are plain structs. What names a part on the command line derives clap's `ValueEnum`: its documentation
-//! is the help of the command, and there is no second list.
+//! The options are plain structs. Types that name a part on the command line derive clap's `ValueEnum`: their
+//! documentation is the help of the command, and there is no second list.
 
-// What the benches share:
+// Modules that the benches share:
 // * `memory`: memory of each kind, written and read through atomic words.
 // * `mechanisms`: the ways to snapshot, behind one trait.
 // * `interleaved`: several mechanisms measured in turns.
-// * `host`: what the host does meanwhile; memory is warmed just before each measurement.
-// * `clock`: how long each part may take.
-// * `promise`: what is promised of the figures.
-// * `parts`: what can be asked for by itself.
+// * `host`: the host's state meanwhile; memory is warmed just before each measurement.
+// * `clock`: the time that each part may take.
+// * `promise`: the promised bounds of the figures.
+// * `parts`: the parts of a bench that can be selected.
 // * `program`: programs that know nothing of Cowslip, run in several ways.
 
 pub mod bloat;
@@ -83,7 +84,7 @@ pub use program::Libraries;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The largest memory to freeze.
@@ -95,7 +96,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The memory of the measurements that are not about size: 1 GiB, if that much may be frozen.
+    /// Memory of the measurements that do not vary its size: 1 GiB, or less if only less may be frozen.
     fn working_bytes(&self) -> usize {
         let bytes = self.size.0.min(GIB) as usize;
         (bytes - bytes % CHUNK_BYTES).max(CHUNK_BYTES)

@@ -26,7 +26,7 @@ const COLLAPSE_TRIES: u32 = 20;
 /// Pages of anonymous memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Anonymous {
-    /// As the system's settings have it
+    /// Chosen by the system's settings
     Any,
     /// `MADV_NOHUGEPAGE`
     Base,
@@ -65,16 +65,16 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Its bytes, while nobody reads or writes them as words.
+    /// Its bytes; the exclusive borrow rules out access to its words.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: mapped readable and writable as long as `self`, which is borrowed alone.
+        // SAFETY: mapped readable and writable as long as `self`, which is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.range.start as *mut u8, self.range.len) }
     }
 
-    /// Its words, while nobody writes to them.
+    /// Its words, while no thread writes to them.
     pub(crate) fn words(&self) -> &[u64] {
         let (start, len) = (self.range.start as *const u64, self.range.len / size_of::<u64>());
-        // SAFETY: mapped as long as `self`, aligned, and who writes borrows it alone or uses atomics.
+        // SAFETY: mapped as long as `self`, aligned, and a writer borrows it exclusively or uses atomics.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
@@ -84,9 +84,9 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
-    /// Drops what was written to a [private file](Self::private_file): it has the file's content again.
+    /// Drops the writes to a [private file](Self::private_file): it has the file's content again.
     pub(crate) fn drop_writes(&mut self) -> Result<()> {
-        // SAFETY: the range is this value's, which is borrowed alone; bytes of a file are words too.
+        // SAFETY: the range is this value's, which is borrowed exclusively; bytes of a file are words too.
         unsafe { memory::advise(self.range, Advice::DontNeed) }.map_err(during("drop writes"))
     }
 
@@ -112,7 +112,7 @@ impl Memory {
         Ok(Self { range, owner: Owner::Mapping { file: Some(file) } })
     }
 
-    /// A file, mapped privately from its beginning.
+    /// Maps a file privately from its beginning.
     pub(crate) fn private_file(file: impl Into<OwnedFd>, bytes: usize) -> Result<Self> {
         let file = file.into();
         let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
@@ -122,12 +122,12 @@ impl Memory {
         Ok(Self { range, owner: Owner::Mapping { file: Some(file) } })
     }
 
-    /// Maps what a file has already, without a fault for each page.
+    /// Maps the file's pages without a fault for each.
     pub(crate) fn populate(&self) -> Result<()> {
         memory::populate(self.range).map_err(during("madvise PopulateRead"))
     }
 
-    /// In a child: from here on its writes to a [`memfd`](Self::memfd) are its own.
+    /// In a child: makes its further writes to a [`memfd`](Self::memfd) its own.
     pub(crate) fn map_privately(&self) -> Result<()> {
         let Owner::Mapping { file: Some(file) } = &self.owner else { return Ok(()) };
         // SAFETY: the range is this value's, and shows the same bytes as before.
@@ -159,8 +159,8 @@ impl Memory {
     /// The eight bytes at `offset_bytes`, a multiple of eight.
     pub(crate) fn word(&self, offset_bytes: usize) -> &AtomicU64 {
         assert!(offset_bytes < self.range.len && offset_bytes.is_multiple_of(8));
-        // SAFETY: inside the range, which stays mapped as long as `self` and is accessed in no other
-        // way than through atomics; aligned, since the range is.
+        // SAFETY: inside the range, which stays mapped as long as `self` and is accessed only through atomics; aligned,
+        // since the range is.
         unsafe { &*((self.range.start + offset_bytes) as *const AtomicU64) }
     }
 
@@ -180,7 +180,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads a word of every 2 MiB, so that what can be mapped huge is.
+    /// Reads a word of every 2 MiB, which maps all that can be mapped huge.
     pub(crate) fn read_chunks(&self) {
         for chunk in 0..self.chunks() {
             std::hint::black_box(self.word(chunk * CHUNK_BYTES).load(Relaxed));
@@ -208,7 +208,7 @@ impl Memory {
 
     /// `MADV_COLLAPSE`: huge pages again, now.
     pub(crate) fn collapse(&self) -> Result<()> {
-        // "Resource temporarily unavailable: try again", says madvise(2) of it.
+        // madvise(2) documents `EAGAIN` as "Resource temporarily unavailable: try again".
         for _ in 0..COLLAPSE_TRIES {
             if self.advise(Advice::Collapse).is_ok() {
                 return Ok(());
@@ -217,7 +217,7 @@ impl Memory {
         self.advise(Advice::Collapse)
     }
 
-    /// Whether a fork shares this memory with the child.
+    /// Sets whether a fork shares this memory with the child.
     pub(crate) fn offer_to_children(&self, offered: bool) -> Result<()> {
         self.advise(if offered { Advice::DoFork } else { Advice::DontFork })
     }

@@ -1,4 +1,4 @@
-//! The parts of a bench, each of which can be asked for by itself.
+//! The parts of a bench, each of which can be selected.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use cowslip_report::{HostState, units};
 use super::bench::Bench;
 use super::error::{Error, Result};
 
-/// Measures the parts that were asked for, or all, each in the same time. See [`weighed`].
+/// Measures the selected parts, or all, each in the same time. See [`weighed`].
 pub(super) fn each<P: ValueEnum + Debug + Copy>(
     bench: &mut Bench<'_>,
     only: &[P],
@@ -17,8 +17,8 @@ pub(super) fn each<P: ValueEnum + Debug + Copy>(
     weighed(bench, only, |_| 1.0, measure)
 }
 
-/// Measures the parts that were asked for, or all. Each gets of the time that is left as much as it weighs among those
-/// that are left. One that fails as a whole leaves a note; the others go on.
+/// Measures the selected parts, or all. Each gets a share of the remaining time, by its weight among the remaining
+/// parts. A part that fails as a whole leaves a note; the others go on.
 pub(super) fn weighed<P: ValueEnum + Debug + Copy>(
     bench: &mut Bench<'_>,
     only: &[P],
@@ -51,7 +51,7 @@ pub(super) fn weighed<P: ValueEnum + Debug + Copy>(
     Ok(())
 }
 
-/// What the host did at worst while a part was measured.
+/// The worst state of the host while a part was measured.
 fn told(part: &str, host: HostState) -> String {
     let touch = units::human(host.touch_ns_per_page, "ns");
     let unfit = if host.host_fit { "" } else { " ‡" };

@@ -11,8 +11,8 @@ use super::error::{Error, Result, during};
 const DIRECTORY: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const SIZE: &str = "nr_hugepages";
 
-/// While this lives the pool has the pages asked for; then it is as large as it was. A child sees to
-/// that, so that it happens even if this process is killed.
+/// Keeps the requested pages in the pool while it lives, and then restores the pool's size. A child does that, even if
+/// this process is killed.
 #[derive(Debug)]
 pub(crate) struct Pool {
     _restorer: Option<Child>,

@@ -15,12 +15,12 @@ use cowslip_sys::process::end_group;
 use super::error::{Error, Result, during};
 use super::interrupt::Interrupt;
 
-/// How often it is looked whether a program has ended.
+/// Interval between checks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// A program that was asked to end may take as long.
+/// Time for a program to end after it was asked to.
 const POLITE_END: Duration = Duration::from_secs(5);
 
-/// What makes malloc ask for huge pages: glibc, and jemalloc as Debian links it or a program bundles it.
+/// Settings that make malloc request huge pages: glibc's, and jemalloc's as Debian links it or a program bundles it.
 const MALLOC_WITH_THP: [(&str, &str); 3] = [
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
     ("MALLOC_CONF", "thp:always"),
@@ -30,12 +30,12 @@ const MALLOC_WITH_THP: [(&str, &str); 3] = [
 /// The libraries that `cowslip run` preloads, its own and the bundled malloc's, or why they cannot be found.
 pub type Libraries = std::result::Result<[PathBuf; 2], String>;
 
-/// How a program is run.
+/// A way to run a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Launch {
-    /// As it is.
+    /// Unchanged.
     Stock,
-    /// As it is, with a malloc that asks for huge pages.
+    /// Unchanged, with a malloc that requests huge pages.
     StockThp,
     /// With the bundled malloc.
     WithMalloc,
@@ -44,7 +44,7 @@ pub(crate) enum Launch {
 }
 
 impl Launch {
-    /// Its name in the report, where the program is on pages of 4 KiB without Cowslip.
+    /// Its name in the report; without Cowslip, unless huge pages are requested, the program is on pages of 4 KiB.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cowslip => "cowslip",
@@ -57,17 +57,17 @@ impl Launch {
         (self == Self::WithMalloc).then_some("jemalloc")
     }
 
-    /// Both, for who watches.
+    /// Name and variant, for the terminal.
     pub(crate) fn label(self) -> String {
         [Some(self.name()), self.variant()].into_iter().flatten().collect::<Vec<_>>().join(" ")
     }
 
-    /// What the environment has more.
+    /// Additional variables of the environment.
     pub(crate) fn environment(self) -> &'static [(&'static str, &'static str)] {
         if self == Self::StockThp { &MALLOC_WITH_THP } else { &[] }
     }
 
-    /// What is preloaded to run a program this way.
+    /// The libraries to preload to run a program this way.
     pub(crate) fn preload(self, libraries: &Libraries) -> Result<OsString> {
         let [cowslip, malloc] = libraries.as_ref().map_err(|why| Error::Failed(why.clone()))?;
         Ok(match self {
@@ -77,7 +77,7 @@ impl Launch {
         })
     }
 
-    /// `program`, to be run this way.
+    /// The command that runs `program` this way.
     pub(crate) fn command(self, program: &Path, libraries: &Libraries) -> Result<Command> {
         let mut command = match self {
             Self::Stock | Self::StockThp | Self::WithMalloc => Command::new(program),
@@ -96,7 +96,7 @@ impl Launch {
     }
 }
 
-/// A temporary directory that goes with this value.
+/// A temporary directory, removed with this value.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -138,7 +138,7 @@ impl Folder {
         }
     }
 
-    /// Runs `command` to its end: what it printed. An error if it failed.
+    /// Runs `command` to its end, and returns its output. An error if it failed.
     pub(crate) fn finish(&self, command: &mut Command, stop: &Interrupt) -> Result<String> {
         let (out, err) = (self.0.join("stdout"), self.0.join("stderr"));
         let mut running = Running::start(command, &out, &err)?;
@@ -154,8 +154,8 @@ impl Folder {
     }
 }
 
-/// The line of `said` that tells why, without the escapes that colour it: a compiler's first error,
-/// AFL++'s abort, or the first line of all.
+/// The line of `said` with the reason, without the escapes that colour it: a compiler's first error, AFL++'s abort, or
+/// the first line.
 fn reason(said: &str) -> String {
     let mut lines = said.lines().filter(|line| !line.trim().is_empty());
     let tells = |line: &&str| line.contains("error") || line.contains("ABORT");
@@ -172,7 +172,7 @@ impl Drop for Folder {
     }
 }
 
-/// A program that runs in a group of its own, all of which ends with this value.
+/// A program in a process group of its own, all of which ends with this value.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -181,7 +181,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts `command`; it prints to these files.
+    /// Starts `command`, with its output in these files.
     pub(crate) fn start(command: &mut Command, out: &Path, err: &Path) -> Result<Self> {
         let file = |path| File::create(path).map_err(during("make a file"));
         command.stdin(Stdio::null()).stdout(file(out)?).stderr(file(err)?).process_group(0);
@@ -190,12 +190,12 @@ impl Running {
         Ok(Self { child, ended: false })
     }
 
-    /// Its process id, and its group's.
+    /// The id of the process and of its group.
     pub(crate) fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Waits until it has ended, or the user wants to stop.
+    /// Waits until it has ended. An error if the user wants to stop.
     pub(crate) fn wait(&mut self, stop: &Interrupt) -> Result<ExitStatus> {
         loop {
             stop.check()?;
@@ -206,7 +206,7 @@ impl Running {
         }
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait().map_err(during("wait for a program"))?;
         self.ended |= status.is_some();

@@ -1,13 +1,13 @@
-//! Promises about speed: a name, a bound, and which rows of a report the value is made of.
+//! Promises about speed: a name, a bound, and the rows of a report that make up the value.
 //!
-//! Each bench has a table of them. Where one compares with others, it compares with the best of the baselines of the
-//! same run.
+//! Each bench has a table of promises. A promise that compares with others compares with the best of the baselines of
+//! the same run.
 
 use std::cell::{Cell, RefCell};
 
 use cowslip_report::Report;
 
-/// What is promised.
+/// A promise.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) name: &'static str,
@@ -26,16 +26,16 @@ pub(crate) enum Bound {
 #[derive(Debug)]
 pub(crate) struct Figures<'a> {
     report: &'a Report,
-    /// The memory of the measurements that are not about size.
+    /// Memory of the measurements that do not vary its size.
     pub(crate) size_bytes: u64,
-    /// Whether the host was fit while what was looked up so far was measured, if that is known.
+    /// True if the host was fit during all measurements looked up so far, if that is known.
     host_fit: Cell<Option<bool>>,
-    /// Which baselines were the best.
+    /// The best baselines so far.
     best: RefCell<Vec<String>>,
 }
 
 impl Figures<'_> {
-    /// As [`Report::find`].
+    /// Like [`Report::find`].
     pub(crate) fn find(
         &self,
         name: &str,
@@ -51,7 +51,7 @@ impl Figures<'_> {
         row.value
     }
 
-    /// The lowest of what `value` gives for these baselines, and so the hardest to be below.
+    /// The lowest of these baselines' values, which is the hardest to be below.
     pub(crate) fn lowest(
         &self,
         baselines: &[&str],
@@ -63,12 +63,12 @@ impl Figures<'_> {
         Some(value)
     }
 
-    /// Has it told which baseline was the best.
+    /// Notes which baseline was the best.
     pub(crate) fn tell(&self, best: String) {
         self.best.borrow_mut().push(best);
     }
 
-    /// The sizes and variants of which `name` has rows of a metric.
+    /// The sizes and variants of `name`'s rows of a metric.
     pub(crate) fn variants(&self, name: &str, metric: &str) -> Vec<(Option<u64>, Option<&str>)> {
         let rows = self.report.rows.iter().filter(|row| row.system == name && row.metric == metric);
         let mut found: Vec<_> = rows.map(|row| (row.size_bytes, row.variant.as_deref())).collect();
@@ -76,7 +76,7 @@ impl Figures<'_> {
         found
     }
 
-    /// The same of the highest.
+    /// Like [`Self::lowest`], for the highest.
     pub(crate) fn highest(
         &self,
         baselines: &[&str],
@@ -85,7 +85,7 @@ impl Figures<'_> {
         self.lowest(baselines, |name| value(name).map(|value| -value)).map(|value| -value)
     }
 
-    /// All rows of these metrics together.
+    /// The sum of all rows of these metrics.
     pub(crate) fn sum(&self, metrics: &[&str]) -> Option<f64> {
         let rows = self.report.rows.iter().filter(|row| metrics.contains(&row.metric.as_str()));
         rows.filter_map(|row| row.value).reduce(|a, b| a + b)
@@ -145,7 +145,7 @@ mod tests {
         },
     ];
 
-    /// A promise of the specification.
+    /// The start of a promise's line in the specification.
     fn line(promise: &Promise, bench: &str) -> String {
         let bound = match promise.bound {
             Bound::AtLeast(low) => format!("≥ {}", number(low)),

@@ -1,4 +1,4 @@
-//! Few values as rows: a median, the worst, how many.
+//! Rows of a few values: their median, maximum and number.
 
 use cowslip_report::{Report, Row};
 
@@ -11,14 +11,14 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len().is_multiple_of(2) { (sorted[half - 1] + above) / 2.0 } else { above })
 }
 
-/// Where the median of what `values` are drawn from is, with 95 % confidence and whatever their distribution: two of
-/// them, by rank. `None` of fewer than six.
+/// Bounds of the median of the distribution that `values` are drawn from, with 95 % confidence and whatever the
+/// distribution: two of the values, by rank. `None` for fewer than six.
 pub(crate) fn median_bounds(values: &[f64]) -> Option<(f64, f64)> {
     const EACH_SIDE: f64 = 0.025;
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
-    // How likely so many of them are below the median: as heads are of n coins.
+    // The probability that this many values are below the median: like heads of n coins.
     let mut likely = 0.5f64.powi(n as i32);
     let (mut below, mut rank) = (likely, 0);
     while below <= EACH_SIDE {

@@ -6,18 +6,18 @@ use std::io;
 use super::child::Child;
 use super::error::{Error, Result, during};
 
-/// Where transparent huge pages are set.
+/// The directory of the settings of transparent huge pages.
 pub(crate) const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// While this lives some settings may be changed; then they are as they were. A child sees to that, so that it happens
-/// even if this process is killed.
+/// Allows changes of some settings while it lives, and restores them afterwards. A child does that, even if this
+/// process is killed.
 #[derive(Debug)]
 pub(crate) struct HeldSettings {
     _restorer: Child,
 }
 
 impl HeldSettings {
-    /// Remembers what these files say.
+    /// Remembers the values of these files.
     ///
     /// # Errors
     /// [`Error::Denied`] if one may not be changed.
@@ -42,7 +42,7 @@ pub(crate) fn write(path: &str, text: &str) -> Result<()> {
     fs::write(path, text).map_err(during(format_args!("write {text} to {path}")))
 }
 
-/// What a setting is, as it would be written.
+/// The value of a setting, in the form in which it is written.
 pub(crate) fn read(path: &str) -> Result<String> {
     let text = fs::read_to_string(path).map_err(during(path))?;
     Ok(chosen(&text).to_owned())

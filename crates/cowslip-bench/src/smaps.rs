@@ -1,4 +1,4 @@
-//! What `/proc/self/smaps` says of a range.
+//! Facts about a range from `/proc/self/smaps`.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ pub(super) fn huge_mapped_bytes(range: VirtRange) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Whether a part of `range` is registered with a userfaultfd, for missing, minor or protected pages.
+/// Returns true if a part of `range` is registered with a userfaultfd, for missing, minor or protected pages.
 pub(super) fn is_registered(range: VirtRange) -> Result<bool> {
     let mut is_registered = false;
     for_each_field(range, |name, words| {
@@ -28,7 +28,7 @@ pub(super) fn is_registered(range: VirtRange) -> Result<bool> {
     Ok(is_registered)
 }
 
-/// The fields of the mappings that begin in `range`: name, and the words behind it.
+/// Calls `visit` with each field of the mappings that begin in `range`: the name, and the words behind it.
 fn for_each_field(
     range: VirtRange,
     mut visit: impl FnMut(&str, &mut std::str::SplitAsciiWhitespace<'_>),

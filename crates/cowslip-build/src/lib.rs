@@ -1,9 +1,10 @@
-//! What build scripts of Cowslip share.
+//! Code that Cowslip's build scripts share.
 
 use std::path::PathBuf;
 
-/// Links libgcc's unwinder into what is built, as `gcc -static-libgcc` does: a program starts, and forks, with a library
-/// less. Rust's standard library asks for the shared one by name, and the linker takes a text of that name for it.
+/// Links libgcc's unwinder into the build's output, as `gcc -static-libgcc` does: a program starts, and forks, with one
+/// library less. Rust's standard library asks for the shared one by name, and the linker takes a text of that name for
+/// it.
 ///
 /// # Panics
 /// Outside of a build script.

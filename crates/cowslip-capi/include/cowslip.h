@@ -19,11 +19,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this interface. It grows with every function that is added; nothing is taken away while the
-// library is libcowslip.so.0.
+// The version of this interface. It grows with every added function; nothing is removed while the library is
+// libcowslip.so.0.
 #define COWSLIP_ABI 2
 
-// How a call ended. Numbers are never used again for something else.
+// The result of a call. Numbers are never reused for another meaning.
 enum cowslip_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -31,19 +31,19 @@ enum cowslip_status
  {
     // Done.
     COWSLIP_OK = 0,
-    // The request makes no sense, or a pointer that must not be NULL was.
+    // The request makes no sense, or a required pointer is NULL.
     COWSLIP_USAGE = 1,
     // This kernel cannot do it.
     COWSLIP_UNSUPPORTED = 2,
-    // This process may not do it.
+    // This process is not allowed to do it.
     COWSLIP_DENIED = 3,
-    // The process asked about is gone.
+    // The process in question is gone.
     COWSLIP_VANISHED = 4,
     // There is not enough memory or address space.
     COWSLIP_OUT_OF_MEMORY = 5,
-    // Somebody still uses what would have to change, or a callback broke it off.
+    // A resource of the call is still in use, or a callback stopped the call.
     COWSLIP_BUSY = 6,
-    // What was received or read is not what it should be.
+    // The received or read data is damaged, or of another kind.
     COWSLIP_CORRUPT = 7,
     // A file cannot be read or written.
     COWSLIP_FILE = 8,
@@ -60,7 +60,7 @@ typedef int32_t cowslip_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What the memory of an arena is made of.
+// The memory that an arena is made of.
 enum cowslip_backing
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -81,15 +81,15 @@ typedef uint32_t cowslip_backing;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Where memory goes that had addresses before.
+// The place for memory that had addresses before.
 enum cowslip_place
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // Wherever there is room.
+    // Anywhere.
     COWSLIP_PLACE_ANYWHERE = 0,
-    // At the addresses that it had, so that pointers into it stay right.
+    // At its former addresses, so that pointers into it stay valid.
     COWSLIP_PLACE_ORIGINAL = 1,
 };
 #ifndef __cplusplus
@@ -106,28 +106,28 @@ typedef struct cowslip_arena cowslip_arena;
 // A private copy of a template, in this process.
 typedef struct cowslip_clone cowslip_clone;
 
-// Why a call failed.
+// The reason why a call failed.
 typedef struct cowslip_error cowslip_error;
 
-// What an arena held at one instant.
+// The content of an arena at one instant.
 typedef struct cowslip_frozen cowslip_frozen;
 
 // A frozen arena that any process may map.
 typedef struct cowslip_template cowslip_template;
 
-// How to make an arena.
+// Options for a new arena.
 typedef struct cowslip_arena_options {
     // sizeof(struct cowslip_arena_options).
     size_t size;
     // A cowslip_backing.
     uint32_t backing;
-    // 1: freeze without userfaultfd even where it is to be had.
+    // 1: freeze without userfaultfd even where it is available.
     uint32_t no_userfaultfd;
-    // Where it begins, a multiple of 1 GiB; 0: anywhere.
+    // The start address, a multiple of 1 GiB; 0: anywhere.
     size_t address;
 } cowslip_arena_options;
 
-// A place that a restored program looks for by name.
+// A place that a restored program finds by name.
 typedef struct cowslip_root {
     // UTF-8.
     const char *name;
@@ -137,50 +137,51 @@ typedef struct cowslip_root {
     size_t length;
 } cowslip_root;
 
-// Is told how far long work is, now and then, on the thread that called; anything but 0 breaks it off (COWSLIP_BUSY).
+// Called now and then with the progress of long work, on the calling thread; a result other than 0 stops it
+// (COWSLIP_BUSY).
 typedef int (*cowslip_progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
-// How to save.
+// Options for saving.
 typedef struct cowslip_save_options {
     // sizeof(struct cowslip_save_options).
     size_t size;
-    // An image in the same folder, of the same arenas: hold only what differs from it. NULL: none.
+    // An image in the same folder, of the same arenas: save only the differences from it. NULL: none.
     const char *parent;
     // "none", "lz4", "zstd" or "zstd:LEVEL"; NULL: none.
     const char *compression;
-    // Threads that write; 0: as the machine has processors.
+    // Threads that write; 0: one per processor.
     size_t threads;
-    // The places to be found by name.
+    // The places to find by name.
     const struct cowslip_root *roots;
-    // How many.
+    // Their number.
     size_t root_count;
-    // NULL: nobody is told.
+    // NULL: no progress is reported.
     cowslip_progress progress;
     // Its first argument.
     void *context;
 } cowslip_save_options;
 
-// How to restore.
+// Options for restoring.
 typedef struct cowslip_restore_options {
     // sizeof(struct cowslip_restore_options).
     size_t size;
-    // Which arena of the image, from 0.
+    // The number of the arena in the image, from 0.
     uint32_t arena;
     // A cowslip_place.
     uint32_t place;
     // A cowslip_backing.
     uint32_t backing;
-    // 1: return when all of it is there; 0: at once, and bring in first what is touched.
+    // 1: return when all memory is present; 0: return at once, and read touched memory first.
     uint32_t eager;
-    // Threads that read; 0: as the machine has processors.
+    // Threads that read; 0: one per processor.
     size_t threads;
-    // Is told of eager restores.
+    // Called during eager restores.
     cowslip_progress progress;
     // Its first argument.
     void *context;
-    // The socket of a `cowslip serve` that must have the image. "": the file is read, whatever the environment says.
-    // NULL: the one that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not have the
-    // image.
+    // The socket of a `cowslip serve` that must have the image. "": the file is read, even if the environment names a
+    // server. NULL: the server that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not
+    // have the image.
     const char *via;
 } cowslip_restore_options;
 
@@ -188,7 +189,7 @@ typedef struct cowslip_restore_options {
 extern "C" {
 #endif // __cplusplus
 
-// The version of the interface that the library has: at least COWSLIP_ABI of the header, or the library is older
+// The version of the interface that the library has: at least COWSLIP_ABI of the header, unless the library is older
 // than the program.
 uint32_t cowslip_abi(void);
 
@@ -198,9 +199,9 @@ cowslip_status cowslip_arena_new(uint64_t capacity,
                                  struct cowslip_arena **arena,
                                  struct cowslip_error **error);
 
-// Frees the handle. The arena and all memory of it end with the last view of it.
+// Frees the handle. The arena and all its memory live until the last view of it is freed.
 //
-// Nobody uses memory that was allocated from it any more.
+// Memory that was allocated from it must no longer be in use.
 void cowslip_arena_free(struct cowslip_arena *arena);
 
 // The arena's addresses.
@@ -215,18 +216,18 @@ cowslip_status cowslip_alloc(const struct cowslip_arena *arena,
                              void **memory,
                              struct cowslip_error **error);
 
-// Gives memory back that cowslip_alloc handed out: `length` as it was asked for. COWSLIP_USAGE for memory that is not
-// handed out, or not the arena's.
+// Returns memory to the arena: `length` is the length that was passed to cowslip_alloc. COWSLIP_USAGE for memory that
+// is not handed out, or not the arena's.
 //
-// Nobody uses the memory any more.
+// The memory must no longer be in use.
 cowslip_status cowslip_dealloc(const struct cowslip_arena *arena,
                                void *memory,
                                size_t length,
                                struct cowslip_error **error);
 
-// Makes whole pages zeroes and gives their memory back to the system; they stay handed out.
+// Makes whole pages zeroes and returns their memory to the system; they stay handed out.
 //
-// Nobody else uses the memory meanwhile.
+// No other thread may use the memory meanwhile.
 cowslip_status cowslip_discard(const struct cowslip_arena *arena,
                                void *memory,
                                size_t length,
@@ -237,147 +238,149 @@ cowslip_status cowslip_metrics_json(const struct cowslip_arena *arena,
                                     char **json,
                                     struct cowslip_error **error);
 
-// What this kernel and these privileges allow, tried out, as `cowslip doctor --json` says it; for
+// The capabilities of this kernel with these privileges, tried out, as `cowslip doctor --json` prints them; for
 // cowslip_text_free. It takes a fraction of a second.
 cowslip_status cowslip_doctor_json(char **json, struct cowslip_error **error);
 
 // Frees a text that the library handed out.
 void cowslip_text_free(char *text);
 
-// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for `timeout_ms`: 0 looks whether somebody
-// waits for it, -1 waits until `cowslip branch --release` has it go on. `name` may be NULL: then it is found by its
-// process id alone.
+// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for `timeout_ms`: 0 returns at once if no
+// command waits for it, -1 waits until `cowslip branch --release`. `name` may be NULL: the process is then found by
+// its id alone.
 //
-// In each copy it returns which one that is, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
-// the time is up, ECANCELED when it was told to go on, EINTR when a signal handler ran, EBUSY while another thread is
-// in this call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or
-// longer than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
+// In each copy it returns the copy's number, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
+// the time is up, ECANCELED after `--release`, EINTR when a signal handler ran, EBUSY while another thread is in this
+// call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or longer
+// than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
 //
-// A copy is as the child of fork(2): only the calling thread lives on in it.
+// A copy is like the child of fork(2): only the calling thread lives on in it.
 int cowslip_branch_point(const char *name,
                          int timeout_ms);
 
-// A descriptor that can be read (poll(2)) while somebody waits for this process to come to its branch point, for
-// programs that wait for other things too: they call cowslip_branch_point(name, 0) then, and do not close it. -1 with
-// errno if there is none.
+// A descriptor that can be read (poll(2)) while a command waits for this process to reach its branch point, for
+// programs that wait for other things too: they then call cowslip_branch_point(name, 0). They must not close the
+// descriptor. -1 with errno if there is none.
 int cowslip_branch_fd(const char *name);
 
-// What failed, on what, and why, in a line, without the advice; as long as the error lives.
+// A line that says which operation failed, on which object, and why, without the advice. It lives as long as the
+// error.
 const char *cowslip_error_text(const struct cowslip_error *error);
 
-// What to do about it, or NULL if that is not known; as long as the error lives.
+// A remedy, or NULL if none is known. It lives as long as the error.
 const char *cowslip_error_advice(const struct cowslip_error *error);
 
-// The kernel's error number (errno.h), or 0 if it was not the kernel who refused.
+// The kernel's error number (errno.h), or 0 if the kernel did not refuse.
 int cowslip_error_errno(const struct cowslip_error *error);
 
 // Frees an error.
 void cowslip_error_free(struct cowslip_error *error);
 
-// fork(2) with these arenas: the child has their content at this instant, other arenas are missing in it. `*pid` is 0
+// fork(2) with these arenas: the child has their content at this instant; other arenas are missing in it. `*pid` is 0
 // in the child. In the child of a program with threads only async-signal-safe functions may be called.
 cowslip_status cowslip_fork(const struct cowslip_arena *const *arenas,
                             size_t count,
                             int *pid,
                             struct cowslip_error **error);
 
-// Has every later fork() of this process take the arena along, whoever calls it. A freeze that fails then leaves the
-// arena's memory to the kernel.
+// Has every later fork() of this process take the arena along, including forks in libraries. A freeze that fails then
+// leaves the arena's memory to the kernel.
 //
-// The library is not unloaded.
+// The library must not be unloaded.
 cowslip_status cowslip_at_fork(const struct cowslip_arena *arena,
                                struct cowslip_error **error);
 
-// Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
-// Up to 64 views of it may live, each of its own instant. Where there may be no more (and, without userfaultfd or on
-// hugetlb pages, while there is one, or a thaw goes on) it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
+// Freezes the arena: its memory stays usable at the same addresses, and the view has its present content until the
+// view is freed. Up to 64 views of an arena may exist, each of its own instant. While there may be no more (and,
+// without userfaultfd or on hugetlb pages, during another view or a thaw) it waits, up to `timeout_ns`, and then
+// returns COWSLIP_BUSY.
 cowslip_status cowslip_freeze(const struct cowslip_arena *arena,
                               uint64_t timeout_ns,
                               struct cowslip_frozen **frozen,
                               struct cowslip_error **error);
 
-// Does now, while other threads go on, what a freeze beside earlier views would begin with: the freeze after it takes less.
+// Does the first part of a freeze beside earlier views now, while other threads run: the next freeze takes less time.
 cowslip_status cowslip_prepare_freeze(const struct cowslip_arena *arena,
                                       struct cowslip_error **error);
 
-// Restores the arena's content of the freeze of `frozen`. All views stay. Memory allocated since then reads as zeroes, memory
-// given back since then stays given back. No thread may use the arena's memory until this returns. On an error all is
-// as before.
+// Restores the arena's content from the freeze of `frozen`. All views stay. Memory allocated since then reads as
+// zeroes; memory given back since then stays given back. No thread may use the arena's memory until this returns. If
+// it fails, nothing has changed.
 cowslip_status cowslip_roll_back(const struct cowslip_arena *arena,
                                  const struct cowslip_frozen *frozen,
                                  struct cowslip_error **error);
 
-// Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;
-// NULL if `address` is not the arena's.
+// The place where the view shows the arena's memory at `address`, for reading only, up to the end of the allocation
+// there; NULL if `address` is not the arena's.
 const void *cowslip_frozen_view(const struct cowslip_frozen *frozen,
                                 const void *address);
 
 // Ends the view; the arena thaws in the background.
 void cowslip_frozen_free(struct cowslip_frozen *frozen);
 
-// Saves views to a file, durably, while the program runs on: all or nothing. The file's mode is 0600.
+// Saves views to a file, durably, while the program runs: all or nothing. The file's mode is 0600.
 cowslip_status cowslip_save(const struct cowslip_frozen *const *frozen,
                             size_t count,
                             const char *file,
                             const struct cowslip_save_options *options,
                             struct cowslip_error **error);
 
-// Reads all of an image, and of those that it builds on, and checks it: COWSLIP_CORRUPT if a byte is wrong.
+// Reads all of an image, and of the images that it builds on, and checks it: COWSLIP_CORRUPT if a byte is wrong.
 cowslip_status cowslip_verify(const char *file,
                               cowslip_progress progress,
                               void *context,
                               struct cowslip_error **error);
 
-// Makes an arena with the content of an image. It may be used, frozen and saved at once. A chunk that turns out to be
-// damaged is a SIGBUS at its first touch.
+// Makes an arena with the content of an image. It may be used, frozen and saved at once. A damaged chunk raises SIGBUS
+// at its first touch.
 cowslip_status cowslip_restore(const char *file,
                                const struct cowslip_restore_options *options,
                                struct cowslip_arena **arena,
                                struct cowslip_error **error);
 
-// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file and of a server: COWSLIP_BUSY if that takes
-// longer.
+// Waits up to `timeout_ns` until all of a restored arena is present and independent of the file and of a server:
+// COWSLIP_BUSY if that takes longer.
 cowslip_status cowslip_restore_wait(const struct cowslip_arena *arena,
                                     uint64_t timeout_ns,
                                     struct cowslip_error **error);
 
-// Where the place is now that was saved under this name: COWSLIP_USAGE if there is none.
+// The present place of the memory that was saved under this name: COWSLIP_USAGE if there is none.
 cowslip_status cowslip_root_find(const struct cowslip_arena *arena,
                                  const char *name,
                                  void **start,
                                  size_t *length,
                                  struct cowslip_error **error);
 
-// Makes a template of a view, which is freed by that, also if it fails.
+// Makes a template of a view. The view is freed, even on failure.
 cowslip_status cowslip_template_new(struct cowslip_frozen *frozen,
                                     struct cowslip_template **template_,
                                     struct cowslip_error **error);
 
 // Sends the template over a connected Unix socket to a process that calls cowslip_template_receive. It may be freed
-// when the other side says that it has it.
+// when the other side has confirmed that it has the template.
 //
-// `socket` is open.
+// `socket` must be open.
 cowslip_status cowslip_template_send(const struct cowslip_template *template_,
                                      int socket,
                                      struct cowslip_error **error);
 
 // Receives a template over a connected Unix socket, from a process that the caller trusts not to write to it.
 //
-// `socket` is open.
+// `socket` must be open.
 cowslip_status cowslip_template_receive(int socket,
                                         struct cowslip_template **template_,
                                         struct cowslip_error **error);
 
-// The template of one of an image's arenas that the `cowslip serve` at the socket has in memory. Clones of it stay on the
-// server's memory but for what is written: any number of processes hold one copy. An image that is being loaded is
-// waited for.
+// The template of one of an image's arenas, from the memory of the `cowslip serve` at the socket. Clones share the
+// server's memory except for written pages: any number of processes hold one copy. The call waits for an image that is
+// being loaded.
 cowslip_status cowslip_template_via(const char *file,
                                     uint32_t arena,
                                     const char *socket,
                                     struct cowslip_template **template_,
                                     struct cowslip_error **error);
 
-// Where the image of a template from cowslip_template_via had the place that was saved under this name, for
+// The place of the memory that was saved under this name in the image of a template from cowslip_template_via, for
 // cowslip_clone_at: COWSLIP_USAGE if there is none.
 cowslip_status cowslip_template_root(const struct cowslip_template *template_,
                                      const char *file,
@@ -395,18 +398,18 @@ cowslip_status cowslip_clone_new(const struct cowslip_template *template_,
                                  struct cowslip_clone **clone,
                                  struct cowslip_error **error);
 
-// Where the clone has what the arena has at `address`, to be read and written; NULL if the clone has nothing there.
+// The place of the arena's `address` in the clone, for reading and writing; NULL if the clone has nothing there.
 void *cowslip_clone_at(const struct cowslip_clone *clone,
                        const void *address);
 
-// Takes the clone back to the template, in place: what was written is dropped.
+// Resets the clone to the template, in place: all writes are dropped.
 //
-// Nobody uses the clone meanwhile.
+// No other thread may use the clone meanwhile.
 cowslip_status cowslip_clone_reset(struct cowslip_clone *clone, struct cowslip_error **error);
 
 // Unmaps the clone.
 //
-// Nobody uses its memory any more.
+// Its memory must no longer be in use.
 void cowslip_clone_free(struct cowslip_clone *clone);
 
 #ifdef __cplusplus

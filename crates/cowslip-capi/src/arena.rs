@@ -15,7 +15,7 @@ use crate::handles::{self, boxed};
 #[derive(Debug)]
 pub struct cowslip_arena(pub(crate) Source);
 
-/// Made, or restored from an image: then it knows what is still on its way.
+/// Made, or restored from an image, with memory that may still be on its way.
 #[derive(Debug)]
 pub(crate) enum Source {
     Made(Arena),
@@ -31,7 +31,7 @@ impl cowslip_arena {
     }
 }
 
-/// What the memory of an arena is made of.
+/// The memory that an arena is made of.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum cowslip_backing {
@@ -43,7 +43,7 @@ pub enum cowslip_backing {
     COWSLIP_BACKING_HUGETLB = 2,
 }
 
-/// How to make an arena.
+/// Options for a new arena.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct cowslip_arena_options {
@@ -51,9 +51,9 @@ pub struct cowslip_arena_options {
     pub size: usize,
     /// A cowslip_backing.
     pub backing: u32,
-    /// 1: freeze without userfaultfd even where it is to be had.
+    /// 1: freeze without userfaultfd even where it is available.
     pub no_userfaultfd: u32,
-    /// Where it begins, a multiple of 1 GiB; 0: anywhere.
+    /// The start address, a multiple of 1 GiB; 0: anywhere.
     pub address: usize,
 }
 
@@ -104,13 +104,13 @@ pub(crate) unsafe fn hand_over<T>(to: *mut *mut T, name: &'static str, value: T)
     if to.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { hand_out(to, name, boxed(value)) }
 }
 
-/// Frees the handle. The arena and all memory of it end with the last view of it.
+/// Frees the handle. The arena and all its memory live until the last view of it is freed.
 ///
-/// Nobody uses memory that was allocated from it any more.
+/// Memory that was allocated from it must no longer be in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_arena_free(arena: *mut cowslip_arena) {
     // SAFETY: C's contract.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn cowslip_alloc(
     unsafe { guard(error, allocate) }
 }
 
-/// Whole pages that the arena handed out, and has not got back.
+/// The whole pages of a range, if the arena handed them out and has not got them back.
 fn pages(arena: &Arena, memory: *mut c_void, length: usize) -> Answer<VirtRange> {
     let page = cowslip::units::page_size_bytes();
     if memory.is_null() {
@@ -183,10 +183,10 @@ fn pages(arena: &Arena, memory: *mut c_void, length: usize) -> Answer<VirtRange>
     Ok(range)
 }
 
-/// Gives memory back that cowslip_alloc handed out: `length` as it was asked for. COWSLIP_USAGE for memory that is not
-/// handed out, or not the arena's.
+/// Returns memory to the arena: `length` is the length that was passed to cowslip_alloc. COWSLIP_USAGE for memory that
+/// is not handed out, or not the arena's.
 ///
-/// Nobody uses the memory any more.
+/// The memory must no longer be in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_dealloc(
     arena: *const cowslip_arena,
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn cowslip_dealloc(
     let release = || {
         // SAFETY: C's contract.
         let arena = unsafe { shared(arena, "arena") }?.arena();
-        // As much as cowslip_alloc handed out for none.
+        // For a length of 0, cowslip_alloc handed out as much.
         let range = pages(arena, memory, length.max(1))?;
         // SAFETY: C's contract.
         unsafe { arena.release(range) }.map_err(Failure::from)
@@ -206,9 +206,9 @@ pub unsafe extern "C" fn cowslip_dealloc(
     unsafe { guard(error, release) }
 }
 
-/// Makes whole pages zeroes and gives their memory back to the system; they stay handed out.
+/// Makes whole pages zeroes and returns their memory to the system; they stay handed out.
 ///
-/// Nobody else uses the memory meanwhile.
+/// No other thread may use the memory meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_discard(
     arena: *const cowslip_arena,
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn cowslip_metrics_json(
     unsafe { guard(error, tell) }
 }
 
-/// What this kernel and these privileges allow, tried out, as `cowslip doctor --json` says it; for
+/// The capabilities of this kernel with these privileges, tried out, as `cowslip doctor --json` prints them; for
 /// cowslip_text_free. It takes a fraction of a second.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_doctor_json(
@@ -263,7 +263,7 @@ unsafe fn hand_text(to: *mut *mut c_char, name: &'static str, text: &str) -> Ans
     if to.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { hand_out(to, name, error::text(text).into_raw()) }
 }
 

@@ -1,4 +1,4 @@
-//! Between C and Rust: no panic leaves, no pointer is used unseen.
+//! Between C and Rust: no panic leaves, no pointer is used unchecked.
 
 use std::any::Any;
 use std::ffi::{CStr, OsStr, c_char};
@@ -12,7 +12,7 @@ use crate::handles::{boxed, free};
 
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
-/// Does `call`; tells its failure, or that it panicked.
+/// Calls `call`, and reports its failure or its panic.
 ///
 /// # Safety
 /// `error` is NULL or may be written to.
@@ -30,7 +30,7 @@ pub(crate) unsafe fn guard(
         // SAFETY: boxed just now, or NULL.
         unsafe { free(reason) };
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { error.write(reason) };
     }
     status
@@ -44,17 +44,17 @@ fn message(panic: &(dyn Any + Send)) -> String {
 /// # Safety
 /// NULL, or points to a T for as long as the result is used.
 pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &'static str) -> Answer<&'a T> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { pointer.as_ref() }.ok_or(Failure::Null(name))
 }
 
 /// # Safety
-/// NULL, or points to where a T may be written.
+/// NULL, or points to memory for a T.
 pub(crate) unsafe fn hand_out<T>(to: *mut T, name: &'static str, value: T) -> Answer {
     if to.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's, and not NULL.
+    // SAFETY: the caller promises it, and it is not NULL.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -69,7 +69,7 @@ pub(crate) unsafe fn array<'a, T>(
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::Null(name)),
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         (false, _) => Ok(unsafe { slice::from_raw_parts(first, count) }),
     }
 }
@@ -80,7 +80,7 @@ pub(crate) unsafe fn string<'a>(text: *const c_char, name: &'static str) -> Answ
     if text.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::Usage(format!("{name} is not UTF-8")))
 }
@@ -91,18 +91,18 @@ pub(crate) unsafe fn path<'a>(text: *const c_char, name: &'static str) -> Answer
     if text.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let text = unsafe { CStr::from_ptr(text) };
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// Options: a structure of plain fields, of which zeroes are the defaults, that begins with its size.
+/// Options: a structure of plain fields that begins with its size, with zeroes for the defaults.
 ///
 /// # Safety
-/// `repr(C)`, its first field is the `size_t` of its size, and any bytes, zeroes too, are valid for the others.
+/// `repr(C)`, its first field is the `size_t` of its size, and any bytes, including zeroes, are valid for the others.
 pub(crate) unsafe trait Options: Copy {}
 
-/// What the caller knows of the options; the rest, which a newer library has, is zero.
+/// The options that the caller's version has; fields that a newer library adds are zero.
 ///
 /// # Safety
 /// NULL, or points to as many bytes as its first field says.
@@ -118,11 +118,11 @@ pub(crate) unsafe fn options<T: Options>(given: *const T) -> Answer<T> {
         return Err(Failure::Usage("options must begin with their size".to_owned()));
     }
     let known = size_bytes.min(size_of::<T>());
-    // SAFETY: so many bytes are readable (the caller's) and writable, and any bytes are valid.
+    // SAFETY: as many bytes are readable (the caller promises it) and writable, and any bytes are valid.
     unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), known) };
     let size_known = size_of::<T>();
     if size_bytes > size_known {
-        // SAFETY: so many bytes are readable (the caller's).
+        // SAFETY: as many bytes are readable (the caller promises it).
         let rest = unsafe {
             slice::from_raw_parts(given.cast::<u8>().add(size_known), size_bytes - size_known)
         };

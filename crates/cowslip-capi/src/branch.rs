@@ -1,21 +1,22 @@
-//! A place where `cowslip branch` may copy the program: the functions of the preload library of `cowslip run`, for programs
-//! that are linked with this one. Where it is preloaded it comes first, and what is here is not called, or hands on.
+//! A place where `cowslip branch` may copy the program: the functions of the preload library of `cowslip run`, for
+//! programs that are linked with this one. A preloaded library comes first, and then these are not called, or pass the
+//! call on.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 
 use cowslip_sys::{Errno, dynamic};
 
-/// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for `timeout_ms`: 0 looks whether somebody
-/// waits for it, -1 waits until `cowslip branch --release` has it go on. `name` may be NULL: then it is found by its
-/// process id alone.
+/// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for `timeout_ms`: 0 returns at once if no
+/// command waits for it, -1 waits until `cowslip branch --release`. `name` may be NULL: the process is then found by
+/// its id alone.
 ///
-/// In each copy it returns which one that is, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
-/// the time is up, ECANCELED when it was told to go on, EINTR when a signal handler ran, EBUSY while another thread is
-/// in this call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or
-/// longer than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
+/// In each copy it returns the copy's number, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
+/// the time is up, ECANCELED after `--release`, EINTR when a signal handler ran, EBUSY while another thread is in this
+/// call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or longer
+/// than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
 ///
-/// A copy is as the child of fork(2): only the calling thread lives on in it.
+/// A copy is like the child of fork(2): only the calling thread lives on in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int) -> c_int {
     type BranchPoint = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
@@ -26,9 +27,9 @@ pub unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c
     }
 }
 
-/// A descriptor that can be read (poll(2)) while somebody waits for this process to come to its branch point, for
-/// programs that wait for other things too: they call cowslip_branch_point(name, 0) then, and do not close it. -1 with
-/// errno if there is none.
+/// A descriptor that can be read (poll(2)) while a command waits for this process to reach its branch point, for
+/// programs that wait for other things too: they then call cowslip_branch_point(name, 0). They must not close the
+/// descriptor. -1 with errno if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_branch_fd(name: *const c_char) -> c_int {
     type BranchFd = unsafe extern "C" fn(*const c_char) -> c_int;

@@ -1,29 +1,29 @@
-//! What went wrong, in C.
+//! Errors in C.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
 use cowslip::ErrorKind;
 
-/// How a call ended. Numbers are never used again for something else.
+/// The result of a call. Numbers are never reused for another meaning.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum cowslip_status {
     /// Done.
     COWSLIP_OK = 0,
-    /// The request makes no sense, or a pointer that must not be NULL was.
+    /// The request makes no sense, or a required pointer is NULL.
     COWSLIP_USAGE = 1,
     /// This kernel cannot do it.
     COWSLIP_UNSUPPORTED = 2,
-    /// This process may not do it.
+    /// This process is not allowed to do it.
     COWSLIP_DENIED = 3,
-    /// The process asked about is gone.
+    /// The process in question is gone.
     COWSLIP_VANISHED = 4,
     /// There is not enough memory or address space.
     COWSLIP_OUT_OF_MEMORY = 5,
-    /// Somebody still uses what would have to change, or a callback broke it off.
+    /// A resource of the call is still in use, or a callback stopped the call.
     COWSLIP_BUSY = 6,
-    /// What was received or read is not what it should be.
+    /// The received or read data is damaged, or of another kind.
     COWSLIP_CORRUPT = 7,
     /// A file cannot be read or written.
     COWSLIP_FILE = 8,
@@ -35,7 +35,7 @@ pub enum cowslip_status {
 
 use cowslip_status::*;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub struct cowslip_error {
     text: CString,
@@ -47,7 +47,7 @@ pub struct cowslip_error {
 #[derive(Debug)]
 pub(crate) enum Failure {
     Engine(cowslip::Error),
-    /// A pointer that must not be NULL was: its name.
+    /// The name of a required pointer that is NULL.
     Null(&'static str),
     Usage(String),
     Panic(String),
@@ -92,20 +92,21 @@ impl Failure {
     }
 }
 
-/// For C: up to a NUL, which no text of ours has.
+/// Converts a text for C: up to a NUL, which no text of ours has.
 pub(crate) fn text(said: &str) -> CString {
     let end = said.find('\0').unwrap_or(said.len());
     CString::new(&said[..end]).unwrap_or_default()
 }
 
-/// What failed, on what, and why, in a line, without the advice; as long as the error lives.
+/// A line that says which operation failed, on which object, and why, without the advice. It lives as long as the
+/// error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_error_text(error: *const cowslip_error) -> *const c_char {
     // SAFETY: C's contract.
     unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.text.as_ptr())
 }
 
-/// What to do about it, or NULL if that is not known; as long as the error lives.
+/// A remedy, or NULL if none is known. It lives as long as the error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_error_advice(error: *const cowslip_error) -> *const c_char {
     // SAFETY: C's contract.
@@ -113,7 +114,7 @@ pub unsafe extern "C" fn cowslip_error_advice(error: *const cowslip_error) -> *c
     advice.map_or(ptr::null(), |advice| advice.as_ptr())
 }
 
-/// The kernel's error number (errno.h), or 0 if it was not the kernel who refused.
+/// The kernel's error number (errno.h), or 0 if the kernel did not refuse.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_error_errno(error: *const cowslip_error) -> c_int {
     // SAFETY: C's contract.

@@ -8,7 +8,7 @@ use crate::arena::cowslip_arena;
 use crate::boundary::{Answer, array, guard, hand_out, shared};
 use crate::error::{Failure, cowslip_error, cowslip_status};
 
-/// fork(2) with these arenas: the child has their content at this instant, other arenas are missing in it. `*pid` is 0
+/// fork(2) with these arenas: the child has their content at this instant; other arenas are missing in it. `*pid` is 0
 /// in the child. In the child of a program with threads only async-signal-safe functions may be called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_fork(
@@ -27,11 +27,11 @@ pub unsafe extern "C" fn cowslip_fork(
         let arena = |arena: &*const cowslip_arena| unsafe { shared(*arena, "an arena") };
         let arenas: Vec<&Arena> =
             given.iter().map(|it| arena(it).map(cowslip_arena::arena)).collect::<Answer<_>>()?;
-        // SAFETY: C's contract: the child keeps to what it may do. What it does here is to write a number.
+        // SAFETY: C's contract: the child keeps to the calls that it may make. Here it only writes a number.
         let forked = unsafe { cowslip::fork(&arenas) }?;
         let number = if let Fork::Parent(pid) = forked { pid } else { 0 };
         if number == 0 {
-            // Its memory is the allocator's, whose lock another thread may have held.
+            // The vector is the allocator's, and another thread may have held the allocator's lock.
             std::mem::forget(arenas);
         }
         // SAFETY: C's contract.
@@ -41,10 +41,10 @@ pub unsafe extern "C" fn cowslip_fork(
     unsafe { guard(error, fork) }
 }
 
-/// Has every later fork() of this process take the arena along, whoever calls it. A freeze that fails then leaves the
-/// arena's memory to the kernel.
+/// Has every later fork() of this process take the arena along, including forks in libraries. A freeze that fails then
+/// leaves the arena's memory to the kernel.
 ///
-/// The library is not unloaded.
+/// The library must not be unloaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_at_fork(
     arena: *const cowslip_arena,

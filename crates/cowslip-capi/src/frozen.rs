@@ -12,16 +12,17 @@ use crate::boundary::{guard, shared};
 use crate::error::{Failure, cowslip_error, cowslip_status};
 use crate::handles::{self, contained};
 
-/// What an arena held at one instant.
+/// The content of an arena at one instant.
 #[derive(Debug)]
 pub struct cowslip_frozen {
     pub(crate) frozen: Frozen,
     pub(crate) arena: VirtRange,
 }
 
-/// Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
-/// Up to 64 views of it may live, each of its own instant. Where there may be no more (and, without userfaultfd or on
-/// hugetlb pages, while there is one, or a thaw goes on) it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
+/// Freezes the arena: its memory stays usable at the same addresses, and the view has its present content until the
+/// view is freed. Up to 64 views of an arena may exist, each of its own instant. While there may be no more (and,
+/// without userfaultfd or on hugetlb pages, during another view or a thaw) it waits, up to `timeout_ns`, and then
+/// returns COWSLIP_BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_freeze(
     arena: *const cowslip_arena,
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn cowslip_freeze(
     unsafe { guard(error, freeze) }
 }
 
-/// Does now, while other threads go on, what a freeze beside earlier views would begin with: the freeze after it takes less.
+/// Does the first part of a freeze beside earlier views now, while other threads run: the next freeze takes less time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_prepare_freeze(
     arena: *const cowslip_arena,
@@ -56,9 +57,9 @@ pub unsafe extern "C" fn cowslip_prepare_freeze(
     unsafe { guard(error, prepare) }
 }
 
-/// Restores the arena's content of the freeze of `frozen`. All views stay. Memory allocated since then reads as zeroes, memory
-/// given back since then stays given back. No thread may use the arena's memory until this returns. On an error all is
-/// as before.
+/// Restores the arena's content from the freeze of `frozen`. All views stay. Memory allocated since then reads as
+/// zeroes; memory given back since then stays given back. No thread may use the arena's memory until this returns. If
+/// it fails, nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_roll_back(
     arena: *const cowslip_arena,
@@ -75,8 +76,8 @@ pub unsafe extern "C" fn cowslip_roll_back(
     unsafe { guard(error, roll_back) }
 }
 
-/// Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;
-/// NULL if `address` is not the arena's.
+/// The place where the view shows the arena's memory at `address`, for reading only, up to the end of the allocation
+/// there; NULL if `address` is not the arena's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_frozen_view(
     frozen: *const cowslip_frozen,

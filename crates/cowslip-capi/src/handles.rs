@@ -1,8 +1,8 @@
-//! What is handed out to C: a box, until it is given back.
+//! Handles for C: boxes that live until they are freed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does `call`, which cannot fail but by a defect: `or` then.
+/// Calls `call`, which can fail only by a defect, and returns `or` in that case.
 pub(crate) fn contained<T>(or: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
 }
@@ -12,10 +12,10 @@ pub(crate) fn boxed<T>(value: T) -> *mut T {
 }
 
 /// # Safety
-/// NULL, or what [`boxed`] gave, once.
+/// NULL, or a pointer from [`boxed`], once.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         let value = unsafe { Box::from_raw(pointer) };
         contained((), || drop(value));
     }

@@ -1,4 +1,4 @@
-//! Images: frozen arenas in a file, and back.
+//! Images: saves frozen arenas to a file, and restores them.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -14,11 +14,12 @@ use crate::error::{Failure, cowslip_error, cowslip_status};
 use crate::frozen::cowslip_frozen;
 use crate::template::place;
 
-/// Is told how far long work is, now and then, on the thread that called; anything but 0 breaks it off (COWSLIP_BUSY).
+/// Called now and then with the progress of long work, on the calling thread; a result other than 0 stops it
+/// (COWSLIP_BUSY).
 pub type cowslip_progress =
     Option<unsafe extern "C" fn(context: *mut c_void, done_bytes: u64, total_bytes: u64) -> c_int>;
 
-/// A place that a restored program looks for by name.
+/// A place that a restored program finds by name.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct cowslip_root {
@@ -30,23 +31,23 @@ pub struct cowslip_root {
     pub length: usize,
 }
 
-/// How to save.
+/// Options for saving.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct cowslip_save_options {
     /// sizeof(struct cowslip_save_options).
     pub size: usize,
-    /// An image in the same folder, of the same arenas: hold only what differs from it. NULL: none.
+    /// An image in the same folder, of the same arenas: save only the differences from it. NULL: none.
     pub parent: *const c_char,
     /// "none", "lz4", "zstd" or "zstd:LEVEL"; NULL: none.
     pub compression: *const c_char,
-    /// Threads that write; 0: as the machine has processors.
+    /// Threads that write; 0: one per processor.
     pub threads: usize,
-    /// The places to be found by name.
+    /// The places to find by name.
     pub roots: *const cowslip_root,
-    /// How many.
+    /// Their number.
     pub root_count: usize,
-    /// NULL: nobody is told.
+    /// NULL: no progress is reported.
     pub progress: cowslip_progress,
     /// Its first argument.
     pub context: *mut c_void,
@@ -55,39 +56,39 @@ pub struct cowslip_save_options {
 // SAFETY: numbers, pointers and a function that may be NULL, the size first.
 unsafe impl Options for cowslip_save_options {}
 
-/// How to restore.
+/// Options for restoring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct cowslip_restore_options {
     /// sizeof(struct cowslip_restore_options).
     pub size: usize,
-    /// Which arena of the image, from 0.
+    /// The number of the arena in the image, from 0.
     pub arena: u32,
     /// A cowslip_place.
     pub place: u32,
     /// A cowslip_backing.
     pub backing: u32,
-    /// 1: return when all of it is there; 0: at once, and bring in first what is touched.
+    /// 1: return when all memory is present; 0: return at once, and read touched memory first.
     pub eager: u32,
-    /// Threads that read; 0: as the machine has processors.
+    /// Threads that read; 0: one per processor.
     pub threads: usize,
-    /// Is told of eager restores.
+    /// Called during eager restores.
     pub progress: cowslip_progress,
     /// Its first argument.
     pub context: *mut c_void,
-    /// The socket of a `cowslip serve` that must have the image. "": the file is read, whatever the environment says.
-    /// NULL: the one that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not have the
-    /// image.
+    /// The socket of a `cowslip serve` that must have the image. "": the file is read, even if the environment names a
+    /// server. NULL: the server that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not
+    /// have the image.
     pub via: *const c_char,
 }
 
 // SAFETY: as above.
 unsafe impl Options for cowslip_restore_options {}
 
-/// Calls back into C.
+/// Reports progress to C.
 fn teller(tell: cowslip_progress, context: *mut c_void) -> impl FnMut(Progress) -> ControlFlow<()> {
     move |progress: Progress| match tell {
-        // SAFETY: C's contract: it takes these.
+        // SAFETY: C's contract: the function takes these arguments.
         Some(tell) if unsafe { tell(context, progress.done_bytes, progress.total_bytes) } != 0 => {
             ControlFlow::Break(())
         }
@@ -95,7 +96,7 @@ fn teller(tell: cowslip_progress, context: *mut c_void) -> impl FnMut(Progress) 
     }
 }
 
-/// Saves views to a file, durably, while the program runs on: all or nothing. The file's mode is 0600.
+/// Saves views to a file, durably, while the program runs: all or nothing. The file's mode is 0600.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_save(
     frozen: *const *const cowslip_frozen,
@@ -134,18 +135,18 @@ unsafe fn save_options(
 ) -> Answer<SaveOptions> {
     let mut options = SaveOptions { threads: given.threads, ..SaveOptions::default() };
     if !given.parent.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         options.parent = Some(unsafe { path(given.parent, "parent") }?.to_owned());
     }
     if !given.compression.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         options.compression = unsafe { string(given.compression, "compression") }?.parse()?;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let roots = unsafe { array(given.roots, given.root_count, "roots") }?;
     let mut named = BTreeMap::new();
     for root in roots {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         let name = unsafe { string(root.name, "a root's name") }?;
         named.insert(name.to_owned(), place_of(root, name, views)?);
     }
@@ -168,7 +169,7 @@ fn place_of(root: &cowslip_root, name: &str, views: &[&cowslip_frozen]) -> Answe
     })
 }
 
-/// Reads all of an image, and of those that it builds on, and checks it: COWSLIP_CORRUPT if a byte is wrong.
+/// Reads all of an image, and of the images that it builds on, and checks it: COWSLIP_CORRUPT if a byte is wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_verify(
     file: *const c_char,
@@ -186,8 +187,8 @@ pub unsafe extern "C" fn cowslip_verify(
     unsafe { guard(error, verify) }
 }
 
-/// Makes an arena with the content of an image. It may be used, frozen and saved at once. A chunk that turns out to be
-/// damaged is a SIGBUS at its first touch.
+/// Makes an arena with the content of an image. It may be used, frozen and saved at once. A damaged chunk raises SIGBUS
+/// at its first touch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_restore(
     file: *const c_char,
@@ -225,13 +226,13 @@ unsafe fn via(socket: *const c_char) -> Answer<Via> {
     if socket.is_null() {
         return Ok(Via::Environment);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let socket = unsafe { path(socket, "via") }?;
     Ok(if socket.as_os_str().is_empty() { Via::File } else { Via::Server(socket.to_owned()) })
 }
 
-/// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file and of a server: COWSLIP_BUSY if that takes
-/// longer.
+/// Waits up to `timeout_ns` until all of a restored arena is present and independent of the file and of a server:
+/// COWSLIP_BUSY if that takes longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_restore_wait(
     arena: *const cowslip_arena,
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn cowslip_restore_wait(
     unsafe { guard(error, wait) }
 }
 
-/// Where the place is now that was saved under this name: COWSLIP_USAGE if there is none.
+/// The present place of the memory that was saved under this name: COWSLIP_USAGE if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_root_find(
     arena: *const cowslip_arena,

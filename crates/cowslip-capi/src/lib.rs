@@ -6,7 +6,7 @@
 )]
 //! Cowslip for C and C++: the functions of `include/cowslip.h`, which is generated from here.
 //!
-//! | module | what C has of it |
+//! | module | its part of the interface |
 //! | --- | --- |
 //! | [`arena`] | memory, allocation, metrics |
 //! | [`frozen`] | views of an instant |
@@ -14,12 +14,12 @@
 //! | [`template`] | templates and their clones |
 //! | [`branch`] | a place where `cowslip branch` may copy the program |
 //! | [`image`] | save, verify, restore |
-//! | [`error`], [`boundary`] | statuses, reasons, and what keeps a panic from leaving Rust |
+//! | [`error`], [`boundary`] | statuses, reasons, and the guard that keeps a panic from leaving Rust |
 //!
 //! # Safety
-//! Every function that takes a pointer trusts its caller in what the header says of it, and in nothing else: a handle is
-//! NULL, which is an error, or one that the library handed out and nobody has freed; an array has as many elements as
-//! is said; a string ends with a NUL. `SAFETY: C's contract` means this.
+//! Every function that takes a pointer relies on the header's requirements for its caller, and on nothing else: a
+//! handle is NULL, which is an error, or one that the library handed out and that is not freed; an array has the given
+//! number of elements; a string ends with a NUL. `SAFETY: C's contract` means this.
 
 pub mod arena;
 mod boundary;
@@ -31,11 +31,11 @@ mod handles;
 pub mod image;
 pub mod template;
 
-/// The version of this interface. It grows with every function that is added; nothing is taken away while the
-/// library is libcowslip.so.0.
+/// The version of this interface. It grows with every added function; nothing is removed while the library is
+/// libcowslip.so.0.
 pub const COWSLIP_ABI: u32 = 2;
 
-/// The version of the interface that the library has: at least COWSLIP_ABI of the header, or the library is older
+/// The version of the interface that the library has: at least COWSLIP_ABI of the header, unless the library is older
 /// than the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn cowslip_abi() -> u32 {

@@ -1,4 +1,4 @@
-//! Templates, of which any process has private clones.
+//! Templates, which any process may clone privately.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -23,13 +23,13 @@ pub struct cowslip_template(Template);
 #[derive(Debug)]
 pub struct cowslip_clone(TemplateClone);
 
-/// Where memory goes that had addresses before.
+/// The place for memory that had addresses before.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum cowslip_place {
-    /// Wherever there is room.
+    /// Anywhere.
     COWSLIP_PLACE_ANYWHERE = 0,
-    /// At the addresses that it had, so that pointers into it stay right.
+    /// At its former addresses, so that pointers into it stay valid.
     COWSLIP_PLACE_ORIGINAL = 1,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn place(number: u32) -> Answer<Place> {
     }
 }
 
-/// Makes a template of a view, which is freed by that, also if it fails.
+/// Makes a template of a view. The view is freed, even on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_new(
     frozen: *mut cowslip_frozen,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn cowslip_template_new(
         if frozen.is_null() {
             return Err(Failure::Null("frozen"));
         }
-        // SAFETY: C's contract: it is a box of ours, and nobody else's now.
+        // SAFETY: C's contract: it is a box of ours, and no other code uses it now.
         let view = unsafe { Box::from_raw(frozen) };
         let made = cowslip_template(view.frozen.into_template()?);
         // SAFETY: C's contract.
@@ -63,9 +63,9 @@ pub unsafe extern "C" fn cowslip_template_new(
 }
 
 /// Sends the template over a connected Unix socket to a process that calls cowslip_template_receive. It may be freed
-/// when the other side says that it has it.
+/// when the other side has confirmed that it has the template.
 ///
-/// `socket` is open.
+/// `socket` must be open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_send(
     template: *const cowslip_template,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn cowslip_template_send(
 
 /// Receives a template over a connected Unix socket, from a process that the caller trusts not to write to it.
 ///
-/// `socket` is open.
+/// `socket` must be open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_receive(
     socket: c_int,
@@ -113,13 +113,13 @@ unsafe fn borrowed(socket: c_int) -> Answer<ManuallyDrop<UnixStream>> {
     if socket < 0 {
         return Err(Failure::Usage(format!("{socket} is no socket")));
     }
-    // SAFETY: the caller's; it stays the caller's, as it is not dropped.
+    // SAFETY: the caller promises it, and keeps the socket, which is not dropped.
     Ok(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(socket) }))
 }
 
-/// The template of one of an image's arenas that the `cowslip serve` at the socket has in memory. Clones of it stay on the
-/// server's memory but for what is written: any number of processes hold one copy. An image that is being loaded is
-/// waited for.
+/// The template of one of an image's arenas, from the memory of the `cowslip serve` at the socket. Clones share the
+/// server's memory except for written pages: any number of processes hold one copy. The call waits for an image that is
+/// being loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_via(
     file: *const c_char,
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn cowslip_template_via(
     unsafe { guard(error, borrow) }
 }
 
-/// Where the image of a template from cowslip_template_via had the place that was saved under this name, for
+/// The place of the memory that was saved under this name in the image of a template from cowslip_template_via, for
 /// cowslip_clone_at: COWSLIP_USAGE if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_root(
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn cowslip_clone_new(
     unsafe { guard(error, make) }
 }
 
-/// Where the clone has what the arena has at `address`, to be read and written; NULL if the clone has nothing there.
+/// The place of the arena's `address` in the clone, for reading and writing; NULL if the clone has nothing there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_clone_at(
     clone: *const cowslip_clone,
@@ -215,16 +215,16 @@ pub unsafe extern "C" fn cowslip_clone_at(
     })
 }
 
-/// Takes the clone back to the template, in place: what was written is dropped.
+/// Resets the clone to the template, in place: all writes are dropped.
 ///
-/// Nobody uses the clone meanwhile.
+/// No other thread may use the clone meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_clone_reset(
     clone: *mut cowslip_clone,
     error: *mut *mut cowslip_error,
 ) -> cowslip_status {
     let reset = || {
-        // SAFETY: C's contract: nobody else has it.
+        // SAFETY: C's contract: no other thread uses it.
         let clone = unsafe { clone.as_mut() }.ok_or(Failure::Null("clone"))?;
         Ok(clone.0.reset()?)
     };
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn cowslip_clone_reset(
 
 /// Unmaps the clone.
 ///
-/// Nobody uses its memory any more.
+/// Its memory must no longer be in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_clone_free(clone: *mut cowslip_clone) {
     // SAFETY: C's contract.

@@ -30,7 +30,7 @@ fn libraries() -> PathBuf {
     panic!("no libcowslip_c.so beside {}", test.display());
 }
 
-/// A folder with the library by the name that programs are linked to, and by the one that they look for.
+/// A folder with the library under its names for the linker and for the loader.
 fn installed() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for name in ["libcowslip.so", "libcowslip.so.0"] {
@@ -81,7 +81,7 @@ fn has(program: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// Said and counted by `./test`.
+/// Prints a skipped test, which `./test` counts.
 fn skip(capability: &str, why: &str) {
     let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
     assert!(
@@ -130,8 +130,8 @@ fn valgrind_finds_nothing() {
         return skip("valgrind", "it is not installed");
     }
     let folder = installed();
-    // Not those that freeze twice, restore or are branched: that takes userfaultfd, and whoever waits for a fault stops
-    // all of valgrind.
+    // Programs that freeze twice, restore or are branched are left out: they need userfaultfd, and a thread that waits
+    // for a fault stops all of valgrind.
     for name in ["freeze", "fork", "template"] {
         let program = compile("cc", &source(name), folder.path(), &[&STRICT[..], &["-g"]].concat());
         let mut command = Command::new("valgrind");
@@ -177,7 +177,7 @@ fn the_store_has_its_content_again() {
         told.contains("saving, held up for ") && told.ends_with("ok\nchanged\n1000\nnone\n"),
         "{told}"
     );
-    // As of the save; and saved again onto the image that it lives on.
+    // The state of the save; it is saved again onto the image that the store lives on.
     let told = tell("get key7\ncount\nset key7 again\nsave\nwait\nset key7 lost\n");
     assert!(told.starts_with("value 7\n1000\nok\nsaving"), "{told}");
     assert_eq!(tell("get key7\nget key999\n"), "again\nvalue 999\n");
@@ -185,7 +185,7 @@ fn the_store_has_its_content_again() {
     assert_eq!(status.code(), Some(2), "no file named");
 }
 
-/// An image of the words 3, 4 ... at a root, and a server that has it, until the pipe is written to.
+/// Makes an image of the words 3, 4 ... at a root, and a server that has it, until the pipe is written to.
 fn serve(image: &Path, socket: &Path) -> (PipeWriter, JoinHandle<()>) {
     const COUNT: usize = 1 << 19;
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
@@ -250,7 +250,7 @@ fn a_restore_asks_the_server_that_it_is_told_of() {
     serving.join().unwrap();
 }
 
-/// How many clients have had the image, or a part of it.
+/// The number of clients that have had the image, or a part of it.
 fn handed_out(socket: &Path) -> u64 {
     let text = cowslip_serve::metrics_of(socket).unwrap();
     let names = ["cowslip_serve_templates_total ", "cowslip_serve_lent_total "];

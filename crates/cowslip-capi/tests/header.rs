@@ -1,4 +1,4 @@
-//! The header is what the sources say.
+//! The header is up to date with the sources.
 
 use std::path::Path;
 

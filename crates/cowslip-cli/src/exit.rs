@@ -1,16 +1,16 @@
-//! Exit codes, and how a command fails.
+//! Exit codes and failures of commands.
 //!
 //! | code | |
 //! | --- | --- |
-//! | 0 | it did what was asked; the answer is yes |
+//! | 0 | it did the requested work; the answer is yes |
 //! | 1 | it ran, and the answer is no |
 //! | 2 | the request makes no sense, or a file that it names is missing or cannot be read or written |
 //! | 3 | the kernel lacks it, or this build does |
 //! | 4 | not permitted: a file too |
 //! | 5 | the target vanished |
-//! | 6 | a file is not what it should be: damaged, or of another kind |
+//! | 6 | a file is damaged, or of another kind |
 //! | 70 | it failed: memory or room ran out, something is in use, or the kernel refused for another reason |
-//! | 125, 126, 127 | of commands that run others, as `env(1)`: it failed, cannot be run, is not there |
+//! | 125, 126, 127 | of commands that run others, like `env(1)`: it failed, cannot be run, is not there |
 
 use std::fmt;
 use std::io;
@@ -27,13 +27,13 @@ pub(crate) struct Failure {
     message: String,
 }
 
-/// What a command returns.
+/// The result of a command.
 pub(crate) type CommandResult = Result<ExitCode, Failure>;
 
 /// It ran, and the answer is no.
 pub(crate) const NO: u8 = 1;
 
-// What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
+// Commands that run others pass on their exit codes. Their own failures have the codes of env(1).
 
 /// Cowslip failed, not the command.
 pub(crate) const NOT_THE_COMMAND: u8 = 125;
@@ -44,7 +44,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Above this is the number of the signal that killed the command.
 const KILLED: i32 = 128;
 
-/// For the help of what runs a command.
+/// For the help of commands that run others.
 pub(crate) const OF_COMMANDS: &str = "Exit code: the command's, or 128+N if signal N killed it. 125: \
 cowslip failed, 126: the command cannot be run, 127: it was not found.";
 
@@ -59,7 +59,7 @@ pub(crate) fn of(status: ExitStatus) -> u8 {
 pub(crate) fn not_run(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
-        // The command is not what is wrong.
+        // The command is not at fault.
         io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => NOT_THE_COMMAND,
         _ => CANNOT_RUN,
     }
@@ -70,7 +70,7 @@ impl Failure {
         Self { code, message: message.to_string() }
     }
 
-    /// The same where a command was to be run, whose own exit codes are not to be mistaken for it.
+    /// The same failure where a command should have run: it must not look like an exit code of that command.
     pub(crate) fn instead_of_command(self) -> Self {
         match self.code {
             CANNOT_RUN | NOT_FOUND => self,
@@ -102,12 +102,13 @@ impl From<cowslip::Error> for Failure {
     }
 }
 
-/// Gives an I/O error of a file, a socket or an address that was named the sentence of what was being done, and its exit code.
+/// Turns an I/O error on a named file, socket or address into a failure, with a sentence about the operation and an
+/// exit code.
 pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::new(exit_code::of_file(&error), format!("{what}: {error}"))
 }
 
-/// Gives an I/O error of a call that nothing named could make wrong its sentence and exit code, like [`io`].
+/// The same as [`io`], for a call that no named object can make fail.
 pub(crate) fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
     move |error| Failure::new(exit_code::of_system(&error), format!("{what}: {error}"))
 }

@@ -9,7 +9,7 @@ use cowslip_serve::Opener;
 
 use crate::exit::Failure;
 
-/// Whether this names something in a store, rather than a file.
+/// Returns true if this names an object in a store, rather than a file.
 pub(crate) fn is_url(word: &OsStr) -> bool {
     let scheme = word.to_str().and_then(|word| word.split_once("://")).map(|(scheme, _)| scheme);
     scheme.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_alphanumeric()))
@@ -23,7 +23,7 @@ pub(crate) fn open(image: &Path) -> Result<Image, Failure> {
     }
 }
 
-/// What opens images for a server: files, and, if there are any, those at URLs through a folder.
+/// The opener of images for a server: files, and, if there are any, those at URLs through a folder.
 pub(crate) fn opener(
     images: &[PathBuf],
     cache: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Calls and faults have the answers that they have natively: programs print the same under `cowslip run`.
+//! Calls and faults have their native results: programs print the same under `cowslip run`.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Folder, compile, run, under_cowslip};
 
 const MODES: [&[&str]; 3] = [&[], &["--without-userfaultfd"], &["--backing", "base"]];
 
-/// Runs a program natively and under Cowslip, which freezes while it runs: what the reports say.
+/// Runs a program natively and under Cowslip, which freezes while it runs, and returns the reports.
 fn compared(name: &str) -> Option<[Value; 3]> {
     let folder = Folder::new(name);
     let program = compile(&folder, name)?;
@@ -33,7 +33,7 @@ fn what_was_given_back_is_not_there() {
     }
 }
 
-/// Attached over memory, or where some was given back.
+/// Segments attached over memory, and where memory was given back.
 #[test]
 fn shared_segments_are_shared() {
     compared("segments");
@@ -44,7 +44,7 @@ fn advice_by_a_descriptor_is_followed() {
     compared("advised");
 }
 
-/// All words that the program has are in its core dump, and in that of a child. None: there are no dumps here.
+/// Counts the program's words that are missing in its core dump and in a child's. None if there are no dumps here.
 fn dumped(options: Option<&[&str]>) -> Option<[usize; 2]> {
     const WORDS: usize = (32 << 20) / 8;
     const FIRST: u64 = 0x6d75_7064_6564_0000;

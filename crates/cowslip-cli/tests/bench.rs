@@ -12,7 +12,7 @@ fn report(parts: &[&str]) -> Value {
     command.args(["bench", "restore", "--size", "64M", "--runs", "1", "--json", "-"]);
     parts.iter().for_each(|part| _ = command.args(["--only", part]));
     let ran = run(&mut command);
-    // 1: a promise about speed was not kept, on a machine that does other things.
+    // 1: a speed promise was missed, because the machine does other work.
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{}", ran.stderr);
     serde_json::from_str(&ran.stdout).unwrap()
 }

@@ -19,7 +19,7 @@ static SETTINGS_ARE_MINE: Mutex<()> = Mutex::new(());
 
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What can be set, by file.
+/// The settings that can be changed, by file.
 fn settings() -> BTreeMap<String, String> {
     let below = ["", "khugepaged/"].map(|part| format!("{SETTINGS}/{part}"));
     let files = below.iter().flat_map(|path| fs::read_dir(path).unwrap()).flatten();
@@ -50,7 +50,7 @@ fn coverage_is_measured_content_stays_and_settings_are_put_back() {
     }
     let before = settings();
     let ran = run(&mut bench("coverage"));
-    // 1: a promise about speed was not kept, on a machine that does other things.
+    // 1: a speed promise was missed, because the machine does other work.
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{}", ran.stderr);
     assert_eq!(settings(), before);
 
@@ -93,7 +93,7 @@ fn however_it_ends_the_settings_are_put_back() {
         until(|| settings() != before, "it never changed the settings");
         Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
         child.wait().unwrap();
-        // After SIGKILL it is a child of it that does so.
+        // After SIGKILL its child puts them back.
         until(|| settings() == before, "they were not put back");
     }
 }

@@ -27,7 +27,7 @@ fn phases_add_up_to_the_cycle_and_nothing_is_left_behind() {
     let mut command = Command::new(COWSLIP);
     command.args(["bench", "save", "--size", "64M", "--runs", "1", "--only", "paced"]);
     let ran = run(command.args(["--json", "-"]).env("TMPDIR", &folder.0));
-    // 1: a promise about speed was not kept, on a machine that does other things.
+    // 1: a speed promise was missed, because the machine does other work.
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{}", ran.stderr);
     assert_eq!(settings(), before);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
@@ -68,7 +68,7 @@ fn phases_add_up_to_the_cycle_and_nothing_is_left_behind() {
             adds_up(ms, &|phase| value(&format!("windows_over_{ms}ms"), phase));
         }
         assert!(value("windows_over_20ms", "cycle") <= value("windows_over_2ms", "cycle"));
-        // At least what was answered, and at most one request of each client more.
+        // At least the answered requests, and at most one more for each client.
         let (cycle, latencies) = (answered("cycle"), of("latency_cycle").next().unwrap());
         let extra = latencies["n"].as_f64().unwrap() - cycle;
         assert!((-0.5..50.5).contains(&extra), "{system}: {latencies} and {cycle}");

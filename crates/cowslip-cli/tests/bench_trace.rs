@@ -1,4 +1,4 @@
-//! `cowslip bench trace`, small: what a fault takes, for each who can run here.
+//! `cowslip bench trace`, small: the time of a fault, for each tracer that can run here.
 
 mod support;
 
@@ -12,7 +12,7 @@ fn what_a_fault_takes_is_measured_beside_perf() {
     let mut command = Command::new(COWSLIP);
     command.args(["bench", "trace", "--only", "overhead", "--runs", "1", "--json", "-"]);
     let ran = run(&mut command);
-    // 1: a promise about speed was not kept, on a machine that does other things.
+    // 1: a speed promise was missed, because the machine does other work.
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! A child with fewer rights has no way to what its parent writes later.
+//! A child with fewer rights has no access to its parent's later writes.
 
 mod support;
 
@@ -19,7 +19,7 @@ const WAYS: [&str; 10] = [
     "user namespace of a clone",
 ];
 
-/// Of the parent.
+/// States of the parent.
 const SPECIAL: [&str; 4] = ["a part left", "all left", "no descriptors", "a refused mapping"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! `cowslip branch`: copies of a warm program, what they hold and are told, and how they end.
+//! `cowslip branch`: copies of a warm program, their content and their inputs, and how they end.
 
 mod support;
 
@@ -24,7 +24,7 @@ struct Warm {
 }
 
 impl Warm {
-    /// `tests/programs/branching.c`; `None`, said and counted, without a compiler.
+    /// Starts `tests/programs/branching.c`; `None`, reported as skipped, without a compiler.
     fn start(options: &[&str], arguments: &[&str]) -> Option<Self> {
         let folder = Folder::new("branch");
         let program = compile(&folder, "branching")?;
@@ -61,7 +61,7 @@ impl Warm {
         run(Command::new(COWSLIP).args(["branch", &self.pid()]).args(arguments))
     }
 
-    /// A branch whose copy says something, and goes on.
+    /// Starts a branch with a copy that prints a line and goes on.
     fn branch_and_hear(&self, arguments: &[&str]) -> (Child, BufReader<ChildStdout>) {
         let mut command = Command::new(COWSLIP);
         command.args(["branch", &self.pid()]).args(arguments);
@@ -73,7 +73,7 @@ impl Warm {
         (child, heard)
     }
 
-    /// What it says when it is told to go on.
+    /// Releases the program, and returns the rest of its output.
     fn release(mut self) -> String {
         let told = self.branch(&["--release"]);
         assert!(told.status.success(), "{}", told.stderr);
@@ -96,7 +96,7 @@ impl Drop for Warm {
     }
 }
 
-/// What the program's state sums up to, as `fill` and `digest` of branching.c have it.
+/// The digest of the program's state, like `fill` and `digest` of branching.c.
 fn digest(mib: u64, added: u64) -> String {
     let words = (mib << 20) / 8;
     let word = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -107,7 +107,7 @@ fn digest(mib: u64, added: u64) -> String {
     format!("{sum:016x}")
 }
 
-/// Waits for what another process does.
+/// Waits for another process.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -125,7 +125,7 @@ fn is_there(pid: &Value) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// The processes that a command answers for, by their session's leader and their environment.
+/// The processes that a command supervises, found by the program's environment in them.
 fn copies_of(warm: &Warm) -> Vec<u32> {
     let marker = format!("XDG_RUNTIME_DIR={}", warm.folder.0.display());
     let is_copy = |pid: &u32| {
@@ -201,14 +201,14 @@ fn each_argument_has_its_copies_and_the_highest_exit_code_counts() {
     }
     let killed = warm.branch(&["exit 3", "abort"]);
     assert_eq!(killed.status.code(), Some(128 + 6));
-    // As a copy is told nothing that another one was.
+    // Nothing of another copy's is passed to this one.
     let plain = warm.branch(&["exit 0"]);
     assert_eq!(plain.stdout, "copy 0: COWSLIP_BRANCH=0 of 1, argument exit 0, COLOUR=-\n");
 }
 
 #[test]
 fn a_single_copy_reads_and_writes_where_the_command_does_and_repeats_nothing() {
-    // What the program held back in its buffers is not said twice.
+    // Output in the program's buffers is not repeated.
     let Some(mut warm) = Warm::start(&[], &["content", "1", "echo"]) else { return };
     let mut command = Command::new(COWSLIP);
     let mut child = command
@@ -280,7 +280,7 @@ fn a_signal_goes_to_the_copies_and_a_handler_of_the_program_ends_its_call() {
         signal(command.id(), name);
         assert_eq!(command.wait().unwrap().code(), Some(128 + number));
     }
-    // Its own: the call returns as poll(2) does.
+    // A signal to the program: the call returns like poll(2).
     signal(warm.child.id(), "-USR1");
     assert!(warm.line().starts_with("Interrupted system call, 1, "));
 }
@@ -312,7 +312,7 @@ fn copies_live_on_when_the_program_is_killed() {
         heard.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, format!("digest {}\n", digest(24, 0)), "{options:?}");
         assert!(command.wait().unwrap().success());
-        // What it left behind is taken for nothing, and taken away by the next one.
+        // Its leftover socket is ignored, and removed by the next program.
         let refused = warm.branch(&[]);
         assert_eq!(refused.status.code(), Some(125));
         assert_eq!(refused.stderr, format!("cowslip: there is no process {}\n", warm.pid()));
@@ -340,7 +340,7 @@ fn a_socket_that_was_left_behind_goes_and_one_goes_with_its_program() {
     assert!(killed.sockets().is_empty());
 }
 
-/// Half-way through, there may be no more processes: those that were made are ended, and nothing was said.
+/// The limit of processes is reached half-way: the copies made so far are ended, and nothing is printed.
 #[test]
 fn all_copies_are_there_or_none() {
     if !is_root() {
@@ -439,7 +439,7 @@ fn what_cannot_be_branched_is_said() {
     assert_eq!(branch(&["2147483647", "--release"]).0, Some(5));
     assert_eq!(branch(&[]).0, Some(2));
     let Some(warm) = Warm::start(&[], &["content", "1"]) else { return };
-    // A program that is stopped does not come to its branch point.
+    // A stopped program does not reach its branch point.
     signal(warm.child.id(), "-STOP");
     let late = warm.branch(&["--timeout", "0.05"]);
     signal(warm.child.id(), "-CONT");
@@ -497,7 +497,7 @@ fn a_copy_is_branched_by_its_process_id() {
     let mut lines: Vec<&str> = inner.stdout.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["inner 0 of 2, argument -", "inner 1 of 2, argument -"], "{}", inner.stderr);
-    // The name is the program's, which gave itself none.
+    // The name is the program's; the copy gave itself none.
     assert_eq!(
         run(Command::new(COWSLIP).args(["branch", "inner", "--timeout", "0.05"])).status.code(),
         Some(125)
@@ -537,7 +537,7 @@ fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }
 
-/// One that every user may enter.
+/// A folder that every user may enter.
 fn shared_folder() -> Folder {
     let folder = Folder::new("branch-shared");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();

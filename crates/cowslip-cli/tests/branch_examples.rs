@@ -12,7 +12,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// An example of `crates/cowslip-capi`; `None`, said and counted, where it cannot be compiled.
+/// Compiles an example of `crates/cowslip-capi`; `None`, reported as skipped, where that is not possible.
 fn compile(folder: &Folder, name: &str, libraries: &[&str]) -> Option<PathBuf> {
     let program = folder.0.join(name);
     let source = root().join(format!("crates/cowslip-capi/examples/branch_{name}.c"));
@@ -33,7 +33,7 @@ fn compile(folder: &Folder, name: &str, libraries: &[&str]) -> Option<PathBuf> {
     }
 }
 
-/// A program under Cowslip that says a line when it is warm.
+/// A program under Cowslip that prints a line when it is warm.
 struct Warm {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -52,7 +52,7 @@ impl Warm {
         (Self { child, output, _folder: folder }, line)
     }
 
-    /// What copies say, sorted.
+    /// Branches the program, and returns the copies' lines, sorted.
     fn ask(&self, arguments: &[&str]) -> Vec<String> {
         let pid = self.child.id().to_string();
         let ran = run(Command::new(COWSLIP).args(["branch", &pid]).args(arguments));
@@ -62,7 +62,7 @@ impl Warm {
         lines
     }
 
-    /// What it says itself when it is told to go on.
+    /// Releases the program, and returns the rest of its own output.
     fn release(mut self) -> String {
         self.ask(&["--release"]);
         let mut rest = String::new();
@@ -106,7 +106,7 @@ fn each_query_changes_a_database_of_its_own() {
     let Some(program) = compile(&folder, "sqlite", &["-lsqlite3"]) else { return };
     let (warm, line) = Warm::start(folder, &program, &["24"]);
     assert!(line.starts_with(&format!("{ROWS} rows, ")), "{line}");
-    // As the example makes them.
+    // The values that the example generates.
     let price = |id: u64| 100 + id * 7 % 9901;
     let stock = |id: u64| id * 31 % 50;
     let sum = |price: &dyn Fn(u64) -> u64| (1..=ROWS).map(price).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Readers of what is said may go away: `cowslip … | head -1`, `2>&-`, a log's reader that has ended.
+//! Readers of the output may go away: `cowslip … | head -1`, `2>&-`, a log's reader that has ended.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{COWSLIP, Folder, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A pipe that nobody reads.
+/// A pipe without a reader.
 fn unread() -> Stdio {
     let (reader, writer) = io::pipe().unwrap();
     drop(reader);

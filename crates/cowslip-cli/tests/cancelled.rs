@@ -1,4 +1,4 @@
-//! A thread that was cancelled ends where it would natively, not inside of what the library does for it.
+//! A cancelled thread ends where it would natively, not inside a function of the library.
 
 mod support;
 

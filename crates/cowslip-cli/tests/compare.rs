@@ -1,4 +1,4 @@
-//! `cowslip compare` on files of other tools, and `cowslip compare run` on commands whose difference is known.
+//! `cowslip compare` on files of other tools, and `cowslip compare run` on commands with a known difference.
 
 mod support;
 
@@ -77,7 +77,7 @@ fn the_exit_code_is_of_what_matters_in_the_direction_asked_for() {
         (&["--effect", "1", "--fail-on", "any"], [1, 1]),
         (&["--primary", "faults"], [0, 1]),
         (&["--primary", "faults", "--fail-on", "fell"], [1, 0]),
-        // Nothing says which way is bad.
+        // The bad direction is not known.
         (&["--metric", "faults"], [1, 1]),
         (&["--metric", "faults", "--fail-on", "rose"], [0, 1]),
         (&["--metric", "faults", "--primary", "wall_seconds"], [0, 0]),
@@ -235,7 +235,7 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     let report = json(&ran);
     let rows = report["comparison"]["rows"].as_array().unwrap();
-    // Once, though they are in the recordings as they were seen and as they were waited for.
+    // Listed once, though the recordings have them both as sampled and as wait4 reported them.
     assert_eq!(rows[0]["metric"], "rusage.minor_faults", "{:#}", rows[0]);
     assert!(rows.iter().all(|row| row["metric"] != "process.minor_faults"));
     assert_eq!(rows[0]["verdict"], "differs");
@@ -245,7 +245,7 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
         "{cause}"
     );
     let means = [0, 1].map(|side| rows[0]["means"][side].as_f64().unwrap());
-    // 4 MiB each of the 63 times more.
+    // The bad command touches 4 MiB 63 times more.
     let pages = f64::from(63 * (4 << 20)) / page_bytes();
     assert!((means[1] - means[0] - pages).abs() < pages / 100.0, "{means:?}");
     let facts = report["comparison"]["facts"].as_array().unwrap();
@@ -293,7 +293,7 @@ fn the_same_work_that_takes_longer_counts_the_same() {
     } else {
         assert!(comparison["constant"].as_array().unwrap().iter().any(|it| it == name));
     }
-    // What it would have been otherwise.
+    // The result would be this otherwise.
     let sides = ["good", "bad"].map(|side| folder.0.join("runs").join(side));
     let ran = compare(&["--counters", "rate", "--json", "-"], &sides[0], &sides[1]);
     let row = find(&json(&ran)["comparison"], "process.read_calls/s").unwrap();
@@ -315,19 +315,19 @@ fn small_reads_are_system_time_and_read_calls() {
     assert_eq!((&report["fails"], &report["differs"]), (&true.into(), &true.into()));
     let cause = report["cause"].as_str().unwrap();
     assert!(cause.starts_with("wall time rose by"), "{cause}");
-    // Of both system calls there are as many.
+    // Both system calls are equally frequent.
     assert!(cause.contains("; as the command's read calls rose"), "{cause}");
     let part = report["time"]["parts"].as_array().unwrap().iter().max_by(|a, b| {
         let carried = |it: &Value| it["carried"].as_f64().unwrap();
         carried(a).total_cmp(&carried(b))
     });
     assert_eq!(part.unwrap()["part"], "system", "{:#}", report["time"]);
-    // The ticks of so short runs say nothing.
+    // The ticks of such short runs are too coarse.
     let coarse = report["comparison"]["too_coarse"].to_string();
     assert!(coarse.contains("cpu.idle_share"), "{coarse}");
 }
 
-/// A recording has the waiting of threads and children that are gone, also without the kernel's records of them.
+/// A recording includes the waits of threads and children that are gone, even without the kernel's records of them.
 #[test]
 fn ordinary_users_know_how_long_a_processor_was_waited_for() {
     let folder = Folder::new("record-user");
@@ -403,7 +403,7 @@ fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
     let rows = report["comparison"]["rows"].as_array().unwrap();
     let code = rows.iter().find(|row| row["metric"] == "exit_code").unwrap();
     assert_eq!((&code["means"][0], &code["means"][1]), (&0.0.into(), &3.0.into()));
-    // No command had its turn; `record` is the former name.
+    // No command was run; `record` is the former name.
     for (output, code) in [("/proc/foo", 2), ("/dev/null/runs", 2)] {
         let mut command = Command::new(COWSLIP);
         command.args(["record", "--good", "true", "--bad", "true", "--output", output]);
@@ -413,7 +413,7 @@ fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
     }
 }
 
-/// Sends SIGINT once `is_time`, and waits for the end.
+/// Sends SIGINT once `is_time` holds, and waits for the end.
 fn interrupt(command: &mut Command, is_time: impl Fn() -> bool) -> Ran {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -453,7 +453,7 @@ fn ctrl_c_ends_the_command_and_all_that_it_started() {
     assert!(ran.stderr.contains("too few to compare"), "{}", ran.stderr);
     let pid = fs::read_to_string(started).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    // Whoever inherited it may still have to wait for it.
+    // The process that inherited it may not have waited for it yet.
     let is_alive = || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
         stat.is_ok_and(|stat| !stat.contains(") Z "))

@@ -1,4 +1,4 @@
-//! Programs that confine themselves, or close what is not theirs, go on under `cowslip run` as they do natively.
+//! Programs that confine themselves, or close foreign descriptors, go on under `cowslip run` as they do natively.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn goes_on(words: &[&str]) {
     all.extend(words.iter().map(OsStr::new));
     let (ran, report) = under_cowslip(&[], &all);
     assert!(ran.status.success(), "{words:?}: {:?} {}", ran.status, ran.stderr);
-    // What may open nothing can write none.
+    // A program that may open nothing can write no report.
     let forks = report.map(|report| report["forks"].as_u64());
     assert!(forks.is_none_or(|forks| forks >= Some(1)), "{words:?}");
 }
@@ -33,7 +33,7 @@ fn a_filter_that_refuses_to_wait_or_to_read() {
     goes_on(&["refuse", "ppoll", "pselect6"]);
     goes_on(&["refuse", "read"]);
     goes_on(&["refuse", "read", "readv"]);
-    // The program does not sleep then either: it goes through all the faster.
+    // Then the program does not sleep either, and runs through all the faster.
     goes_on(&["refuse", "ppoll", "pselect6", "clock_nanosleep"]);
 }
 

@@ -15,7 +15,7 @@ use support::{COWSLIP, Folder, run};
 const PATIENCE: Duration = Duration::from_secs(60);
 const SMALL: [&str; 6] = ["--size", "16M", "--saves", "1", "--clients", "8"];
 
-/// In a directory of its own, so that it can be seen whether anything is left in it.
+/// Runs the demo with a temporary directory of its own, to see if anything is left in it.
 fn demo(folder: &Folder, options: &[&str]) -> Command {
     let mut command = Command::new(COWSLIP);
     command.arg("demo").args(options);
@@ -23,7 +23,7 @@ fn demo(folder: &Folder, options: &[&str]) -> Command {
     command
 }
 
-/// Files in the directory besides those that were asked for.
+/// Files in the directory besides the requested ones.
 fn left_behind(folder: &Folder, wanted: &[&str]) -> Vec<String> {
     let names = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
@@ -87,7 +87,7 @@ fn ctrl_c_in_the_middle_ends_every_server_and_leaves_nothing() {
         return;
     }
     let folder = Folder::new("demo-interrupted");
-    // So much that it is still at it.
+    // Large enough to be still at work.
     let mut command = demo(&folder, &["--size", "128M", "--saves", "50", "--json", "-"]);
     let child =
         command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn().unwrap();
@@ -96,7 +96,7 @@ fn ctrl_c_in_the_middle_ends_every_server_and_leaves_nothing() {
         assert!(Instant::now() < deadline, "no server came");
         std::thread::yield_now();
     }
-    // As a terminal does: to the whole group.
+    // Like a terminal: to the whole group.
     let group = format!("-{}", child.id());
     Command::new("kill").args(["-INT", "--", &group]).status().unwrap();
     let output = child.wait_with_output().unwrap();

@@ -1,6 +1,5 @@
-//! Memory that an arena cannot follow leaves it: a program that reads past the page cache, has rings, shared
-//! futexes, a page-fault handler or limits of its own prints what it prints natively, and the report says why
-//! memory left.
+//! Memory that an arena cannot follow leaves it: a program that reads past the page cache, has rings, shared futexes, a
+//! page-fault handler or limits of its own prints the same as natively, and the report says why memory left.
 
 mod support;
 
@@ -14,8 +13,8 @@ use support::{COWSLIP, Folder, compile, run, under_cowslip};
 const MODES: [&[&str]; 2] = [&[], &["--without-userfaultfd"]];
 const CHUNK_BYTES: u64 = 2 << 20;
 
-/// Runs a program natively and in both modes under Cowslip: what the reports say, with userfaultfd first.
-/// None if there is no compiler or the kernel lacks what is tested, which is said and counted.
+/// Runs a program natively and in both modes under Cowslip, and returns the reports, with userfaultfd first. Returns
+/// None, reported as skipped, if there is no compiler or the kernel lacks the tested call.
 fn compared(name: &str, words: &[&str], options: &[&str]) -> Option<[Value; 2]> {
     let folder = Folder::new(name);
     let program = compile(&folder, name)?;
@@ -45,7 +44,7 @@ fn left_for(report: &Value) -> Vec<Departure> {
     Departure::of_metrics(report["left_for"].as_u64().expect("a number")).collect()
 }
 
-/// What left did so for this reason alone. With userfaultfd, where writers wait, it is exactly so many chunks.
+/// All memory that left did so for this reason. With userfaultfd, where writers wait, exactly this many chunks left.
 fn assert_left(reports: &[Value; 2], why: Departure, chunks: u64) {
     for report in reports {
         assert_eq!(left_for(report), [why], "{report}");
@@ -69,7 +68,7 @@ fn so_do_those_of_descriptors_from_before() {
     assert_left(&reports, Departure::DirectIo, 12);
 }
 
-/// libc reads where nobody sees it.
+/// libc's own reads are not seen.
 #[test]
 fn beside_a_stream_past_the_page_cache_nothing_is_in_an_arena() {
     let Some(reports) = compared("direct", &["FILE", "stream"], &[]) else { return };
@@ -153,7 +152,7 @@ fn beside_another_table_of_descriptors_nothing_is_in_an_arena() {
     }
 }
 
-/// Of a thread that has no other beside it, and of a process that has its parent's memory for a moment.
+/// A thread that is alone, and a process that has its parent's memory for a moment.
 #[test]
 fn nothing_leaves_for_a_table_of_descriptors_that_nobody_shares() {
     for who in ["alone", "vfork"] {
@@ -186,7 +185,7 @@ fn limits_that_a_program_sets_are_checked_as_the_kernel_would() {
     }
 }
 
-/// `ulimit` of a shell, then a program that prints a word and forks.
+/// `ulimit` in a shell, then a program that prints a word and forks.
 #[test]
 fn under_a_limit_there_is_no_arena_and_the_program_runs() {
     let folder = Folder::new("limited");

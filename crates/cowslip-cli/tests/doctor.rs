@@ -75,7 +75,7 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
     let fix = it["fix"].as_str().unwrap();
     assert!(fix.starts_with("sudo ") && fix.contains("cowslip setup --user "), "{it}");
     assert_eq!(capability(&report, "thaw")["answer"], "denied");
-    // The way without userfaultfd still works, and says what it lacks.
+    // The way without userfaultfd still works, and its limits are reported.
     assert_eq!(capability(&report, "freeze")["answer"], "available");
     assert_eq!(capability(&report, "fork")["answer"], "available");
     assert_eq!(report["verdict"]["standing"], "denied");
@@ -96,7 +96,7 @@ fn one_setcap_gives_all_that_a_user_lacks() {
     let fixes = uses.flat_map(|it| it["fixes"].as_array().unwrap()).filter_map(Value::as_str);
     let commands: std::collections::BTreeSet<&str> =
         fixes.filter(|fix| fix.contains("setcap ")).collect();
-    // A second one would take back what the first gave.
+    // A second one would revoke the first.
     assert_eq!(commands.len(), 1, "{commands:?}");
 }
 

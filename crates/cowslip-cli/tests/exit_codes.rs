@@ -1,4 +1,5 @@
-//! Exit code 70: a failure for want of memory or room, or for use by others, is neither a "no" nor a wrong request.
+//! Exit code 70: a failure for lack of memory or room, or because something is in use, is neither a "no" nor a wrong
+//! request.
 
 mod support;
 
@@ -35,7 +36,7 @@ fn cowslip<'a>(words: impl IntoIterator<Item = &'a str>) -> Command {
     command
 }
 
-/// Runs words after a shell's, such as a limit.
+/// Runs a program after a command of the shell, such as a limit.
 fn after(shell: &str, program: &Path, words: &[&str]) -> Ran {
     let mut command = Command::new("sh");
     run(command.args(["-c", &format!("{shell} && exec \"$0\" \"$@\"")]).arg(program).args(words))
@@ -83,7 +84,7 @@ fn a_full_device_is_no_wrong_request() {
         let ran = run(&mut cowslip(words.iter().copied()));
         assert_failed(&ran, "No space left on device");
     }
-    // Standard output is one too.
+    // Standard output may be full as well.
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     for words in [&["image", "info", first][..], &["status"], &["restore", first, "--dump", "0:4K"]]
     {
@@ -126,7 +127,7 @@ fn memory_that_runs_out_has_an_exit_code_and_no_signal() {
     let large = folder.0.join("large.csv");
     fs::write(&large, "seconds\n".to_owned() + &"1.5\n".repeat(40 << 20)).unwrap();
     let large = large.to_str().unwrap();
-    // 128 MiB hold neither the file nor what is made of it.
+    // 128 MiB hold neither the file nor its values.
     let ran = after("ulimit -v 131072", Path::new(COWSLIP), &["compare", large, "--", large]);
     assert_eq!(ran.status.code(), FAILED, "{}", ran.stderr);
     let mut codes = Vec::new();

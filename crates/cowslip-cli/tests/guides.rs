@@ -1,7 +1,8 @@
 //! Every command of `docs/guides`: the `sh` blocks of a page are one session of bash, in a folder of its own.
 //!
-//! What changes the machine stands in blocks marked `console`; the tests of `cowslip setup` do that in a root of their
-//! own. Python's page is run by Python's tests, and Rust's code in the page for stores by those of the `cowslip` crate.
+//! Commands that change the machine are in blocks marked `console`; the tests of `cowslip setup` do that in a root of
+//! their own. Python's page is run by Python's tests, and Rust's code in the page for stores by those of the `cowslip`
+//! crate.
 
 mod support;
 
@@ -39,7 +40,8 @@ fn is_missing(programs: &[&str]) -> bool {
     missing.is_some()
 }
 
-/// What a reader of a page sees who has these programs, and where. `None`, said, if they are missing.
+/// Runs a page's commands for a reader with these programs, and returns the folder. `None`, reported, if they are
+/// missing.
 fn follow(page: &str, programs: &[&str]) -> Option<(Folder, Ran)> {
     if is_missing(programs) {
         return None;
@@ -53,7 +55,7 @@ fn json(folder: &Folder, name: &str) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(folder.0.join(name)).unwrap()).unwrap()
 }
 
-/// What a reader sees who copies all commands of a page into a shell. What he leaves running ends with it.
+/// Runs all commands of a page, as if copied into a shell. Their background jobs end with it.
 fn follow_in(folder: &Folder, page: &str, environment: &[(&str, OsString)]) -> Ran {
     let script = folder.0.join("guide.sh");
     let head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
@@ -104,7 +106,7 @@ fn a_host_is_looked_at_and_promoted() {
     let Some((folder, ran)) = follow("fleet.md", &["python3"]) else { return };
     json(&folder, "doctor.json");
     assert!(ran.stdout.contains("COVERAGE"), "{}", ran.stdout);
-    // The metrics that the page would have watched are there.
+    // The metrics that the page watches exist.
     let text =
         fs::read_to_string(root().join("crates/cowslip-promote/src/metrics/text.rs")).unwrap();
     let page = fs::read_to_string(root().join("docs/guides/fleet.md")).unwrap();
@@ -134,7 +136,7 @@ fn the_store_in_c_is_there_again() {
     assert!(ran.stdout.contains("hello\n42\n2\n"), "{}", ran.stdout);
 }
 
-/// As the package does: library, header and what pkg-config reads. `None`, said and counted, if it was not built.
+/// Installs library, header and pkg-config's file like the package. `None`, reported as skipped, if it was not built.
 fn install_c_library(folder: &Folder) -> Option<PathBuf> {
     let built = Path::new(COWSLIP).parent().unwrap();
     let names = ["libcowslip_c.so", "deps/libcowslip_c.so"].map(|name| built.join(name));
@@ -167,7 +169,7 @@ fn afl_fuzzes_what_is_frozen() {
         return;
     }
     let folder = Folder::new("guide-fuzzing");
-    // What afl-fuzz asks of the machine of somebody who fuzzes for days.
+    // Settings with which afl-fuzz makes fewer demands on the machine.
     let environment = [
         "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES",
         "AFL_SKIP_CPUFREQ",

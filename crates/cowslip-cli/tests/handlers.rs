@@ -1,4 +1,4 @@
-//! Handlers that a library has around forks (`pthread_atfork(3)`) run before ours, whoever registered them when.
+//! A library's handlers around forks (`pthread_atfork(3)`) run before ours, in any order of registration.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A process ends with the last thread of its program, whatever threads of ours there are.
+//! A process ends with the last thread of its program, although the library has threads of its own.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn a_process_ends_with_the_last_thread_of_its_program() {
                 (native.status, &native.stdout),
                 "{way} {options:?}"
             );
-            // Or there was nothing but the program that could keep the process.
+            // Otherwise no thread of the library could have kept the process.
             let said = std::fs::read_to_string(&log).unwrap();
             assert!(said.contains("frozen"), "{way} {options:?}: {said}");
             std::fs::remove_file(log).unwrap();

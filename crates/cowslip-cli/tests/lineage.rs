@@ -1,5 +1,5 @@
-//! Families of processes under `cowslip run`: what they inherited, what they map themselves, and how much
-//! memory that takes.
+//! Families of processes under `cowslip run`: their inherited memory, their own mappings, and the memory that these
+//! take.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 
 use support::{Folder, compile, run, under_cowslip};
 
-/// What `lineage` prints for `what` under Cowslip, as it does natively; and its report.
+/// Checks that `lineage` prints the same for `what` under Cowslip as natively, and returns its report.
 fn as_natively(options: &[&str], what: &str) -> Option<serde_json::Value> {
     let folder = Folder::new("lineage");
     let program = compile(&folder, "lineage")?;
@@ -29,7 +29,7 @@ fn workers_keep_their_tables_when_the_master_dies_and_one_of_them_maps_more() {
     as_natively(&[], "orphans");
 }
 
-/// Ten times as much as the arena holds goes through it: what did not fit would be mapped elsewhere.
+/// Ten times the arena's size goes through it: memory that did not fit would be mapped elsewhere.
 #[test]
 fn memory_given_back_between_forks_is_used_again() {
     for what in ["rounds", "rounds-beside-a-child"] {

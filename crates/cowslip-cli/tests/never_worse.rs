@@ -1,4 +1,4 @@
-//! Who puts `cowslip run --` in front of a program risks nothing: it runs as before where Cowslip cannot help.
+//! Putting `cowslip run --` in front of a program is no risk: it runs as before where Cowslip cannot help.
 
 mod support;
 
@@ -52,7 +52,7 @@ fn an_answer_that_cannot_be_written_is_wrong_usage() {
     assert!(ran.stderr.contains("/no/such/folder/file"), "{}", ran.stderr);
 }
 
-/// `cowslip run` of a program, as a user who may do nothing in particular.
+/// Runs a program under `cowslip run` as a user without any privilege.
 fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
     let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
@@ -60,7 +60,7 @@ fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
         println!("SKIPPED: root: who is no user without userfaultfd");
         return None;
     }
-    // Where every user may go.
+    // Every user may enter the folder.
     let folder = Folder::new("nobody");
     let all = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&folder.0, all).unwrap();
@@ -75,7 +75,7 @@ fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
     Some(run(command.arg("run").args(options).arg("--").args(program)))
 }
 
-/// Counts what of ours it is told of.
+/// Counts the mappings of our libraries.
 fn grep_as_nobody(options: &[&str]) -> Option<Ran> {
     as_nobody(options, &["grep", "-c", "libcowslip", "/proc/self/maps"].map(OsStr::new))
 }

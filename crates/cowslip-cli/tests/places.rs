@@ -1,4 +1,4 @@
-//! Places that are no regular files stay what they are: a command writes to them in place, or refuses them.
+//! Places that are no regular files are not replaced: a command writes to them in place, or refuses them.
 
 mod support;
 
@@ -15,7 +15,7 @@ use cowslip::units::ByteCount;
 use cowslip::{Arena, Frozen};
 use support::{COWSLIP, Folder, run};
 
-/// Stands for the place in the words of a command.
+/// The placeholder for the place in the words of a command.
 const PLACE: &str = "PLACE";
 const IN_PLACE: i32 = 0;
 const REFUSED: i32 = 2;
@@ -37,7 +37,7 @@ impl Places {
                 .success()
         };
         let mut all = Vec::new();
-        // Root alone makes devices.
+        // Only root makes devices.
         if run(Command::new("mknod").arg(&device).args(["c", "1", "3"])).status.success() {
             symlink(&device, &link).unwrap();
             all.extend([device, link]);
@@ -52,7 +52,7 @@ impl Places {
         Self { folder, all }
     }
 
-    /// Names, numbers, kinds and devices of the entries.
+    /// The names, numbers, kinds and devices of the entries.
     fn entries(&self) -> Vec<(PathBuf, u64, u32, u64)> {
         let entries = fs::read_dir(&self.folder.0).unwrap().map(|entry| entry.unwrap().path());
         let mut entries: Vec<_> = entries
@@ -65,7 +65,7 @@ impl Places {
         entries
     }
 
-    /// Has each of them written to; `write` says with what code that ended, if it could be tried.
+    /// Writes to each of the places; `write` returns the exit code, or `None` if it could not be tried.
     fn each(&self, what: &str, in_place: bool, write: impl Fn(&Path) -> Option<(i32, String)>) {
         let before = self.entries();
         for place in &self.all {
@@ -78,7 +78,7 @@ impl Places {
     }
 }
 
-/// Reads what comes, until the process ends.
+/// Reads until the process ends.
 fn drain(mut fifo: File) {
     assert!(fifo.metadata().unwrap().file_type().is_fifo());
     thread::spawn(move || {
@@ -96,7 +96,7 @@ fn save_at(frozen: &Frozen, path: &Path) -> cowslip::Result<()> {
     save(&[frozen], path, &SaveOptions::default(), &mut |_| ControlFlow::Continue(())).map(drop)
 }
 
-/// A command, with the place among its words.
+/// Runs a command with the place among its words.
 fn cowslip(words: &[&str], place: &Path) -> (i32, String) {
     let words = words.iter().map(|word| word.replace(PLACE, place.to_str().unwrap()));
     let ran = run(Command::new(COWSLIP).args(words));

@@ -12,7 +12,7 @@ use support::{COWSLIP, run};
 
 const MIB: u64 = 1 << 20;
 
-/// `smaps_rollup`'s sum.
+/// A sum of `smaps_rollup`.
 fn sum(server: &Server, field: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.pid())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
@@ -49,7 +49,7 @@ fn a_redis_that_saves_is_left_alone_and_promoted_afterwards_with_every_key() {
     let of = |reason: &str| report["processes"][0]["regions_by_reason"][reason].as_u64();
     assert!(of("shared").unwrap_or(0) >= 40, "{report:#}");
     assert_eq!((of("full"), sum(&server, "AnonHugePages:")), (None, 0), "{report:#}");
-    // Serving goes on meanwhile, and copies a few pages.
+    // The server goes on meanwhile, and copies a few pages.
     assert!(sum(&server, "Anonymous:") < before + 8 * MIB);
 
     server.until(NOT_SAVING, &["info", "persistence"]);

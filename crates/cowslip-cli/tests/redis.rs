@@ -1,7 +1,7 @@
-//! A real, unmodified Redis under `cowslip run`: what it saves, replicates and reloads is exact.
+//! A real, unmodified Redis under `cowslip run`: its saves, replicas and reloads are exact.
 //!
-//! The oracle is Redis' own: `DEBUG DIGEST`, a hash over every key and value, asked of the server and
-//! of a stock server that loads what was saved.
+//! The oracle is Redis' own: `DEBUG DIGEST`, a hash over every key and value, taken from the server and from a stock
+//! server that loads the save.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn a_save_that_costs_too_much_fails_and_the_server_goes_on() {
     }
     let server = Server::under_cowslip_with("costly", &["--child-memory", "16M"], &[]);
     server.fill(200_000, 400);
-    // So slowly that it is still at it.
+    // Slow enough to be still at work.
     server.ask(&["config", "set", "rdb-key-save-delay", "100"]);
     server.ask(&["bgsave"]);
     let all =

@@ -1,4 +1,4 @@
-//! `cowslip restore`: the image's content by every strategy, to be dumped, looked at and served.
+//! `cowslip restore`: the image's content by every strategy, dumped, inspected and served.
 
 mod support;
 
@@ -19,7 +19,7 @@ const STRATEGIES: [&str; 8] =
 const WORDS: usize = 3 << 18;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An image of 6 MiB of numbers and a guard, and where the numbers are, from the arena's start.
+/// An image of 6 MiB of numbers and a guard, and the offset of the numbers from the arena's start.
 fn image(folder: &Folder) -> (PathBuf, usize) {
     let path = folder.0.join("image");
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
@@ -41,7 +41,7 @@ fn restore(image: &Path, options: &[&str]) -> Ran {
     run(Command::new(COWSLIP).arg("restore").arg(image).args(options))
 }
 
-/// The kernel or this process may lack what a strategy needs.
+/// Returns true if the kernel or this process lacks a capability that the strategy needs.
 fn is_skipped(strategy: &str, ran: &Ran) -> bool {
     let skipped = strategy.starts_with("uffd") && matches!(ran.status.code(), Some(3 | 4));
     if skipped {
@@ -96,7 +96,7 @@ fn what_a_dump_read_is_recorded_beside_the_image() {
 fn damage_has_an_exit_code() {
     let folder = Folder::new("lie");
     let (image, offset) = image(&folder);
-    // A word of the second chunk, wherever the file has that.
+    // A word of the second chunk, wherever it is in the file.
     let word = ((1 << 18) + 125_000 + 1u64).to_le_bytes();
     let bytes = std::fs::read(&image).unwrap();
     let at = bytes.chunks_exact(8).position(|it| it == word).expect("stored as it is") * 8;
@@ -123,7 +123,7 @@ struct Staying {
 }
 
 impl Staying {
-    /// `Err`: it ended.
+    /// Returns `Err` if it ended.
     fn start(image: &Path, folder: &Folder, options: &[&str]) -> Result<Self, Ran> {
         let json = folder.0.join("where.json");
         let _ = std::fs::remove_file(&json);
@@ -140,7 +140,7 @@ impl Staying {
             }
             std::thread::yield_now();
         }
-        // Renamed into place, whole.
+        // It was renamed into place, whole.
         let told = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
         Ok(Self { child, told })
     }
@@ -179,7 +179,7 @@ fn another_process_can_look_at_all_of_it_until_it_is_told_to_end() {
     }
 }
 
-/// It ends with the test, however that ends.
+/// A server that ends with the test, even a failed one.
 struct Server(Child);
 
 impl Drop for Server {

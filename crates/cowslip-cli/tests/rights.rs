@@ -6,7 +6,7 @@ use std::process::Command;
 
 use support::{COWSLIP, Folder, compile, run};
 
-/// Of two threads each may have other rights than a thaw takes.
+/// With two threads, the one that forks may lack the rights that a thaw needs.
 const TWO_THREADS: &str = "two threads";
 
 const WAYS: [&str; 11] = [

@@ -27,7 +27,7 @@ const FORKING: &str = r#"
     die "the parent sees its children's values" if grep { $_ eq "of the child" } @values;
 "#;
 
-/// What it printed and reported at exit; `None` without perl.
+/// Runs perl, and returns its output and its report; `None` without perl.
 fn perl(options: &[&str], script: &str) -> Option<(Ran, Option<serde_json::Value>)> {
     if !Path::new("/usr/bin/perl").exists() {
         println!("SKIPPED: no perl here, which every Debian has");
@@ -46,7 +46,7 @@ fn the_heap_of_a_program_on_glibc_malloc_is_in_the_arena() {
     assert!(report["forks"].as_u64() >= Some(5), "{report}");
     assert!(report["freezes"].as_u64() >= Some(1), "{report}");
     assert!(report["used_bytes"].as_u64() >= Some(30 << 20), "{report}");
-    // 100 MB of it, beside the program's own data and stacks.
+    // 100 MB are in it, beside the program's own data and stacks.
     assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(90.0), "{report}");
 }
 
@@ -76,7 +76,7 @@ fn a_malloc_that_is_to_be_kept_is() {
     assert!(used < 8 << 20, "glibc's heap cannot be in an arena: {report}");
 }
 
-/// What the process itself execs is the program that was meant; what a child execs is another one.
+/// A program that the process itself execs is the one that the user meant; a child's is another one.
 #[test]
 fn what_it_execs_is_helped_and_what_its_children_exec_if_that_is_asked() {
     let look =
@@ -84,7 +84,7 @@ fn what_it_execs_is_helped_and_what_its_children_exec_if_that_is_asked() {
     let exec = format!("exec {look}");
     let child = format!("system(q({look})); print qq(, ), $ENV{{LD_PRELOAD}} // q(nothing)");
     let said = |options: &[&str], script: &str| perl(options, script).map(|(ran, _)| ran.stdout);
-    // By way of a shell, which `exec` of one string is.
+    // The `exec` of one string runs a shell first.
     let Some(launched) = said(&[], &format!("exec q({exec})")) else { return };
     assert_eq!(launched, "helped");
     assert_eq!(said(&[], &child).unwrap(), ", nothing");
@@ -92,9 +92,9 @@ fn what_it_execs_is_helped_and_what_its_children_exec_if_that_is_asked() {
     assert!(followed.starts_with("helped, ") && followed.contains("libcowslip_preload.so"));
 }
 
-/// A child that is busy until it is told to wait. Prints its scheduling policy (`proc_pid_stat(5)`) and
-/// niceness while it was forked, is busy, and waits: what they are to be is in the arguments, and comes in
-/// its own time.
+/// A child that is busy until it is told to wait. Prints its scheduling policy (`proc_pid_stat(5)`) and niceness while
+/// it is busy after the fork, and while it waits. The expected values are the arguments, and may take a while to
+/// appear.
 const GIVING_WAY: &str = r#"
     use IO::Handle;
     my $values = "value " x 1_000_000;
@@ -140,7 +140,7 @@ fn children_give_way_and_get_their_share() {
     assert_eq!(report.expect("a report")["child_turns"], 0);
 }
 
-/// Without `CAP_SYS_NICE` what is idle stays so.
+/// Without `CAP_SYS_NICE` an idle thread stays idle.
 #[test]
 fn children_are_nice_where_a_share_is_denied() {
     let without =
@@ -203,7 +203,7 @@ fn the_bundled_malloc_has_the_whole_family() {
     }
 }
 
-/// A program with a small heap forks as natively: it never has a page of the bundled malloc's.
+/// A program with a small heap forks as it does natively: it never has a page of the bundled malloc's.
 #[test]
 fn the_first_mib_of_a_heap_is_glibcs() {
     let folder = Folder::new("crossing");
@@ -225,6 +225,6 @@ fn forks_of_one_thread_leave_the_bundled_mallocs_locks_alone() {
         ran.stdout.trim().parse::<u32>().expect("a number")
     };
     let (alone, after_another) = (copied(&[]), copied(&["thread"]));
-    // Its locks are on ten pages an arena, and the other thread's has some too.
+    // Its locks are on ten pages per arena, and the other thread's arena has some too.
     assert!(alone + 10 <= after_another, "{alone} pages, {after_another} after another thread");
 }

@@ -1,5 +1,5 @@
-//! Memory under `cowslip run` behaves as memory does: a program that does everything to it, before a
-//! fork, after it and in children, prints what it prints natively.
+//! Memory under `cowslip run` behaves like ordinary memory: a program that does everything to it, before a fork, after
+//! it and in children, prints the same as natively.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn a_program_cannot_tell_an_arena_from_the_kernel() {
         assert_eq!(ran.stdout.len(), native.stdout.len(), "{options:?}");
         assert!(ran.status.success(), "{options:?}: {}", ran.status);
         let report = report.expect("a report at exit");
-        // Or the comparison would be of the kernel with itself.
+        // Otherwise the kernel would be compared with itself.
         assert!(report["used_bytes"].as_u64() >= Some(64 << 20), "{options:?}: {report}");
         assert!(report["freezes"].as_u64() >= Some(5), "{options:?}: {report}");
     }

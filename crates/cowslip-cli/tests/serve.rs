@@ -1,4 +1,4 @@
-//! `cowslip serve` as a process: many workers, its end in the middle, strangers, sockets that others made.
+//! `cowslip serve` as a process: many workers, its end at work, other users, foreign sockets.
 
 mod support;
 
@@ -23,7 +23,7 @@ use support::{COWSLIP, Folder, run};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The user `nobody`.
 const NOBODY: u32 = 65_534;
-/// Set in a worker: the socket.
+/// Set in a worker, to the socket.
 const WORKER: &str = "COWSLIP_TEST_WORKER";
 
 fn proceed(_: cowslip::image::Progress) -> ControlFlow<()> {
@@ -34,7 +34,7 @@ fn word(i: usize) -> u64 {
     (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// An image of so much content.
+/// An image with this much content.
 fn image(folder: &Folder, mib: usize, compression: &str) -> PathBuf {
     let arena = Arena::new(ByteCount::mib(2 * mib as u64)).unwrap();
     let mut words = arena.slice::<u64>(mib << 17).unwrap();
@@ -126,7 +126,7 @@ fn rollup(pid: u32, field: &str) -> u64 {
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// What a worker is: it has a clone of the image that is served, says so when it has seen all of it, and goes when it may.
+/// The worker: clones the served image, prints a line when it has read all of it, and ends when it is told to.
 #[test]
 fn worker() {
     let Some(socket) = std::env::var_os(WORKER).map(PathBuf::from) else { return };
@@ -164,7 +164,7 @@ fn a_hundred_workers_share_one_copy_of_what_is_served_and_outlive_the_server() {
     }
     println!("{WORKERS} workers had read {MIB} MiB each after {:?}", began.elapsed());
     assert_eq!(server.metric("loads_total"), 1);
-    // Everything that these processes have, a page that several map in equal parts.
+    // All memory of these processes, with a page that several map in equal parts.
     let pids = workers.iter().map(Child::id).chain([server.child.id()]);
     let used: u64 = pids.map(|pid| rollup(pid, "Pss:")).sum();
     let image_bytes = (MIB << 20) as u64;
@@ -177,7 +177,7 @@ fn a_hundred_workers_share_one_copy_of_what_is_served_and_outlive_the_server() {
     for worker in &mut workers {
         worker.stdin.take().unwrap().write_all(&[1]).unwrap();
     }
-    // Read to the end, so that nobody waits for room.
+    // Read to the end, so that no worker waits for room.
     told.into_iter().flatten().for_each(drop);
     for mut worker in workers {
         assert!(worker.wait().unwrap().success());
@@ -188,16 +188,16 @@ fn a_hundred_workers_share_one_copy_of_what_is_served_and_outlive_the_server() {
 fn a_server_that_is_killed_while_it_loads_and_lends_harms_nobody() {
     const MIB: usize = 128;
     let folder = Folder::new("killed");
-    // What takes long to decode is in the middle for long.
+    // Content that takes long to decode is being loaded for long.
     let path = image(&folder, MIB, "zstd:3");
     let mut lent = 0;
     for round in 0..40 {
-        // The socket of the last one is still there.
+        // The socket of the last server is still there.
         let mut server = Server::start(&folder, &path, &[]);
         let image = Image::open(&path).unwrap();
         let restored = restored(&image, server.via()).unwrap();
         if round % 4 == 3 {
-            // One that waits for all of it is told.
+            // A client that waits for the whole image gets an error.
             let socket = server.socket.clone();
             let waiting = std::thread::spawn(move || image.template_via(&socket, 0).map(drop));
             server.signal("-KILL");
@@ -233,7 +233,7 @@ fn a_signal_ends_it_cleanly_and_leaves_a_socket_of_another_alone() {
     assert_eq!(server.signal("-TERM").code(), Some(0));
     assert!(server.socket.exists(), "it is not the one that it made");
     drop(another);
-    // Nor is what is no socket.
+    // Other files than sockets are left alone too.
     std::fs::remove_file(&server.socket).unwrap();
     for make in [
         |at: &Path| std::fs::write(at, "mine").unwrap(),
@@ -286,7 +286,7 @@ fn a_socket_that_was_passed_is_served_and_not_removed() {
     let path = image(&folder, 4, "none");
     let socket = folder.0.join("passed");
     let listener = UnixListener::bind(&socket).unwrap();
-    // As a program does that passes one: descriptor 3, and variables that name the process.
+    // Passes a socket like systemd: descriptor 3, and variables that name the process.
     let passed = |fd: OwnedFd, count: u32| {
         let script =
             format!("LISTEN_PID=$$ LISTEN_FDS={count} exec \"$0\" serve \"$1\" 3<&0 </dev/null");
@@ -327,7 +327,8 @@ fn a_file_that_cannot_be_served_is_an_error_at_once() {
     }
 }
 
-/// In a folder that all write to, as `/tmp` is, anybody may make and lock a file beside the socket, or lock the folder.
+/// In a folder that all users can write to, such as `/tmp`, any user may make and lock a file beside the socket, or
+/// lock the folder.
 #[test]
 fn a_lock_of_another_users_holds_up_no_server() {
     let folder = Folder::new("locked");
@@ -401,7 +402,7 @@ fn another_user_gets_nothing_and_is_given_nothing() {
     if cowslip_sys::process::effective_uid() != 0 {
         return println!("SKIPPED: root: only root can be somebody else");
     }
-    // Where the other user may read both.
+    // The other user can read both here.
     let program = folder.0.join("cowslip");
     std::fs::copy(COWSLIP, &program).unwrap();
     let set = |path: &Path, mode| {
@@ -420,7 +421,7 @@ fn another_user_gets_nothing_and_is_given_nothing() {
     let refused = run(&mut as_nobody(&via));
     assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
     assert_eq!(server.metric("refused_peers_total"), 0, "it could not even connect");
-    // Somebody opened the socket to all.
+    // The socket is opened to all users.
     set(&server.socket, 0o666);
     let refused = run(&mut as_nobody(&via));
     assert!(!refused.status.success(), "{}", refused.stderr);
@@ -431,7 +432,7 @@ fn another_user_gets_nothing_and_is_given_nothing() {
     assert_eq!(server.metric("refused_peers_total"), 2);
     assert!(server.signal("-TERM").success());
 
-    // And the other way round: root takes nothing from a server of somebody else.
+    // The other way round: root takes nothing from another user's server.
     let theirs = folder.0.join("theirs");
     std::fs::create_dir(&theirs).unwrap();
     set(&theirs, 0o777);
@@ -462,7 +463,7 @@ fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
         command.arg("restore").arg(&path).args(["--dump", "0:8"]);
         let ran = command.env("COWSLIP_SERVE", &server.socket).output().unwrap();
         assert_eq!(ran.stdout, word(0).to_le_bytes(), "{of}: {ran:?}");
-        // Who must have it from the server waits a minute.
+        // A client that must use the server waits a minute.
         assert!(began.elapsed() < Duration::from_secs(40), "{of}: {:?}", began.elapsed());
     };
     kill("-STOP");
@@ -488,7 +489,7 @@ fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
     eventually("it answers again", || restored(&image, server.via()).is_ok());
 }
 
-/// Says a byte a second until the server has closed the connection: how long that took.
+/// Sends a byte a second until the server has closed the connection, and returns the time that took.
 fn drip(mut stream: UnixStream) -> Duration {
     let began = Instant::now();
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -525,7 +526,7 @@ fn a_request_has_one_deadline_and_the_end_waits_for_nobody() {
     assert_eq!(server.metric("templates_total"), 1, "those before are accepted");
     let began = Instant::now();
     assert!(server.signal("-TERM").success());
-    // Less than any of them may be silent.
+    // Less than the time for which a client may be silent.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     drips.join().unwrap();
     drop((stays, silent));
@@ -541,7 +542,7 @@ fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
         let _ = stream.write_all(said);
         stream
     };
-    // One after the other they would take longer than any client waits.
+    // One after the other, they would take longer than any client waits.
     let silent: Vec<_> =
         (0..100).map(|i| connect(&b"COWSLIPQ\x03\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
     let image = Image::open(&path).unwrap();
@@ -559,7 +560,7 @@ fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
         let len = said.len();
         said[(random % len as u64) as usize] ^= (random >> 8) as u8;
         said.truncate(len - (random % 9) as usize);
-        // Goes without having listened.
+        // Ends without reading.
         drop(connect(&said));
     }
     eventually("there is room again", || restored(&image, server.via()).is_ok());
@@ -578,7 +579,7 @@ fn an_image_that_is_cut_short_or_replaced_stays_what_it_was_in_memory() {
     let kept = restored(&opened, server.via()).unwrap();
     assert_eq!(kept.strategy(), Strategy::Resident);
     assert_content(&kept, 8);
-    // What there is now is another image, or none.
+    // The file is another image now, or none.
     Image::open(&path).unwrap_err();
     std::fs::remove_file(&path).unwrap();
     assert_content(&restored(&opened, server.via()).unwrap(), 8);
@@ -592,7 +593,7 @@ fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
     const MIB: usize = 16;
     let folder = Folder::new("damaged");
     let path = image(&folder, MIB, "none");
-    // A word of the last chunk, wherever the file has that.
+    // A word of the last chunk, wherever it is in the file.
     let at = (MIB << 17) - 1000;
     let bytes = std::fs::read(&path).unwrap();
     let place = bytes.chunks_exact(8).position(|it| it == word(at).to_le_bytes()).unwrap() * 8;
@@ -641,6 +642,6 @@ fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
     }
     assert_eq!(server.metric("images"), 0);
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
-    // Which file, and where.
+    // The log names the file and the place.
     assert!(log.contains(path.to_str().unwrap()) && log.contains("at byte"), "{log}");
 }

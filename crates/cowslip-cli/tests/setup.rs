@@ -1,4 +1,4 @@
-//! `cowslip setup`: on a system below a directory, and as root on this one, all of which is as before afterwards.
+//! `cowslip setup`: on a system below a directory, and as root on this one, which is restored afterwards.
 
 mod support;
 
@@ -48,7 +48,7 @@ fn system(name: &str) -> Folder {
     folder
 }
 
-/// Its files with their contents, but for backups, lock files and what tells when something was changed.
+/// The files and their contents, without backups, lock files and markers of changes.
 fn files(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -78,7 +78,7 @@ fn setup(arguments: &[&str]) -> (Ran, Value) {
     (ran, document)
 }
 
-/// The steps that came to this.
+/// The steps with this outcome.
 fn steps<'a>(document: &'a Value, outcome: &str) -> Vec<&'a str> {
     let all = document["steps"].as_array().unwrap().iter();
     all.filter(|it| it["outcome"] == outcome).map(|it| it["step"].as_str().unwrap()).collect()
@@ -120,7 +120,7 @@ fn files_are_written_once_and_all_of_them_taken_back() {
     let (_, document) = setup(&arguments);
     assert_eq!(steps(&document, "needless"), wanted, "{document}");
     assert_eq!(files(&system.0), done);
-    // By another of its names.
+    // By another name of the same service.
     let (_, document) = setup(&["--root", root, "alias"]);
     assert_eq!(steps(&document, "done"), [""; 0], "{document}");
 
@@ -158,7 +158,7 @@ fn what_others_wrote_or_use_stays() {
     );
     assert_eq!(fs::read_to_string(&theirs).unwrap(), "[Service]\nNice=5\n");
 
-    // Somebody else lets a user join the group.
+    // An administrator adds a user to the group.
     let groups = system.0.join("etc/group");
     let text = fs::read_to_string(&groups).unwrap();
     let line = text.lines().find(|it| it.starts_with("cowslip:")).unwrap();
@@ -216,19 +216,19 @@ fn systemd_finds_no_fault_with_a_drop_in() {
     assert!(!ran.stderr.contains("cowslip"), "{}", ran.stderr);
 }
 
-/// The command and its libraries where every user may go.
+/// The command and its libraries, where every user can reach them.
 fn for_everybody(folder: &Folder) -> PathBuf {
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
     let beside = Path::new(COWSLIP).parent().unwrap();
     for file in ["cowslip", "libcowslip_preload.so", "libcowslip_malloc.so"] {
-        // By another process: one that has it open for writing keeps others from running it.
+        // Another process copies: a process that has the copy open for writing keeps others from running it.
         let copied = Command::new("cp").arg(beside.join(file)).arg(&folder.0).status().unwrap();
         assert!(copied.success(), "{file}");
     }
     folder.0.join("cowslip")
 }
 
-/// The real thing, once: this machine's group, device and setting, and what a user's program then has.
+/// Sets up this machine, once: its group, device and setting, and checks their effect on a user's program.
 #[test]
 fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     let shmem = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -264,7 +264,7 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     let group = group
         .lines()
         .find_map(|it| it.strip_prefix("cowslip:x:")?.split(':').next()?.parse::<u32>().ok());
-    // A freeze, writes and a thaw by a program, as its log and report tell.
+    // A program's freeze, writes and thaw, as its log and report show them.
     let reports = folder.0.join("reports");
     fs::create_dir(&reports).unwrap();
     fs::set_permissions(&reports, fs::Permissions::from_mode(0o777)).unwrap();
@@ -279,7 +279,7 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     let of_another = as_user(65534, "other.json");
     let again = ours(&[]);
     let undone = ours(&["--undo"]);
-    // Whatever failed: nothing of it stays.
+    // After any failure, nothing of it stays.
     assert_eq!(state(), before, "{} {}", undone.stdout, undone.stderr);
 
     for ran in [&done, &again, &undone] {

@@ -1,5 +1,4 @@
-//! `cowslip image` and `cowslip restore` against servers on loopback that accept and then say nothing, or
-//! refuse.
+//! `cowslip image` and `cowslip restore` against servers on loopback that accept and then stay silent, or refuse.
 #![cfg(feature = "remote")]
 
 mod support;
@@ -24,11 +23,11 @@ use support::{COWSLIP, Folder, Ran, run};
 const AT_ONCE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server does with a request.
+/// A server's answer to a request.
 enum Answer {
-    /// Reads no more, and says nothing.
+    /// Reads no more, and sends nothing.
     Silence,
-    /// Reads the body at so many bytes a second, then answers.
+    /// Reads the body at this number of bytes a second, then answers.
     Slowly(u64, Vec<u8>),
     Now(Vec<u8>),
 }
@@ -48,7 +47,7 @@ struct Request {
 
 type Rule = dyn Fn(&Request) -> Answer + Send + Sync;
 
-/// A server, and the requests that it met with silence.
+/// A server, and the requests that it did not answer.
 struct Server {
     address: SocketAddr,
     silenced: Receiver<String>,
@@ -69,7 +68,7 @@ impl Server {
         Self { address, silenced }
     }
 
-    /// `cowslip` with arguments, told of this server as S3.
+    /// `cowslip` with arguments, and this server as S3.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(COWSLIP);
         command.args(arguments).env_remove("COWSLIP_STORE_TIMEOUT");
@@ -85,7 +84,7 @@ impl Server {
         command
     }
 
-    /// Waits until a request is met with silence.
+    /// Waits for a request that is not answered.
     fn wait(&self) -> String {
         self.silenced.recv_timeout(PATIENCE).expect("a request that gets no answer")
     }
@@ -113,7 +112,7 @@ fn serve(mut client: TcpStream, rule: &Rule, tell: &Sender<String>) {
         let answer = match rule(&request) {
             Answer::Silence => {
                 let _ = tell.send(format!("{} {}", request.method, request.target));
-                // Until the client goes; what it sends is not read.
+                // Waits until the client goes; its data is not read.
                 while client.peek(&mut [0]).is_ok_and(|length| length > 0) {
                     thread::park_timeout(Duration::from_millis(100));
                 }
@@ -142,7 +141,7 @@ fn value<'a>(headers: &'a str, name: &str) -> Option<&'a str> {
     headers.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// An image of so many chunks.
+/// An image with this number of chunks.
 fn image(folder: &Folder, chunks: usize) -> PathBuf {
     let file = folder.0.join("store");
     let arena = Arena::new(ByteCount::mib(2 * chunks as u64)).unwrap();
@@ -159,7 +158,7 @@ const BEGUN: &[u8] = b"<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</
 const COMPLETED: &[u8] = b"<CompleteMultipartUploadResult><Location>l</Location><Bucket>b</Bucket>\
     <Key>k</Key><ETag>\"2\"</ETag></CompleteMultipartUploadResult>";
 
-/// A store that takes uploads, and is silent to what `silent` names.
+/// A store that takes uploads, and is silent if `silent` holds for a request.
 fn taking(silent: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Server {
     Server::start(move |request| match request.method.as_str() {
         _ if silent(request) => Answer::Silence,
@@ -171,7 +170,7 @@ fn taking(silent: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Server {
     })
 }
 
-/// A store with one object, `store`, that is silent to what `silent` names.
+/// A store with one object, `store`, that is silent if `silent` holds for a request.
 fn holding(file: &Path, silent: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Server {
     let bytes = std::fs::read(file).unwrap();
     Server::start(move |request| {
@@ -198,7 +197,7 @@ fn span(request: &Request) -> Option<(usize, usize)> {
     Some((from.parse().ok()?, until.parse().ok()?))
 }
 
-/// A process that goes with this value.
+/// A process that is killed with this value.
 struct Process(Child);
 
 impl Process {
@@ -207,7 +206,7 @@ impl Process {
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Ends it by a signal: how, what it said, and how long that took.
+    /// Ends it by a signal; returns its status, its messages and the time that took.
     fn end(mut self, signal: &str) -> (ExitStatus, String, Duration) {
         let sent = Instant::now();
         let pid = self.0.id().to_string();
@@ -241,7 +240,7 @@ fn ends_at_signals(server: &Server, arguments: &[&str], waits_for: &str) {
         let (status, said, took) = process.end(signal);
         assert!(!status.success(), "{arguments:?} {signal}: {status}");
         assert!(took < AT_ONCE, "{arguments:?} {signal}: {took:?}, {said}");
-        // The other requests that were under way.
+        // Discards the other requests in progress.
         while server.silenced.try_recv().is_ok() {}
     }
 }
@@ -260,7 +259,7 @@ fn a_push_to_a_silent_store_ends_at_a_signal() {
     ends_at_signals(&of("PUT", "partnumber=1&"), &push, "partnumber=1&");
     ends_at_signals(&of("POST", "uploadid="), &push, "uploadid=");
     ends_at_signals(&of("GET", "latest"), &push, "latest");
-    // Nor does the abort hold it up, which is as silent.
+    // The abort, which is not answered either, does not hold it up.
     let both = |request: &Request| matches!(request.method.as_str(), "PUT" | "DELETE");
     ends_at_signals(&taking(both), &push, "PUT");
 }
@@ -328,7 +327,7 @@ fn a_silent_registry_ends_at_a_signal_and_is_an_error_in_the_end() {
     ends_at_signals(&silent, &["image", "pull", &url, target.to_str().unwrap()], "GET");
 }
 
-/// Runs a command to its end against a store whose silence is short.
+/// Runs a command to its end with a short timeout.
 fn impatiently(server: &Server, arguments: &[&str]) -> Ran {
     run(server.command(arguments).env("COWSLIP_STORE_TIMEOUT", "0.3"))
 }
@@ -445,7 +444,7 @@ fn missing_credentials_are_said_with_what_was_looked_at() {
         let mut command = Command::new(COWSLIP);
         command.args(["image", "push", file.to_str().unwrap(), url]).env_clear();
         command.env("HOME", &folder.0).env("AZURE_STORAGE_ACCOUNT_NAME", "me");
-        // Every address is one of loopback.
+        // Every address is on loopback.
         for (name, value) in [
             ("AWS_ENDPOINT", format!("http://{nothing}")),
             ("AWS_METADATA_ENDPOINT", format!("http://{service}")),

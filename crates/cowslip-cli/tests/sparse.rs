@@ -1,5 +1,5 @@
-//! A program under `cowslip run` holds what it uses, as it does natively: what it touches sparsely, and what is left of what it
-//! gave back.
+//! A program under `cowslip run` holds as much memory as it uses, like natively: after sparse touches, and after giving
+//! a part of its memory back.
 
 mod support;
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use support::{COWSLIP, Folder, compile, run};
 
 const MIB: u64 = 1 << 20;
-/// What else a small program has in its arena.
+/// Other memory that a small program has in its arena.
 const OTHERS_BYTES: u64 = MIB / 2;
 
-/// Memory that the arenas of a process hold, and whether they are made of huge pages.
+/// Memory that the arenas of a process hold, and true if they have huge pages.
 fn held_bytes(pid: u32) -> (u64, bool) {
     let ran = run(Command::new(COWSLIP).args(["status", &pid.to_string(), "--json", "-"]));
     let status: serde_json::Value = serde_json::from_str(&ran.stdout).expect(&ran.stderr);
@@ -32,7 +32,7 @@ fn holds_what_it_uses(program: &Path, mode: &str, mib: u64) {
     said.read_line(&mut line).unwrap();
     let used: u64 = line.trim().parse().unwrap_or_else(|_| panic!("{mode}: {line}"));
     let most = (used as f64 * 1.15) as u64 + OTHERS_BYTES;
-    // What was given back while a child read it leaves when that child has ended.
+    // Memory that was given back while a child read it is freed when that child has ended.
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let (held, is_huge) = held_bytes(child.id());

@@ -1,4 +1,4 @@
-//! `cowslip status` on an arena of the test's own, whose sizes are known.
+//! `cowslip status` on an arena of the test's own, with known sizes.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn status(words: &[&str]) -> String {
     ran.stdout
 }
 
-/// Resident bytes of the arena's mappings, by the kernel.
+/// Resident bytes of the arena's mappings, according to the kernel.
 fn resident_bytes(arena: &Arena) -> u64 {
     let range = arena.range();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

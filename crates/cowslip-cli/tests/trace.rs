@@ -1,7 +1,7 @@
 //! `cowslip trace` of programs that touch known pages in a known order.
 //!
-//! The oracles are the program, which says what it touched in which thread, and the kernel's own count of its
-//! faults (`getrusage(2)`).
+//! The oracles are the program, which reports its touches and their threads, and the kernel's own count of its faults
+//! (`getrusage(2)`).
 
 mod support;
 
@@ -30,7 +30,7 @@ struct Program {
     answers: BufReader<ChildStdout>,
 }
 
-/// What it says of pages that it touched.
+/// The program's report on pages that it touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Touched {
     pid: u32,
@@ -58,7 +58,7 @@ impl Program {
         answer.split_whitespace().map(|number| number.parse().unwrap()).collect()
     }
 
-    /// Private memory of so many base pages.
+    /// Maps this number of private base pages.
     fn map(&mut self, pages: u64) -> u64 {
         self.tell(&format!("map {pages}"))[0]
     }
@@ -85,7 +85,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Attached, once this returns.
+    /// Returns once it is attached.
     fn start(pid: u32, options: &[&str]) -> Self {
         let mut command = Command::new(COWSLIP);
         Self::start_by(&mut command, pid, options)
@@ -111,13 +111,13 @@ impl Recording {
         assert!(kill.unwrap().success());
     }
 
-    /// Interrupts it; the trace and its numbers.
+    /// Interrupts it, and returns the trace and its numbers.
     fn end(self) -> (Trace, Value) {
         self.signal("-INT");
         self.result()
     }
 
-    /// The trace and its numbers, once it ended.
+    /// Waits for its end, and returns the trace and its numbers.
     fn result(mut self) -> (Trace, Value) {
         let status = self.child.wait().unwrap();
         let messages = std::io::read_to_string(&mut self.messages).unwrap();
@@ -140,7 +140,7 @@ fn place(name: &str) -> Option<(Folder, PathBuf)> {
     Some((folder, program))
 }
 
-/// Whether a permission is there; said and counted if not.
+/// Returns true if a permission is there; otherwise reports a skipped test.
 fn has(name: &str) -> bool {
     let permission = permissions()
         .into_iter()
@@ -155,7 +155,7 @@ fn has(name: &str) -> bool {
     is_there
 }
 
-/// The faults of `pages` pages from `at` on, upwards, with their threads, in the order of time.
+/// The faults of `pages` pages from `at` on, with their threads, in the order of time.
 fn faults(trace: &Trace, pid: u32, at: u64, pages: u64) -> Vec<(u32, Fault)> {
     let range = at..at + pages * PAGE;
     let mut found = Vec::new();
@@ -169,7 +169,7 @@ fn faults(trace: &Trace, pid: u32, at: u64, pages: u64) -> Vec<(u32, Fault)> {
     found
 }
 
-/// That these faults are of exactly these addresses, in this order, in the thread that says so, and that the
+/// Asserts that these are the faults of exactly these addresses, in this order, in the reported thread, and that the
 /// kernel counted as many.
 fn check(faults: &[(u32, Fault)], touched: Touched, addresses: impl Iterator<Item = u64>) {
     let seen: Vec<_> = faults.iter().map(|(tid, fault)| (*tid, fault.address)).collect();
@@ -315,7 +315,7 @@ fn a_command_is_seen_from_its_first_instruction_to_its_end() {
     assert_eq!(json["faults"], json["faults_counted"]);
 }
 
-/// As of env(1) and a shell.
+/// Like env(1) and a shell.
 #[test]
 fn the_exit_code_is_the_commands() {
     let folder = Folder::new("trace-exit");
@@ -345,7 +345,7 @@ fn the_exit_code_is_the_commands() {
         let (got, message) = traced(words);
         assert!(got == Some(code) && message.contains(said), "{words:?}: {got:?} {message}");
     }
-    // The commands of its own have their names to themselves.
+    // Names of its own commands are not looked up as programs.
     let ran = run(Command::new(COWSLIP).args(["trace", "report", "/nonexistent/trace"]));
     assert!(ran.status.code() == Some(2) && ran.stderr.contains("/nonexistent"), "{}", ran.stderr);
     let help = run(Command::new(COWSLIP).args(["trace", "--help"])).stdout;
@@ -354,7 +354,7 @@ fn the_exit_code_is_the_commands() {
     }
 }
 
-/// What a recorder that is killed has seen a second before is in its file, though nothing happened since.
+/// Events that a killed recorder saw a second before are in its file, even if nothing happened since.
 #[test]
 fn a_recorder_that_is_killed_leaves_what_it_had() {
     const PAGES: u64 = 100;
@@ -384,7 +384,7 @@ fn a_recorder_that_is_killed_leaves_what_it_had() {
         }
         written.push(touched.elapsed());
     }
-    // Others use the machine as well.
+    // Other processes use the machine as well.
     assert!(*written.iter().min().unwrap() < Duration::from_secs(1), "{written:?}");
     recording.signal("-KILL");
     assert_eq!(recording.child.wait().unwrap().signal(), Some(9));
@@ -444,7 +444,7 @@ fn one_of_n_is_recorded_and_all_are_counted() {
     assert_eq!(trace.header.sampling_period, 10);
 }
 
-/// Threads that come while their process is attached to are neither missed nor seen twice.
+/// Threads that start during the attaching are neither missed nor seen twice.
 #[test]
 fn threads_that_come_meanwhile_are_seen_once() {
     const THREADS: u64 = 4_000;
@@ -464,7 +464,7 @@ fn threads_that_come_meanwhile_are_seen_once() {
     assert_eq!(pages.len(), all, "none is seen twice");
     if let Some(first) = pages.first() {
         let rest = (at + THREADS * 8 * PAGE - first) / PAGE;
-        // The thread that is being made when the process is attached to may be missed.
+        // A thread that is being made at that moment may be missed.
         assert!(rest - all as u64 <= 2 * 8, "{all} of {rest}");
     }
     let later = faults(&trace, target.child.id(), after, 100);
@@ -499,7 +499,7 @@ fn the_last_seconds_are_kept_until_something_happens() {
     check(&seen, touched, (0..100).map(|page| at + page * PAGE));
 }
 
-/// Runs a program as nobody, with the capabilities that are named (`,+perfmon`).
+/// Runs a program as an unprivileged user, with the named capabilities (`,+perfmon`).
 fn as_nobody(program: &Path, capabilities: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -509,8 +509,8 @@ fn as_nobody(program: &Path, capabilities: &str) -> Command {
     command
 }
 
-/// A copy of the command that every user can run, where this test may become another user and the kernel's
-/// setting is as it comes.
+/// A copy of the command that every user can run, if this test may become another user and the kernel has its default
+/// setting.
 fn for_everybody() -> Option<(Folder, PathBuf)> {
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
@@ -521,8 +521,8 @@ fn for_everybody() -> Option<(Folder, PathBuf)> {
     let folder = Folder::new("trace-copy");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
     let cowslip = folder.0.join("cowslip");
-    // Another process copies: if this one had the copy open for writing while a test next to this one forks,
-    // the kernel would refuse to run it.
+    // Another process copies: if this one had the copy open for writing while another test forks, the kernel would
+    // refuse to run it.
     assert!(Command::new("cp").arg(COWSLIP).arg(&cowslip).status().unwrap().success());
     Some((folder, cowslip))
 }
@@ -565,7 +565,7 @@ fn programs_of_ones_own_need_no_privileges() {
 
 #[test]
 fn permissions_names_what_is_missing_and_the_commands_that_fix_it() {
-    // By its old name, too.
+    // Under its old name as well.
     let ran = run(Command::new(COWSLIP).args(["trace", "ladder"]));
     let json = |command: &mut Command| -> Value {
         let ran = run(command.args(["trace", "permissions", "--json", "-"]));
@@ -593,7 +593,7 @@ fn permissions_names_what_is_missing_and_the_commands_that_fix_it() {
     };
     let (yes, no) = ("available", "denied");
     assert_eq!(answers(""), [yes, yes, no, no, no, no, no]);
-    // What the commands give.
+    // The permissions that the commands grant.
     assert_eq!(answers(",+perfmon,+dac_read_search"), [yes; 7]);
 }
 
@@ -619,7 +619,7 @@ fn what_cannot_be_recorded_is_said_and_leaves_the_old_trace() {
     assert_eq!(fs::read_to_string(&trace).unwrap(), "old");
 }
 
-/// The two count the same faults, one by one and as the kernel's sum.
+/// Both count the same faults, one by one and as the kernel's sum.
 #[test]
 fn metrics_are_recorded_beside_the_trace() {
     let folder = Folder::new("trace-metrics");

@@ -17,7 +17,7 @@ fn sample() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cowslip-trace/tests/data/page-faults.txt")
 }
 
-/// How many faults the text of perf has.
+/// The number of faults in perf's text.
 fn faults() -> usize {
     fs::read_to_string(sample()).unwrap().matches(" page-faults: ").count()
 }
@@ -62,7 +62,7 @@ fn what_is_imported_is_exported() {
     assert_eq!(fs::read_to_string(&file).unwrap(), csv);
 }
 
-/// Wherever a file ends, what is whole is told after the reason why there is no more.
+/// Wherever a file ends, its whole blocks are reported after the reason why there are no more.
 #[test]
 fn of_a_file_that_was_cut_the_cause_is_said_first() {
     let folder = Folder::new("trace-cut");
@@ -167,7 +167,7 @@ fn damage_and_other_files_have_their_exit_code_and_leave_nothing() {
     let ran = run(&mut command);
     assert_eq!(ran.status.code(), Some(6), "{}", ran.stderr);
     assert!(ran.stderr.contains("true.trace: at byte "), "{}", ran.stderr);
-    // A recorder that was killed: read, and said.
+    // The trace of a killed recorder is read, with a notice.
     fs::write(&trace, &bytes[..bytes.len() - 1]).unwrap();
     let ran = run(&mut command);
     assert!(ran.status.success() && ran.stderr.contains("the end is missing"), "{}", ran.stderr);

@@ -1,5 +1,5 @@
-//! `cowslip trace diff` of pairs of commands that differ by a word: the first line has the counts that the
-//! kernel has (`getrusage(2)`), and the cause where the traces show it.
+//! `cowslip trace diff` for pairs of commands that differ by a word: the first line has the kernel's counts
+//! (`getrusage(2)`), and the cause where the traces show it.
 
 mod support;
 
@@ -10,17 +10,16 @@ use std::process::Command;
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run};
 
-/// What a program printed of itself.
+/// The faults that a program counted itself.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
-    /// Faults of what a word tells apart.
+    /// Faults of the part that the word changes.
     during: f64,
     /// All of them.
     total: f64,
 }
 
-/// A trace of a command, and what its program counted; `None`, said and counted, where faults may not be
-/// recorded.
+/// A trace of a command, and its program's counts; `None`, reported as skipped, where faults may not be recorded.
 fn record(folder: &Folder, name: &str, command: &[&str]) -> Option<(PathBuf, Counted)> {
     let file = folder.0.join(name);
     let mut cowslip = Command::new(COWSLIP);
@@ -54,8 +53,8 @@ fn change(sentence: &str) -> Option<[f64; 2]> {
     })
 }
 
-/// Compares two commands; `cause` begins the first line where calls are seen. So many `other` faults were counted
-/// that are not of it.
+/// Compares two commands; `cause` begins the first line where calls are seen. Up to `other` counted faults do not
+/// belong to it.
 fn compare(
     folder: &Folder,
     name: &str,
@@ -130,7 +129,7 @@ fn commands_that_differ_by_a_word_are_compared_by_their_counts() {
     }
 }
 
-/// The Python that a shell's `python3` is, as a program of its own.
+/// The Python behind a shell's `python3`, as a program of its own.
 fn python() -> Option<String> {
     let ran = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     match ran {
@@ -144,7 +143,7 @@ fn python() -> Option<String> {
     }
 }
 
-/// Counts faults; ends at once, as what the interpreter does at its end is not counted.
+/// Counts faults. Ends at once, because the interpreter's work at its end is not counted.
 const COUNT: &str = "
 import os, resource
 def faults():
@@ -155,7 +154,7 @@ def end():
     os._exit(0)
 ";
 
-/// `docs/guides/regressions.md` as it stands, with a count at its program's end.
+/// `docs/guides/regressions.md` as it is, with a count at its program's end.
 #[test]
 fn the_guides_own_regression_is_told_with_its_counts() {
     let folder = Folder::new("trace-guide");

@@ -1,4 +1,4 @@
-//! `cowslip trace html`, `svg` and `png`: what they write, where, and how they refuse.
+//! `cowslip trace html`, `svg` and `png`: their output, its place, and refusals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn pictures_go_beside_the_trace_or_where_they_are_sent() {
     assert!(svg.contains("fill='#ffffff'") && dark.contains("fill='#14171c'"));
 }
 
-/// As many faults as would take several times that memory one by one.
+/// Stored one by one, this number of faults would take several times that memory.
 #[test]
 fn many_faults_are_drawn_in_little_memory() {
     const FAULTS: u64 = 1_000_000;

@@ -1,5 +1,5 @@
-//! Traces of a real, unmodified Redis that saves in the background, as it is and under `cowslip run`: their
-//! difference shows whose writes copy what.
+//! Traces of a real, unmodified Redis that saves in the background, natively and under `cowslip run`: their difference
+//! shows which process' writes copy which memory.
 
 mod support;
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const KEYS: u32 = 30_000;
 const PAGES: f64 = 7_000.0;
 
-/// Traces a server that saves while every value is written to; `None`, said and counted, where that cannot be done.
+/// Traces a server that saves while every value is written to; `None`, reported as skipped, where that is not possible.
 fn trace(folder: &Folder, name: &str, prefix: &[&str]) -> Option<PathBuf> {
     let trace = folder.0.join(name);
     let socket = folder.0.join("socket");

@@ -1,4 +1,4 @@
-//! `cowslip trace report` and `diff` of real programs, whose faults are known.
+//! `cowslip trace report` and `diff` on real programs with known faults.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}\n{}", ran.stdout, ran.stderr))
 }
 
-/// A trace of `program` in `folder`; `None`, said and counted, where faults may not be recorded.
+/// A trace of `program` in `folder`; `None`, reported as skipped, where faults may not be recorded.
 fn record(folder: &Folder, name: &str, program: &Path, options: &[&str]) -> Option<PathBuf> {
     let file = folder.0.join(name);
     let mut command = Command::new(COWSLIP);
@@ -36,7 +36,7 @@ fn record(folder: &Folder, name: &str, program: &Path, options: &[&str]) -> Opti
     }
 }
 
-/// A trace of what a shell does.
+/// A trace of a shell script.
 fn record_shell(folder: &Folder, name: &str, script: &str) -> Option<PathBuf> {
     let shell = folder.0.join("script");
     fs::write(&shell, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -44,7 +44,7 @@ fn record_shell(folder: &Folder, name: &str, script: &str) -> Option<PathBuf> {
     record(folder, name, &shell, &[])
 }
 
-/// The mappings of that many bytes and nothing else.
+/// The only mappings of this number of bytes.
 fn of_size(report: &Value, bytes: u64) -> &Value {
     let all = report["mappings"].as_array().unwrap();
     let mut fitting = all.iter().filter(|it| it["identity"]["size_bytes"] == bytes);
@@ -91,7 +91,7 @@ fn the_faults_of_a_known_program_are_of_the_known_kinds() {
     }
 }
 
-/// The kernel tells of the whole stack each time that it grows.
+/// The kernel reports the whole stack each time that it grows.
 #[test]
 fn a_stack_that_grows_page_by_page_is_one_mapping() {
     const MIB: u64 = 1 << 20;
@@ -101,7 +101,7 @@ fn a_stack_that_grows_page_by_page_is_one_mapping() {
     for (depth, limit) in [(1600, "8192"), (5000, "65536")] {
         let script = format!("ulimit -s {limit} || exit 0\nexec {program} {depth}");
         let Some(trace) = record_shell(&folder, "stack.trace", &script) else { return };
-        // Not enough for a mapping a page and growth: that was a gigabyte and a half.
+        // A mapping for each page and each growth would not fit: it would take one and a half GB.
         let report = run(Command::new("sh")
             .args(["-c", "ulimit -v 150000; exec \"$0\" trace report \"$1\" --json -", COWSLIP])
             .arg(&trace));

@@ -1,4 +1,4 @@
-//! `cowslip trace report` of shared memory, of which a program touches known pages.
+//! `cowslip trace report` on shared memory in which a program touches known pages.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! `cowslip trace` names functions: of libraries whose debug symbols are installed, and of code that a program makes
+//! `cowslip trace` names functions: of libraries with installed debug symbols, and of code that a program generates
 //! while it runs.
 
 mod support;
@@ -15,7 +15,7 @@ fn cowslip(arguments: &[&str]) -> Ran {
     run(Command::new(COWSLIP).arg("trace").args(arguments))
 }
 
-/// Records a command; `None`, said and counted, where that cannot be done.
+/// Records a command; `None`, reported as skipped, where that is not possible.
 fn record(folder: &Folder, command: &[&str]) -> Option<String> {
     let file = folder.0.join("trace");
     let file = file.to_str().unwrap();
@@ -76,7 +76,7 @@ for (let turn = 0; turn < 64; turn++) kept.push(fillCache(new Uint8Array(2 << 20
     let faults = |row: &Value| row["faults"].as_u64().unwrap();
     let of_it =
         |row: &&Value| row["functions"][0].as_str().is_some_and(|name| name.contains("fillCache"));
-    // Some are taken by the interpreter, before the function is compiled.
+    // The interpreter takes some of them, before the function is compiled.
     let told: u64 = all["who"].as_array().unwrap().iter().filter(of_it).map(faults).sum();
     assert!(told > 64 * 512 / 2, "{told} of {}: {:#}", all["faults"], all["who"]);
     let text = cowslip(&["report", &trace]).stdout;

@@ -1,4 +1,4 @@
-//! A program that is traced has no thread that its tracer does not expect.
+//! A traced program has no thread that its tracer does not expect.
 
 mod support;
 

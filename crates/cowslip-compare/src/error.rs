@@ -1,4 +1,4 @@
-//! Why runs cannot be read or compared.
+//! Reasons why runs cannot be read or compared.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cowslip_sys::error::io_kind;
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -14,11 +14,11 @@ pub enum ErrorKind {
     Usage,
     /// The file system refused.
     Io(io::ErrorKind),
-    /// The content is not what it should be.
+    /// The content is invalid.
     Corrupt,
 }
 
-/// A failure: what, on which file, and what to do about it.
+/// A failure, the file, and a remedy.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -50,7 +50,7 @@ impl Error {
         Self { message: format!("{}; {more}", self.message), ..self }
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

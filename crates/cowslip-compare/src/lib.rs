@@ -1,8 +1,8 @@
-//! Finds what differs between good and bad runs of a program.
+//! Finds the differences between good and bad runs of a program.
 //!
-//! * [`recorder`] samples what the kernel counts beside a program, into a [`recording`].
-//! * [`inputs`] reads runs: recordings, and what sysstat, perf, hyperfine and spreadsheets write.
-//! * [`compare`] tests every metric of them, and ranks what differs. [`TimeSplit`] says where the time went.
+//! * [`recorder`] samples the kernel's counters beside a program, into a [`recording`].
+//! * [`inputs`] reads runs: recordings, and files of sysstat, perf, hyperfine and spreadsheets.
+//! * [`compare`] tests every metric of them, and ranks those that differ. [`TimeSplit`] divides the time.
 //! * [`stats`] has the tests.
 //!
 //! ```

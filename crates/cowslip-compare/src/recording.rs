@@ -6,10 +6,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Names the shape of the lines; the first line says it.
+/// The name of the lines' format; the first line contains it.
 pub const SCHEMA: &str = "cowslip.recording/1";
 
-/// The total that a recording has of a command that ended by itself.
+/// The total in the recording of a command that ended by itself.
 pub const EXIT_CODE: &str = "exit_code";
 
 /// One line.
@@ -20,42 +20,42 @@ pub enum Event {
     Start {
         /// [`SCHEMA`]
         schema: String,
-        /// When it began, in nanoseconds since 1970 UTC.
+        /// Start of the recording, in nanoseconds since 1970 UTC.
         created_unix_ns: u64,
-        /// What a reader must know of the machine and of the run.
+        /// Facts about the machine and the run that a reader needs.
         facts: BTreeMap<String, String>,
     },
-    /// What the values of the samples from here on are.
+    /// The columns of the samples from here on.
     Metrics(Vec<Definition>),
     /// One look at all of them.
     Sample {
         /// Nanoseconds since the start.
         at_ns: u64,
-        /// In the order of the metrics; null if one could not be read.
+        /// Values in the order of the metrics; null if one could not be read.
         values: Vec<Option<f64>>,
     },
     /// Values of the run as a whole; the last line.
     Totals(BTreeMap<String, f64>),
 }
 
-/// What a column of the samples is.
+/// The definition of a column of the samples.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Definition {
     /// Such as `vmstat.pgfault`; a unit, if there is one, is its end: `meminfo.active_bytes`.
     pub name: String,
-    /// What its values mean.
+    /// The meaning of its values.
     pub kind: MetricKind,
 }
 
-/// What values mean.
+/// The meaning of values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricKind {
-    /// It only grows; what counts is by how much in the run, or a second.
+    /// Only grows; compared by its growth in the run, or a second.
     Counter,
-    /// Seconds that only grow; what counts is their share in all time.
+    /// Seconds that only grow; compared by their share in all time.
     Share,
-    /// A level, which counts as it is.
+    /// A level, compared as it is.
     Gauge,
 }
 
@@ -67,7 +67,7 @@ pub struct RecordingWriter<W: Write> {
 }
 
 impl<W: Write> RecordingWriter<W> {
-    /// Begins one.
+    /// Begins a recording.
     pub fn start(to: W, facts: &BTreeMap<String, String>) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut writer = Self { to, metrics: Vec::new() };
@@ -79,7 +79,7 @@ impl<W: Write> RecordingWriter<W> {
         Ok(writer)
     }
 
-    /// Adds a sample, and what its values are if that is not as before.
+    /// Adds a sample, after its columns if they changed.
     pub fn sample(&mut self, at_ns: u64, values: Vec<(Definition, Option<f64>)>) -> io::Result<()> {
         let (metrics, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
         if metrics != self.metrics {

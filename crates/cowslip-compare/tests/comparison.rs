@@ -1,4 +1,4 @@
-//! What is said of runs whose differences are known.
+//! Comparisons of runs with known differences.
 
 use std::slice::from_ref;
 
@@ -151,7 +151,7 @@ fn the_metric_that_it_is_about_does_not_pay_for_the_others() {
     let wall = comparison.primary_row().unwrap();
     assert!((0.001..0.05).contains(&wall.p), "{}", wall.p);
     assert_eq!((wall.verdict, wall.adjusted_p), (Verdict::Differs, wall.p));
-    // As one of many it is not shown, and the others are as they were.
+    // It is not shown as one of many, and the others are unchanged.
     let options = Options { primary: Some("m0".to_owned()), ..Options::default() };
     let other = compare(&good, &bad, &options).unwrap();
     assert_eq!(other.primary.as_deref(), Some("m0"));

@@ -41,7 +41,7 @@ fn an_offset_does_not_change_the_test() {
     for offset in [1e6, -1e12, 9e15 - 16.0] {
         assert_eq!(t(offset), t(0.0), "{offset}");
     }
-    // The sums of either overflow or vanish where these are squared without care.
+    // The sums of squares overflow or vanish without care.
     let scaled = |factor: f64| {
         let [good, bad] = [good, bad].map(|side| moments(&side.map(|value| value * factor)));
         Welch::of(&good, &bad, 0.05).unwrap().t
@@ -60,11 +60,11 @@ fn equal_samples_are_as_alike_as_can_be() {
     let (low, high) = effect.interval.unwrap();
     assert!(effect.value == 0.0 && (low + high).abs() < 1e-6 && low < -1.0);
     assert_eq!(runs_needed(&side, &side, 0.0, 0.05), None);
-    // With no effect a test finds one as often as its level says.
+    // Without an effect a test finds one with the probability of its level.
     assert!((power(0.0, 6.0, 0.05) - 0.05).abs() < 1e-9);
 }
 
-/// Γ(ν'/2) / (√(ν'/2) Γ((ν' − 1)/2)) of docs/compare.md, and the rest of the formula, as they stand there.
+/// Γ(ν'/2) / (√(ν'/2) Γ((ν' − 1)/2)) of docs/compare.md, and the rest of its formula.
 #[test]
 fn the_effect_is_the_documented_formula_also_with_hardly_a_degree_of_freedom() {
     let variance = |values: &[f64]| {

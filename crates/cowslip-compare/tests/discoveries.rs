@@ -1,4 +1,4 @@
-//! Among metrics that do not differ, hardly ever one is a discovery; those that do differ are found.
+//! Metrics that do not differ are hardly ever discoveries; those that do differ are found.
 
 use cowslip_compare::stats::{Moments, Welch, adjusted};
 use fastrand::Rng;

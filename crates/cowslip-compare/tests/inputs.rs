@@ -1,4 +1,4 @@
-//! Files as the tools wrote them: sysstat 12.6, perf 6.1, hyperfine 1.15.
+//! Files of the tools: sysstat 12.6, perf 6.1, hyperfine 1.15.
 
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
@@ -150,7 +150,7 @@ fn what_is_none_of_these_is_refused_with_the_reason() {
     assert_eq!(missing.kind(), ErrorKind::Io(std::io::ErrorKind::NotFound));
 }
 
-/// Whatever a damaged file says, it is read or refused, and what was read can be compared.
+/// A damaged file is read or refused, and metrics read from it can be compared.
 #[test]
 fn damaged_files_are_read_or_refused() {
     let mut random = fastrand::Rng::with_seed(20);
@@ -177,7 +177,7 @@ fn damaged_files_are_read_or_refused() {
             match (parse(&damaged, "a", Some(1)), parse(text, "b", Some(1))) {
                 (Ok(damaged), Ok(whole)) => {
                     read += 1;
-                    // That they have nothing to compare is an answer.
+                    // An error for lack of comparable metrics is an answer, too.
                     let _ = compare(&damaged, &whole, &Options::default());
                 }
                 _ => refused += 1,

@@ -1,5 +1,4 @@
-//! The statistics against SciPy's answers; those in which SciPy lost digits are mpmath's
-//! (`tests/data/generate.py`).
+//! The statistics against SciPy's answers, or mpmath's where SciPy lost digits (`tests/data/generate.py`).
 
 use cowslip_compare::stats::{self, Moments, RankTest, Welch};
 use serde_json::Value;

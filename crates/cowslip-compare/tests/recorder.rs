@@ -1,4 +1,4 @@
-//! The recorder beside programs whose faults and processes the kernel counts as well.
+//! The recorder beside programs with faults and processes that the kernel counts as well.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn run(text: &str) -> Run {
     parse(text, "a", None).unwrap().remove(0)
 }
 
-/// By how much the counter grew from the first to the last sample.
+/// The growth of the counter from the first to the last sample.
 fn growth(text: &str, metric: &str) -> f64 {
     let samples: Vec<serde_json::Value> =
         text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
@@ -33,7 +33,7 @@ fn growth(text: &str, metric: &str) -> f64 {
     values.next_back().unwrap() - first
 }
 
-/// The minor faults of a process, and those of the children it waited for.
+/// The minor faults of a process, and those of the children that it waited for.
 fn faults(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<_> = text[text.rfind(')').unwrap() + 2..].split(' ').collect();
@@ -142,7 +142,7 @@ fn what_a_command_read_wrote_and_waited_for_is_known_without_a_sample_within_it(
     assert!(waited > 0.001, "{waited}");
 }
 
-/// Counts the lines that it is given.
+/// Counts its lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 

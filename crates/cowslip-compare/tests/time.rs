@@ -1,9 +1,9 @@
-//! Where the time of runs went, of runs of which that is known.
+//! The division of time, for runs with known parts.
 
 use cowslip_compare::inputs::{Run, parse};
 use cowslip_compare::{PartOfTime, TimePart, TimeSplit};
 
-/// What a run took: seconds, and bytes to and from a disk.
+/// The times of a run in seconds, and its bytes to and from a disk.
 #[derive(Clone, Copy)]
 struct Took {
     user: f64,
@@ -42,7 +42,7 @@ impl Took {
         parse(&text, "run", None).unwrap().remove(0)
     }
 
-    /// With some noise.
+    /// Runs with some noise.
     fn runs(self) -> Vec<Run> {
         [1.0, 0.99, 1.01, 1.005, 0.995].into_iter().map(|factor| self.run(factor)).collect()
     }
@@ -52,7 +52,7 @@ fn split(good: Took, bad: Took) -> TimeSplit {
     TimeSplit::of(&good.runs(), &bad.runs(), 0.05).unwrap()
 }
 
-/// The part that carries most of what was added.
+/// The part that carries most of the added time.
 fn most(split: &TimeSplit) -> TimePart {
     let carried = |part: &&PartOfTime| part.carried;
     split.parts.iter().max_by(|a, b| carried(a).total_cmp(&carried(b))).unwrap().part
@@ -66,7 +66,7 @@ fn what_was_added_is_found_and_all_parts_are_all_of_it() {
         (Took { processor_wait: 0.5, ..QUIET }, TimePart::ProcessorWait),
         (Took { disk_wait: 0.5, disk_bytes: 1e6, ..QUIET }, TimePart::DiskWait),
         (Took { asleep: 0.6, ..QUIET }, TimePart::Asleep),
-        // The disk is busy with what others write.
+        // The disk is busy with the writes of others.
         (Took { disk_wait: 0.5, ..QUIET }, TimePart::Asleep),
     ] {
         let split = split(QUIET, bad);

@@ -1,9 +1,9 @@
-//! The files of a dump that say where its memory is: `pagemap-PID.img`.
+//! The files of a dump that locate its memory: `pagemap-PID.img`.
 //!
 //! ```text
 //!  u32 0x54564319 · u32 0x56084025 · {u32 length · head} · {u32 length · entry} …     (little endian)
 //! ```
-//! Head and entries are Protocol Buffers, as CRIU's `images/pagemap.proto` has them. The pages of the entries that are
+//! Head and entries are Protocol Buffers, as in CRIU's `images/pagemap.proto`. The pages of the entries that are
 //! present stand one after the other in `pages-N.img`, where the head says N.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const MAGICS: [u32; 2] = [0x5456_4319, 0x5608_4025];
 /// Addresses of user space end here.
 const ADDRESSES_END: u64 = 1 << 56;
 
-/// The pages are those of an earlier dump.
+/// The pages are in an earlier dump.
 const IN_PARENT: u32 = 1 << 0;
 /// `criu lazy-pages` may bring them.
 const LAZY: u32 = 1 << 1;
@@ -38,7 +38,7 @@ struct Head {
 struct Entry {
     #[prost(uint64, required, tag = "1")]
     address: u64,
-    /// Before CRIU 4.2 the only count.
+    /// The only count before CRIU 4.2.
     #[prost(uint32, required, tag = "2")]
     short_count: u32,
     #[prost(bool, optional, tag = "3")]
@@ -67,20 +67,20 @@ impl Entry {
 pub(crate) struct Stretch {
     /// The first page's number: its address in pages.
     pub(crate) page: u64,
-    /// How many.
+    /// The number of pages.
     pub(crate) pages: u64,
-    /// Where they are in the file, in pages.
+    /// The place in the file, in pages.
     pub(crate) at: u64,
-    /// Whether `criu lazy-pages` may bring them; if not, `criu restore` reads them itself.
+    /// True if `criu lazy-pages` may bring them; otherwise `criu restore` reads them itself.
     pub(crate) is_lazy: bool,
 }
 
-/// Where the memory of one process is in a dump.
+/// The places of one process' memory in a dump.
 #[derive(Debug)]
 pub(crate) struct Pagemap {
     pages_id: u32,
     entries: Vec<Entry>,
-    /// What the file of pages has.
+    /// The contents of the file of pages.
     pub(crate) stretches: Vec<Stretch>,
 }
 
@@ -151,7 +151,7 @@ impl Pagemap {
         Ok(Self { pages_id: head.pages_id, entries, stretches })
     }
 
-    /// How many pages its file of pages has.
+    /// The number of pages in its file of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.stretches.last().map_or(0, |last| last.at + last.pages)
     }
@@ -165,7 +165,7 @@ impl Pagemap {
         format!("pages-{}.img", self.pages_id)
     }
 
-    /// The same, as `criu dump --lazy-pages` writes it: what is lazy is elsewhere.
+    /// Encodes the pagemap as `criu dump --lazy-pages` writes it: lazy pages are elsewhere.
     pub(crate) fn without_lazy_pages(&self) -> Vec<u8> {
         let mut bytes = MAGICS.map(u32::to_le_bytes).concat();
         let mut message = |message: Vec<u8>| {

@@ -1,4 +1,4 @@
-//! A dump's memory into an image, and the rest of the dump beside it.
+//! Imports a dump's memory into an image, and writes the rest of the dump beside it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -14,21 +14,21 @@ use cowslip_sys::regular;
 use crate::dump::{self, PAGE_BYTES, Pagemap, Stretch};
 use crate::index::Index;
 
-/// The root of an image that says where the pages are.
+/// The image's root that locates the pages.
 pub(crate) const ROOT: &str = "criu.pages";
 const OPERATION: &str = "import a dump";
 
-/// How a dump becomes an image.
+/// Options for turning a dump into an image.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// How chunks of 2 MiB are compressed.
+    /// The compression of chunks of 2 MiB.
     pub compression: Compression,
-    /// A folder to be made, for all of the dump that the image does not have: what a restore on another machine needs
-    /// beside a page server.
+    /// A new folder for all of the dump that the image does not have: a restore on another machine needs it beside a
+    /// page server.
     pub rest: Option<PathBuf>,
 }
 
-/// What an import came to.
+/// The result of an import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Imported {
     /// The image.
@@ -39,11 +39,11 @@ pub struct Imported {
     pub memory: ByteCount,
 }
 
-/// Writes the memory that `criu lazy-pages` may bring to an image at `image`. It is in memory once meanwhile.
+/// Writes the memory that `criu lazy-pages` may bring to an image at `image`. One copy of it is in memory meanwhile.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if a file of the dump is damaged or needs an earlier dump, [`ErrorKind::Usage`] if `dump` is no
-/// dump, or nothing of it is lazy; the file system's, and those of [`save`].
+/// [`ErrorKind::Corrupt`] if a file of the dump is damaged or needs an earlier dump, [`ErrorKind::Usage`] if `dump` is
+/// no dump, or none of its pages are lazy; the file system's, and those of [`save`].
 pub fn import(
     dump: &Path,
     image: &Path,
@@ -52,7 +52,7 @@ pub fn import(
 ) -> Result<Imported> {
     let pagemaps = dump::pagemaps(dump)?;
     for pagemap in pagemaps.values() {
-        // A count that is not so must not become memory.
+        // A wrong count must not lead to an allocation.
         let path = pagemap.pages_path(dump);
         let has_bytes = regular::open(&path).and_then(|file| file.metadata()).map(|it| it.len());
         let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
@@ -91,7 +91,7 @@ pub fn import(
     Ok(Imported { saved, processes: pagemaps.len(), memory })
 }
 
-/// Fills the beginning of `room` with the lazy pages of a process, and returns what is behind them.
+/// Fills the beginning of `room` with the lazy pages of a process, and returns the rest of it.
 fn copy_lazy<'a>(pagemap: &Pagemap, path: &Path, mut room: &'a mut [u8]) -> Result<&'a mut [u8]> {
     let of_file = |error| file_error(OPERATION, path, error);
     let file = regular::open(path).map_err(of_file)?;
@@ -113,7 +113,7 @@ fn write_rest<'a>(
         let path = path.to_owned();
         move |error| file_error("write the rest of a dump", &path, error)
     };
-    // Registers and stacks are in it.
+    // The dump holds registers and stacks.
     DirBuilder::new().mode(0o700).create(rest).map_err(failed(rest))?;
     let mut written = Vec::new();
     for (process, pagemap) in pagemaps {

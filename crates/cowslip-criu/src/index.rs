@@ -1,7 +1,7 @@
-//! Which page of which process is where in an image.
+//! Maps pages of processes to their places in an image.
 //!
-//! The image has one arena. In it stand the pages of the first process by number, in the order of their addresses and
-//! without gaps, then those of the next. The image's own words say which pages these are, a line a process:
+//! The image has one arena. The processes follow each other by number, each with its pages in the order of their
+//! addresses and without gaps. The image's own words list these pages, one line per process:
 //!
 //! ```text
 //!  criu.pages.PID = "gap+count gap+count …"      hexadecimal, in pages; a gap is counted from the end before it
@@ -23,7 +23,7 @@ struct Run {
     at: u64,
 }
 
-/// Where the pages of each process are.
+/// The places of each process' pages.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Index {
     processes: BTreeMap<u32, Vec<Run>>,
@@ -56,12 +56,12 @@ impl Index {
         }
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The place of a page, and how many of the `wanted` from there on are neighbours.
+    /// The place of a page, and the number of `wanted` pages from there on that are neighbours.
     pub(crate) fn find(&self, process: u64, page: u64, wanted: u64) -> Option<(u64, u64)> {
         let runs = self.processes.get(&u32::try_from(process).ok()?)?;
         let run = runs[..runs.partition_point(|run| run.page <= page)].last()?;
@@ -69,7 +69,7 @@ impl Index {
         (into < run.pages).then(|| (run.at + into, wanted.min(run.pages - into)))
     }
 
-    /// As the image's own words.
+    /// Writes the index as the image's own words.
     pub(crate) fn to_words(&self) -> BTreeMap<String, String> {
         let line = |runs: &Vec<Run>| {
             let (mut line, mut end) = (String::new(), 0);
@@ -84,7 +84,7 @@ impl Index {
         words.map(|(process, runs)| (format!("{KEY}{process}"), line(runs))).collect()
     }
 
-    /// From the image's own words; `None` if they are not such.
+    /// Reads the index from the image's own words; `None` if they hold none that is valid.
     pub(crate) fn from_words(words: &BTreeMap<String, String>) -> Option<Self> {
         let mut lines = BTreeMap::new();
         for (key, line) in words {

@@ -1,11 +1,11 @@
-//! The memory of a process that CRIU dumped, in an image, and from there to `criu lazy-pages`.
+//! Brings the memory of a process that CRIU dumped into an image, and from there to `criu lazy-pages`.
 //!
 //! ```text
 //!  criu dump ──▶ DUMP/pagemap-PID.img, pages-N.img ──[import]──▶ image, and the rest of the dump
 //!                                                                  │
 //!  criu restore --lazy-pages ◀─userfaultfd─ criu lazy-pages ◀─socket─ [Server] ◀── a hybrid restore of it
 //! ```
-//! What CRIU's protocol lets a page server decide, and what not, stands in `docs/restore.md`.
+//! `docs/restore.md` describes the decisions that CRIU's protocol leaves to a page server.
 
 mod dump;
 mod import;

@@ -50,13 +50,13 @@ struct ImportArgs {
 
 /// Serve an image to criu lazy-pages
 ///
-/// With a COMMAND, which is `criu lazy-pages` and its options, over a socket that nobody else has; `--page-server
-/// --ps-socket 0` are added to it. Without one, at a port: then whoever can connect to it can read the memory.
+/// With a COMMAND, which is `criu lazy-pages` and its options, over a private socket; `--page-server --ps-socket 0` are
+/// added to it. Without one, at a port: then any process that can connect to it can read the memory.
 #[derive(Args, Debug)]
 struct ServeArgs {
     /// The image that `cowslip-criu import` wrote
     image: PathBuf,
-    /// Write down what the restored process touches first, for the next time; until the first session ends
+    /// Record the first touches of the restored process for the next time, until the first session ends
     #[arg(long)]
     record: bool,
     /// Where to listen, if there is no COMMAND; port 0 is any
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Nobody could be told of an error.
+/// Prints a message. A failure to print it cannot be reported.
 fn tell(message: &str) {
     let _ = writeln!(io::stderr(), "cowslip-criu: {message}");
 }
@@ -122,7 +122,7 @@ fn serve_image(args: &ServeArgs) -> Result<ExitCode> {
     ran.map_err(failed).map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs a command with a socket as its standard input, and serves that.
+/// Runs a command with a socket as its standard input, and serves that socket.
 fn serve_command(memory: &Memory, words: &[OsString]) -> Result<ExitCode> {
     let (mut ours, theirs) =
         UnixStream::pair().map_err(|error| Error::from_io("make a socket", &error))?;
@@ -140,7 +140,7 @@ fn serve_command(memory: &Memory, words: &[OsString]) -> Result<ExitCode> {
             }));
         }
     };
-    // It has the other end too, which would never close.
+    // The command holds the other end too, which would never close.
     drop(command);
     let status = thread::scope(|scope| {
         scope.spawn(|| match serve(memory, &mut ours, &tell) {

@@ -14,16 +14,16 @@ use crate::protocol::Pages;
 
 const OPERATION: &str = "serve a dump";
 
-/// The memory of a dump. What is asked for first comes first from the image, then what was
-/// [recorded](RestoreOptions::record), then the rest.
+/// The memory of a dump. Requested pages come first from the image, then [recorded](RestoreOptions::record) ones, then
+/// the rest.
 #[derive(Debug)]
 pub struct Memory {
-    /// Of `restored`; it goes first.
+    /// A part of `restored`, and dropped before it.
     bytes: ArenaSlice<u8>,
     restored: Restored,
     index: Index,
     image: Image,
-    /// From the arena's start to that of the pages.
+    /// The distance from the arena's start to that of the pages.
     start_bytes: usize,
     records: bool,
 }
@@ -57,32 +57,32 @@ impl Memory {
         Ok(Self { bytes, restored, index, image, start_bytes, records: options.record })
     }
 
-    /// Writes down what was asked for, if the restore records. The rest comes in then.
+    /// Writes the record of requested pages, if the restore records. The rest of the memory comes in then.
     ///
     /// # Errors
-    /// As [`Restored::finish_recording`].
+    /// Those of [`Restored::finish_recording`].
     pub fn finish_recording(&self) -> Result<()> {
         if self.records { self.restored.finish_recording().map(drop) } else { Ok(()) }
     }
 
-    /// Whether it writes down what is asked for.
+    /// Returns true if requested pages are recorded.
     pub(crate) fn records(&self) -> bool {
         self.records
     }
 
-    /// Where the first of some pages is, and as many of the others as are behind it.
+    /// The range of the first pages of `wanted`, with as many of the others as follow it.
     pub(crate) fn find(&self, wanted: Pages) -> Option<Range<usize>> {
         let (at, pages) =
             self.index.find(wanted.process, wanted.address / PAGE_BYTES, wanted.pages)?;
         Some((at * PAGE_BYTES) as usize..((at + pages) * PAGE_BYTES) as usize)
     }
 
-    /// The content. To be handed to system calls only: damage is then an error, not a signal.
+    /// The content, to be passed to system calls only: damage is then an error, not a signal.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
 
-    /// The beginning of a range, around the arena: nothing is written down.
+    /// Reads the beginning of a range past the arena: nothing is recorded.
     pub(crate) fn read_aside<'a>(
         &self,
         range: Range<usize>,
@@ -100,7 +100,7 @@ impl Memory {
     }
 }
 
-/// The chunk that was read last by [`Memory::read_aside`].
+/// The chunk that [`Memory::read_aside`] read last.
 #[derive(Debug, Default)]
 pub(crate) struct Aside {
     chunk: Option<usize>,

@@ -1,4 +1,4 @@
-//! What `criu lazy-pages` and a page server say to each other (`criu/page-xfer.c`, `struct page_server_iov`).
+//! The protocol of `criu lazy-pages` and a page server (`criu/page-xfer.c`, `struct page_server_iov`).
 //!
 //! ```text
 //!  criu                                  server
@@ -17,14 +17,14 @@ const ADD_WITH_FLAGS: u32 = 6;
 const CLOSE: u32 = 0x1023;
 const FORCE_CLOSE: u32 = 0x1024;
 const COMMAND_MASK: u32 = 0xFFFF;
-/// `PE_PRESENT`, where flags are.
+/// `PE_PRESENT`, in the place of flags.
 const PRESENT: u32 = 1 << 2 << 16;
 /// CRIU asks for at most 1024 pages at a time, and no address is below this.
 const LEAST_ADDRESS: u64 = 4096;
 const LONG_BYTES: usize = 32;
 const SHORT_BYTES: usize = 24;
 
-/// How wide the count of pages is. Nothing announces it; the first request tells.
+/// The width of the count of pages. It is not announced; the first request shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
     /// 32 bits, up to CRIU 4.1.
@@ -33,7 +33,7 @@ pub(crate) enum Layout {
     Long,
 }
 
-/// What is asked.
+/// A request of CRIU's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     Get(Pages),
@@ -69,7 +69,7 @@ pub(crate) fn read(
         u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
     };
     match narrow(0) & COMMAND_MASK {
-        // What is behind it does not matter.
+        // The rest of the message does not matter.
         CLOSE | FORCE_CLOSE => return Ok(Some(Request::Close)),
         GET => {}
         other => return Err(invalid(format!("command {other} is none that a page server has"))),
@@ -90,12 +90,12 @@ pub(crate) fn read(
     Ok(Some(Request::Get(asked)))
 }
 
-/// What stands before the pages in an answer.
+/// The header before the pages of an answer.
 pub(crate) fn answer(layout: Layout, sent: Pages) -> Vec<u8> {
     let command = (ADD_WITH_FLAGS | PRESENT).to_ne_bytes();
     let places = [sent.address.to_ne_bytes(), sent.process.to_ne_bytes()].concat();
     match layout {
-        // As many as were asked for at most, and those fitted.
+        // At most as many as were requested, and those fitted.
         Layout::Short => [&command[..], &(sent.pages as u32).to_ne_bytes(), &places].concat(),
         Layout::Long => [&command[..], &[0; 4], &sent.pages.to_ne_bytes(), &places].concat(),
     }

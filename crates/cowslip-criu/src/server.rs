@@ -1,4 +1,4 @@
-//! A port where any number of `criu lazy-pages` may ask, so many at a time.
+//! A port for any number of `criu lazy-pages`, of which a limited number is served at a time.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,7 +11,7 @@ use cowslip_sys::{AsFd, BorrowedFd, process};
 use crate::memory::Memory;
 use crate::session::{self, Served};
 
-/// Sessions at a time; who comes beyond that waits for one to end.
+/// Sessions at a time; further clients wait for one to end.
 const MOST_SESSIONS: usize = 64;
 
 /// A page server that listens.
@@ -21,7 +21,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address. Whoever can connect there can read the memory: CRIU's protocol knows no passwords.
+    /// Listens at an address. Any process that can connect there can read the memory: CRIU's protocol knows no
+    /// passwords.
     ///
     /// # Errors
     /// The system's.
@@ -31,7 +32,7 @@ impl Server {
         Ok(Self { listener })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     ///
     /// # Errors
     /// The system's.
@@ -39,8 +40,8 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` can be read, and until the sessions of that time have ended. `tell` is what is done with
-    /// messages for a log, `ended` what is done after each session.
+    /// Serves until `stop` can be read, and until the sessions of that time have ended. `tell` gets messages for a log;
+    /// `ended` is called after each session.
     ///
     /// # Errors
     /// The system's, if it cannot wait.
@@ -68,7 +69,7 @@ impl Server {
                     Ok((stream, _)) => stream,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     Err(error) => {
-                        // Too many open files, most likely: those of sessions close.
+                        // Too many open files, most likely: those of sessions will close.
                         tell(&format!("accept a client: {error}"));
                         thread::sleep(Duration::from_millis(10));
                         continue;

@@ -1,12 +1,12 @@
-//! One `criu lazy-pages`, from its first request to its end.
+//! One session with `criu lazy-pages`, from its first request to its end.
 //!
 //! ```text
 //!  asking ──GET──▶ found? ─▶ answered, at most 256 KiB ─▶ asking
 //!    │               └─ no, or it cannot be read ─▶ held until CRIU goes
 //!    └──CLOSE, or the end of the stream──▶ over
 //! ```
-//! A session that cannot answer is held, not ended. If it ended, so would `criu lazy-pages`, the kernel would drop its
-//! userfaultfd, and the restored process would read zeroes where its memory was to be.
+//! A session that cannot answer is held, not ended. If it ended, `criu lazy-pages` would end as well, the kernel would
+//! drop its userfaultfd, and the restored process would read zeroes in place of its memory.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::dump::PAGE_BYTES;
 use crate::memory::{Aside, Memory};
 use crate::protocol::{self, Layout, Pages, Request};
 
-/// A fault waits behind the answer that is on its way, so none is long. CRIU asks for up to 4 MiB.
+/// A fault waits behind the answer that is being sent, so answers are short. CRIU asks for up to 4 MiB.
 const MOST_PAGES: u64 = 64;
 
-/// What a session came to.
+/// The result of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Served {
     /// Requests answered.
@@ -29,11 +29,11 @@ pub struct Served {
     pub took: Duration,
 }
 
-/// Answers a `criu lazy-pages --page-server` at the other end of `stream` until it is done or goes. `tell` hears why, if
-/// a request cannot be answered.
+/// Answers a `criu lazy-pages --page-server` at the other end of `stream` until it is done or goes. `tell` gets the
+/// reason if a request cannot be answered.
 ///
 /// # Errors
-/// The stream's; [`io::ErrorKind::InvalidData`] if what comes is no request of CRIU's.
+/// The stream's; [`io::ErrorKind::InvalidData`] if it brings something other than a request of CRIU's.
 pub fn serve(
     memory: &Memory,
     stream: &mut (impl Read + Write),
@@ -46,7 +46,7 @@ pub fn serve(
             Some(Request::Get(asked)) => asked,
             Some(Request::Close) => {
                 stream.write_all(&protocol::CLOSED)?;
-                // Whoever closes first has to wait for the port.
+                // The side that closes first has to wait for the port.
                 drain(stream)?;
                 return Ok(served);
             }
@@ -72,13 +72,13 @@ pub fn serve(
 }
 
 enum Failure {
-    /// The pages cannot be had.
+    /// The pages are not available.
     Memory(String),
     /// CRIU is gone.
     Stream(io::Error),
 }
 
-/// Sends the first of the pages asked for; how many.
+/// Sends the first of the requested pages; returns their number.
 fn answer(
     memory: &Memory,
     stream: &mut impl Write,
@@ -89,7 +89,7 @@ fn answer(
     let few = Pages { pages: asked.pages.min(MOST_PAGES), ..asked };
     let no_pages = || Failure::Memory("the image does not have these pages".into());
     let range = memory.find(few).ok_or_else(no_pages)?;
-    // What CRIU asks for on its own is longer than a page, and says nothing of what the program needs.
+    // A request that CRIU makes on its own is longer than a page, and shows no need of the program.
     let content = if memory.records() && asked.pages > 1 {
         let read = memory.read_aside(range, aside);
         read.map_err(|error| Failure::Memory(error.to_string()))?

@@ -1,4 +1,4 @@
-//! A page server and a client that speaks as `criu lazy-pages` does, over a dump that the test wrote byte by byte.
+//! A page server, and a client that speaks like `criu lazy-pages`, over a dump that the test wrote byte by byte.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ const LAZY_AND_PRESENT: u64 = 6;
 const PRESENT: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Of one process: first page, pages, flags.
+/// Entries of one process: first page, pages, flags.
 type Entries<'a> = &'a [(u64, u64, u64)];
 
 /// Neighbours, a gap, a page that `criu restore` reads itself, more than an answer holds, high addresses.
@@ -32,7 +32,7 @@ const FIRST: Entries<'static> = &[
 ];
 const SECOND: Entries<'static> = &[(0x400, 2, LAZY_AND_PRESENT)];
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -78,7 +78,7 @@ fn proceed() -> OnProgress<'static> {
     Box::leak(Box::new(|_: Progress| ControlFlow::Continue(())))
 }
 
-/// What a page holds: nothing that another does.
+/// The content of a page, which differs from that of all others.
 fn content(process: u32, page: u64) -> Vec<u8> {
     let words = (0..PAGE as u64 / 8).map(|i| (u64::from(process) << 52) ^ (page << 12) ^ i);
     words.flat_map(u64::to_le_bytes).collect()
@@ -112,7 +112,7 @@ fn pagemap(pages_id: u64, entries: Entries<'_>, is_long: bool) -> Vec<u8> {
     bytes
 }
 
-/// What `criu lazy-pages` is on the wire, up to version 4.1 or since 4.2.
+/// `criu lazy-pages` on the wire, up to version 4.1 or since 4.2.
 struct Client<S> {
     stream: S,
     is_long: bool,
@@ -133,7 +133,7 @@ impl<S: Read + Write> Client<S> {
         self.send(7, pages, page * PAGE as u64, process.into());
     }
 
-    /// How many pages came, which are right.
+    /// Receives pages, checks them, and returns their number.
     fn receive(&mut self, process: u32, page: u64) -> u64 {
         let mut head = vec![0; if self.is_long { 32 } else { 24 }];
         self.stream.read_exact(&mut head).unwrap();
@@ -182,7 +182,7 @@ fn options(record: bool) -> RestoreOptions {
     RestoreOptions { record, via: Via::File, ..RestoreOptions::default() }
 }
 
-/// What a session with a client at the other end came to, and what it told.
+/// The result of a session with a client at the other end, and its messages.
 fn session<T: Send>(
     memory: &Memory,
     is_long: bool,
@@ -250,7 +250,7 @@ fn what_the_image_does_not_have_is_never_answered() {
     let folder = Folder::new("missing");
     folder.import(&ImportOptions::default());
     let memory = Memory::restore(&folder.image(), &options(false)).unwrap();
-    // Not dumped, read by `criu restore` itself, of another process, beyond all addresses.
+    // Not dumped, read by `criu restore` itself, in another process, beyond all addresses.
     for (process, page) in [(70, 0x3ff), (70, 0x403), (70, 0x406), (9, 0x400), (8, u64::MAX >> 12)]
     {
         let (rest, pages, told) = session(&memory, false, |client| {
@@ -271,7 +271,7 @@ fn what_is_no_request_ends_the_session() {
     let folder = Folder::new("noise");
     folder.import(&ImportOptions::default());
     let memory = Memory::restore(&folder.image(), &options(false)).unwrap();
-    // Writes to a page server, a command that is none, no pages, half a page, a request cut short, TLS.
+    // Writes to a page server, an unknown command, no pages, half a page, a request cut short, TLS.
     let words = |words: [u32; 6]| words.map(u32::to_ne_bytes).concat();
     for bytes in [
         words([3, 0, 0, 0, 0x4601, 0]),
@@ -285,7 +285,7 @@ fn what_is_no_request_ends_the_session() {
             client.stream.write_all(&bytes).unwrap();
             client.stream.shutdown(std::net::Shutdown::Write).unwrap();
             let mut rest = Vec::new();
-            // What was not read makes the end of the stream an error.
+            // Bytes that were not read make the end of the stream an error.
             let _ = client.stream.read_to_end(&mut rest);
             rest
         });
@@ -434,7 +434,7 @@ fn a_damaged_dump_is_refused() {
         pagemap(2, &[(0x400, 1, LAZY_AND_PRESENT), (0x3ff, 1, LAZY_AND_PRESENT)], false),
         pagemap(2, &[(0x400, 2, LAZY_AND_PRESENT), (0x401, 1, LAZY_AND_PRESENT)], false),
         pagemap(2, &[(u64::MAX / 4096, 1, LAZY_AND_PRESENT)], false),
-        // More than there is.
+        // More pages than the file has.
         pagemap(2, &[(0x400, 1 << 43, LAZY_AND_PRESENT)], true),
         // Its pages are in an earlier dump.
         pagemap(2, &[(0x400, 1, 1)], false),

@@ -1,5 +1,5 @@
-//! glibc's malloc for the first MiBs: most programs never need more, and jemalloc would cost each of their forks some
-//! fifty pages, and a small server a tenth of its memory.
+//! glibc's malloc for the first MiBs. Most programs never need more; jemalloc would cost each of their forks some fifty
+//! pages, and a small server a tenth of its memory.
 //!
 //! ```text
 //!  base ├── glibc's blocks ──┤ base + LIMIT_BYTES      everything else: jemalloc's
@@ -7,13 +7,13 @@
 //! The first request that does not fit makes jemalloc the allocator, for good. Blocks of glibc's stay where they are until
 //! they are freed or resized; the address of a block tells its owner.
 //!
-//! glibc is set to take memory by `brk` alone, and to keep it, so that nothing else lies in that range: jemalloc is built
-//! and set to use mappings only. Where `brk` fails, glibc takes a mapping elsewhere. Such a block goes back at once, and
-//! jemalloc begins.
+//! glibc is set to take memory by `brk` alone, and to keep it, and jemalloc is built and set to use mappings only, so
+//! that nothing else lies in that range. Where `brk` fails, glibc takes a mapping elsewhere. Such a block is freed at
+//! once, and jemalloc begins.
 //!
 //! # Safety
-//! A function of glibc's gets blocks of that range only, jemalloc's get all others. The functions have the types that
-//! they are called by (`malloc(3)`, `posix_memalign(3)`).
+//! A function of glibc's gets blocks of that range only; jemalloc's get all others. The functions have the types by
+//! which they are called (`malloc(3)`, `posix_memalign(3)`).
 
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
@@ -31,7 +31,7 @@ const LIMIT_BYTES: usize = 4 << 20;
 /// A larger request is jemalloc's at once.
 const LARGE_BYTES: usize = LIMIT_BYTES / 4;
 
-/// Where glibc's heap begins. Without one, an address that no block is above.
+/// The beginning of glibc's heap. Without one, an address below which all blocks lie.
 static BASE: AtomicUsize = AtomicUsize::new(usize::MAX - LIMIT_BYTES);
 static IS_JEMALLOC: AtomicBool = AtomicBool::new(false);
 
@@ -42,7 +42,7 @@ static FREE: Next = Next::new(c"free");
 static MEMALIGN: Next = Next::new(c"memalign");
 static USABLE: Next = Next::new(c"malloc_usable_size");
 
-/// Sets glibc's malloc up, before any block is handed out.
+/// Sets up glibc's malloc, before any block is handed out.
 pub(crate) fn begin() {
     for function in [&MALLOC, &CALLOC, &REALLOC, &FREE, &MEMALIGN, &USABLE] {
         function.get();
@@ -54,7 +54,7 @@ pub(crate) fn begin() {
                 && libc::mallopt(libc::M_ARENA_MAX, 1) != 0
                 && libc::mallopt(libc::M_TRIM_THRESHOLD, c_int::MAX) != 0
         };
-    // SAFETY: sbrk(2) with 0 asks where the heap ends.
+    // SAFETY: sbrk(2) with 0 returns the end of the heap.
     let base = unsafe { libc::sbrk(0) } as usize;
     if is_set && base != usize::MAX {
         BASE.store(base, Relaxed);
@@ -68,12 +68,12 @@ fn is_glibcs(block: *const c_void) -> bool {
     (block as usize).wrapping_sub(BASE.load(Relaxed)) < LIMIT_BYTES
 }
 
-/// Makes jemalloc ready. A thread that forks keeps it to itself until it has forked: jemalloc's handlers are not called
-/// any more in this fork, and other threads must hold none of its locks.
+/// Makes jemalloc ready. In a thread that forks, it stays that thread's alone until the fork is done: its handlers are
+/// no longer called in this fork, and other threads must hold none of its locks.
 #[cold]
 fn begin_jemalloc() {
     forks::lock_gate();
-    // SAFETY: jemalloc's own block goes back to it; the gate was locked above.
+    // SAFETY: jemalloc's own block is returned to it; the gate was locked above.
     unsafe {
         jemalloc::free(jemalloc::malloc(1));
         if !forks::is_forking() {
@@ -83,7 +83,7 @@ fn begin_jemalloc() {
     }
 }
 
-/// A block of glibc's for this request, or null: it is jemalloc's from now on, or there is no memory.
+/// Returns a block of glibc's, or null: jemalloc must serve the request from now on, or there is no memory.
 #[cold]
 fn from_glibc(size: usize, ask: impl FnOnce() -> *mut c_void) -> *mut c_void {
     if size >= LARGE_BYTES {
@@ -98,7 +98,7 @@ fn from_glibc(size: usize, ask: impl FnOnce() -> *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// Asks glibc as long as jemalloc has not begun, and then jemalloc.
+/// Asks glibc until jemalloc has begun, and then jemalloc.
 macro_rules! first_of_glibc {
     ($size:expr, $glibc:expr, $jemalloc:expr) => {{
         if !IS_JEMALLOC.load(Relaxed) {
@@ -155,7 +155,7 @@ pub(crate) unsafe fn posix_memalign(
 ) -> c_int {
     let is_valid = alignment.is_power_of_two() && alignment.is_multiple_of(size_of::<usize>());
     if is_valid && !IS_JEMALLOC.load(Relaxed) {
-        // SAFETY: see the module; the program names a place for the address.
+        // SAFETY: see the module; the program passes a place for the address.
         unsafe {
             let block = aligned_alloc(alignment, size);
             if !block.is_null() {
@@ -164,7 +164,7 @@ pub(crate) unsafe fn posix_memalign(
             }
         }
     }
-    // SAFETY: the program's own call, which names a place for the address.
+    // SAFETY: the program's own call, which passes a place for the address.
     unsafe {
         let error = jemalloc::posix_memalign(place, alignment, size);
         if error == 0 {
@@ -176,7 +176,7 @@ pub(crate) unsafe fn posix_memalign(
 
 pub(crate) unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     type Function = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
-    // SAFETY: see the module. What glibc moved out of its range is copied once more.
+    // SAFETY: see the module. A block that glibc moved out of its range is copied once more.
     unsafe {
         if block.is_null() {
             return malloc(size);

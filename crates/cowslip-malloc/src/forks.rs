@@ -1,19 +1,20 @@
-//! jemalloc's locks around a fork: left alone where nobody else can hold one.
+//! jemalloc's locks around a fork: not taken where no other thread can hold one.
 //!
-//! Before a fork jemalloc takes all of its locks; afterwards it gives them back, in the child as new ones, and
-//! the child forgets its parent's other threads. Both sides copy some twenty pages for it, each time. A
-//! process needs none of it if one thread is all that it has now and all that jemalloc has ever met. The
-//! preload library's own thread is not counted: it never allocates here.
+//! Before a fork jemalloc takes all of its locks; afterwards it releases them, in the child as new ones, and the child
+//! forgets its parent's other threads. Each time, both sides copy some twenty pages for this. A process needs none of
+//! it if it has only one thread and jemalloc has never met another. The preload library's own thread is not counted: it
+//! never allocates here.
 //!
-//! jemalloc passes its handlers to `pthread_atfork`, and what it knows of a thread to `pthread_setspecific`
-//! when it meets it; the linker binds both calls to the functions below (`build.rs`).
+//! jemalloc passes its handlers to `pthread_atfork`, and its data of a thread to `pthread_setspecific` when it meets
+//! the thread; the linker binds both calls to the functions below (`build.rs`).
 //!
-//! jemalloc may begin while another thread forks. So the handlers that libc has are these, from the first allocation on. A
-//! fork keeps the [gate](lock_gate), and jemalloc begins behind it: each fork has all of jemalloc's handlers called, or none.
+//! jemalloc may begin while another thread forks. libc therefore has these handlers, from the first allocation on. A
+//! fork holds the [gate](lock_gate), and jemalloc begins behind it: each fork calls all of jemalloc's handlers, or
+//! none.
 //!
 //! # Safety
-//! Both do what the function does that they stand for. The handlers are called in the order and the number
-//! that fork(2) calls its own, all three of a fork or none.
+//! Both do what the function does that they stand for. The handlers are called in the order and the number in which
+//! fork(2) calls its own, all three of a fork or none.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
@@ -25,7 +26,7 @@ use crate::preload;
 
 type Handler = unsafe extern "C" fn();
 
-/// jemalloc's, for before a fork and for either side of it.
+/// jemalloc's handlers, for before a fork and for either side of it.
 struct Handlers {
     prepare: Handler,
     in_parent: Handler,
@@ -34,10 +35,10 @@ struct Handlers {
 
 static HANDLERS: OnceLock<Handlers> = OnceLock::new();
 
-/// The fork under way takes the locks, and the last one did.
+/// The fork in progress takes the locks, or the last one did.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// What the first thread that jemalloc met is known by.
+/// The first thread's value of jemalloc's key.
 static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// jemalloc has met another thread since.
@@ -62,24 +63,24 @@ unsafe extern "C" fn __wrap_pthread_atfork(
     if is_first { 0 } else { libc::ENOMEM }
 }
 
-/// Has each fork from here on call the handlers below.
+/// Has each later fork call the handlers below.
 pub(crate) fn register() -> bool {
     // SAFETY: three functions that live as long as this library, which is never unloaded.
     unsafe { __real_pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
 }
 
-/// A recursive mutex: jemalloc's beginning and a fork's other handlers allocate.
+/// A recursive mutex: jemalloc's beginning allocates, and so do other handlers of a fork.
 struct Gate(UnsafeCell<libc::pthread_mutex_t>);
 
-// SAFETY: a mutex is shared by threads.
+// SAFETY: a mutex may be shared between threads.
 unsafe impl Sync for Gate {}
 
 static GATE: Gate = Gate(UnsafeCell::new(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP));
 
-/// A fork keeps the gate.
+/// A fork holds the gate.
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
-/// Waits for forks in other threads, and lets none begin. In a thread that forks: at once.
+/// Waits for forks in other threads, and keeps new ones out. In a thread that forks it does not wait.
 pub(crate) fn lock_gate() {
     // SAFETY: an initialised mutex that lives for ever.
     unsafe { libc::pthread_mutex_lock(GATE.0.get()) };
@@ -88,11 +89,11 @@ pub(crate) fn lock_gate() {
 /// # Safety
 /// The calling thread has [locked](lock_gate) it.
 pub(crate) unsafe fn unlock_gate() {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises it.
     unsafe { libc::pthread_mutex_unlock(GATE.0.get()) };
 }
 
-/// Whether the thread that has the gate forks.
+/// Returns true if the thread that holds the gate forks.
 pub(crate) fn is_forking() -> bool {
     IS_FORKING.load(Relaxed)
 }
@@ -112,7 +113,7 @@ unsafe extern "C" fn prepare() {
     lock_gate();
     IS_FORKING.store(true, Relaxed);
     let takes = HANDLERS.get().is_some() && (OTHERS.load(Relaxed) || !is_sole_thread());
-    // Written only when it changes: that would copy the page, too.
+    // Written only when it changes: a write copies the page.
     if TAKEN.load(Relaxed) != takes {
         TAKEN.store(takes, Relaxed);
     }
@@ -129,12 +130,12 @@ unsafe extern "C" fn parent() {
 unsafe extern "C" fn child() {
     call(|handlers| handlers.in_child);
     IS_FORKING.store(false, Relaxed);
-    // SAFETY: the child has one thread, whose number is not that of the owner that the mutex knows.
+    // SAFETY: the child has one thread, with another thread id than the owner that the mutex records.
     unsafe { GATE.0.get().write(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP) };
 }
 
-/// Calls one of jemalloc's handlers, if this fork takes the locks. Between the handlers of a fork that does not
-/// there is no other thread that could begin one that does.
+/// Calls one of jemalloc's handlers, if this fork takes the locks. Between the handlers of a fork that does not, no
+/// other thread exists that could begin one that does.
 fn call(handler: impl FnOnce(&Handlers) -> Handler) {
     if let (true, Some(handlers)) = (TAKEN.load(Relaxed), HANDLERS.get()) {
         // SAFETY: jemalloc registered it to be called here.
@@ -142,12 +143,12 @@ fn call(handler: impl FnOnce(&Handlers) -> Handler) {
     }
 }
 
-/// Whether this is the only thread of the process, beside the preload library's. Without that library, no: there
-/// is nobody to ask.
+/// Returns true if this is the only thread of the process, beside the preload library's. False without that library,
+/// which would know.
 fn is_sole_thread() -> bool {
     type Ask = unsafe extern "C" fn() -> bool;
     let ask = preload::IS_SOLE_THREAD.get();
-    // SAFETY: null, or the preload library's symbol, which has this type. It takes nothing and waits for no lock that a thread
-    // keeps while it allocates.
+    // SAFETY: null, or the preload library's symbol, which has this type. It takes nothing, and waits for no lock that
+    // a thread holds while it allocates.
     !ask.is_null() && unsafe { core::mem::transmute::<*mut c_void, Ask>(ask)() }
 }

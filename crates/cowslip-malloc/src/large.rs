@@ -1,18 +1,19 @@
-//! Large blocks: on huge pages from the start where they are filled, and given back to the kernel where glibc's would be.
+//! Large blocks: on huge pages from the start where they are filled, and returned to the kernel where glibc would
+//! return them.
 //!
-//! **Blocks from 64 MiB on** begin on huge pages, if the preload library has them in an arena: what a program asks for in one
-//! block it fills, mostly, and at once, and base pages take ten times as long. The price is that such a block holds 2 MiB for
-//! each page that is touched. Blocks that are to be zero (`calloc`) begin on base pages: those may be sparse tables.
+//! **Blocks from 64 MiB on** begin on huge pages, if the preload library has them in an arena: a program mostly fills
+//! such a block, and at once, and base pages take ten times as long. The price is that it holds 2 MiB for each page
+//! that is touched. Zeroed blocks (`calloc`) begin on base pages: they may be sparse tables.
 //!
-//! **Freed blocks** that are larger than any before go back at once. jemalloc keeps what is freed for ten seconds, and looks
-//! at its clock every thousand requests: a program that is loaded and then waits, or forks, keeps the tables that it outgrew.
-//! glibc maps blocks from 128 KiB on by themselves, and unmaps them; each that is freed raises that size to its own, so that
-//! blocks which come and go stay (`M_MMAP_THRESHOLD`, `mallopt(3)`). From 8 MiB on jemalloc does so by itself
-//! (`oversize_threshold`).
+//! **Freed blocks** that are larger than any before are returned at once. jemalloc keeps freed memory for ten seconds,
+//! and looks at its clock every thousand requests: a program that is loaded and then waits, or forks, keeps the tables
+//! that it outgrew. glibc gives blocks from 128 KiB on mappings of their own, and unmaps them. Each freed one raises
+//! that size to its own, so that blocks which come and go stay (`M_MMAP_THRESHOLD`, `mallopt(3)`). jemalloc does the
+//! same for blocks from 8 MiB on (`oversize_threshold`).
 //!
 //! # Safety
-//! The blocks are jemalloc's. Who asks for a block or frees one is in none of its functions, so that none of its locks is
-//! held here.
+//! The blocks are jemalloc's. A thread that allocates or frees a block is in none of jemalloc's functions, so none of
+//! its locks is held here.
 
 use core::ffi::c_void;
 use core::mem::transmute;
@@ -28,7 +29,7 @@ const FILLED_BYTES: usize = 64 << 20;
 /// Large blocks begin on pages (`cache_oblivious:false`), and hardly any others do.
 const PAGE_BYTES: usize = 4096;
 
-/// A block of this size was the largest that was freed.
+/// The size of the largest block that was freed, and at least glibc's first threshold.
 static LARGEST: AtomicUsize = AtomicUsize::new(128 << 10);
 
 /// Has a block that jemalloc has just handed out, if any, begin on huge pages if it is large.
@@ -61,11 +62,11 @@ pub(crate) unsafe fn freed_bytes(block: *mut c_void) -> usize {
     if size > LARGEST.load(Relaxed) { size } else { 0 }
 }
 
-/// Gives back what was freed, after a block of that size was.
+/// Returns freed memory to the kernel, after a block of this size was freed.
 #[cold]
 pub(crate) fn give_back(size: usize) {
     LARGEST.fetch_max(size, Relaxed);
-    // SAFETY: a name of jemalloc's that takes and gives nothing: all arenas (4096).
+    // SAFETY: a name of jemalloc's that neither takes nor returns a value: all arenas (4096).
     unsafe {
         let name = c"arena.4096.purge".as_ptr();
         jemalloc::mallctl(name, ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);

@@ -1,16 +1,16 @@
-//! jemalloc in the place of glibc's malloc, for programs whose heap is worth an arena: from its first MiB on ([`early`]).
+//! jemalloc in place of glibc's malloc, for programs with a heap worth an arena: from its first MiB on ([`early`]).
 //!
-//! glibc's malloc takes its memory from the kernel without calling a function that could be replaced;
-//! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
-//! program with threads (it registers `pthread_atfork` handlers), which not every allocator's do.
+//! glibc's malloc takes its memory from the kernel without calling a function that could be replaced; jemalloc calls
+//! `mmap`, which is the preload library's. jemalloc's locks survive a fork from a program with threads (it registers
+//! `pthread_atfork` handlers), which is not true of every allocator.
 //!
-//! `cowslip run` preloads this library after the preload library, unless `--malloc=keep` asks for what the program has. If the
-//! program or its user brings an allocator along, all calls go on to that ([`theirs`]).
+//! `cowslip run` preloads this library after the preload library, unless `--malloc=keep` asks for the program's own
+//! allocator. If the program or its user brings an allocator, all calls go to that one ([`theirs`]).
 //!
 //! # Safety
-//! Every function is libc's of that name (`malloc(3)`, `posix_memalign(3)`): its caller keeps to that
-//! contract, which jemalloc's function of the same name has too. All of the family are replaced, so
-//! that no memory of one allocator reaches the other.
+//! Every function is libc's of that name (`malloc(3)`, `posix_memalign(3)`): its caller keeps to that contract, which
+//! jemalloc's function of the same name has too. The whole family is replaced, so no memory of one allocator reaches
+//! the other.
 
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
@@ -27,18 +27,18 @@ mod threads;
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// What jemalloc is set to; `_RJEM_MALLOC_CONF` in the environment overrides it.
+/// jemalloc's settings; `_RJEM_MALLOC_CONF` in the environment overrides them.
 ///
-/// Few arenas: each has locks that a fork may take and give back, and so copies, on both sides. Memory is
-/// given back after ten seconds as by default, and in one step: the one between, `MADV_FREE`, does nothing
-/// in an arena. None comes from `brk`: there lies glibc's ([`early`]).
+/// Few arenas: each has locks that a fork may take and release, and so copies, on both sides. Memory is returned after
+/// ten seconds as by default, and in one step: the step between, `MADV_FREE`, does nothing in an arena. None comes from
+/// `brk`, where glibc's memory lies ([`early`]).
 #[unsafe(export_name = "_rjem_malloc_conf")]
 #[used]
 pub static CONFIGURATION: Configuration = Configuration(
     c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled,dss:disabled,cache_oblivious:false".as_ptr(),
 );
 
-/// A pointer to text that nobody changes.
+/// A pointer to constant text.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Configuration(#[allow(dead_code, reason = "read by jemalloc")] *const c_char);
@@ -46,7 +46,7 @@ pub struct Configuration(#[allow(dead_code, reason = "read by jemalloc")] *const
 // SAFETY: it points to constant text.
 unsafe impl Sync for Configuration {}
 
-/// Functions of the family: theirs, or what stands after the `=`.
+/// Functions of the family: calls theirs, or the function after the `=`.
 macro_rules! replaced {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $ours:path;)*) => {
     #[allow(non_upper_case_globals)]
@@ -61,8 +61,8 @@ macro_rules! replaced {
         )*
     }
 
-    /// Looks for theirs, before the dynamic linker keeps a message that it frees at the next look: by the `free` that would
-    /// be looked for.
+    /// Looks for theirs before the dynamic linker keeps a message that it frees at the next lookup: by the `free` that
+    /// would be looked for.
     pub(crate) fn look_up_all() {
         $(next_of::$name.get();)*
     }

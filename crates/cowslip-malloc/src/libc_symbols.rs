@@ -23,7 +23,7 @@ pub(crate) fn dlsym_of_libc() -> *mut c_void {
     real
 }
 
-/// What libc's `dlsym` answers if this library asks.
+/// The answer of libc's `dlsym` if this library asks.
 pub(crate) fn of_libc(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: libc's function has this type; a lookup by name.
     unsafe { core::mem::transmute::<*mut c_void, Lookup>(dlsym_of_libc())(handle, name.as_ptr()) }

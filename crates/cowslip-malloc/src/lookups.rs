@@ -1,18 +1,19 @@
-//! `dlsym(3)` of a function of the family: who looks for glibc's finds the bundled one, as long as that is the program's.
+//! `dlsym(3)` of a function of the family: a lookup of glibc's finds the bundled one while that is the program's.
 //!
-//! A module with an allocator of its own hands what is not its own to the `free` that it looked up in libc, as chdb does. There
-//! is nothing that glibc's functions could do with what glibc did not hand out.
+//! A module with an allocator of its own passes foreign blocks to the `free` that it looked up in libc, as chdb does.
+//! glibc's functions could do nothing with blocks that glibc did not hand out.
 //!
 //! # Safety
-//! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. A function of the
-//! family is looked for from here: what comes after this library comes after it for all that are loaded later, too.
+//! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. A function of
+//! the family is looked up from here: libraries that come after this one also come after it for all libraries that are
+//! loaded later.
 
 use core::ffi::{CStr, c_char, c_void};
 
 use crate::libc_symbols::{dlsym_of_libc, of_libc};
 use crate::theirs;
 
-/// The answer, or where to go on for it.
+/// The answer, or the function that gives it.
 #[repr(C)]
 struct Meant {
     place: *mut c_void,
@@ -20,7 +21,7 @@ struct Meant {
 }
 
 extern "C" fn meant(handle: *mut c_void, name: *const c_char) -> Meant {
-    // SAFETY: the program's own argument, a string that ends with a zero.
+    // SAFETY: the program's own argument, a string that ends with a zero byte.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
     let Some((name, ours)) = name.and_then(|name| Some((name, crate::of_family(name)?))) else {
         return Meant { place: dlsym_of_libc(), is_answer: 0 };

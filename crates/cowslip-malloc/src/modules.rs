@@ -1,8 +1,8 @@
 //! `dlopen(3)` with `RTLD_DEEPBIND`: a module that looks for its functions in its own libraries first.
 //!
-//! It would find glibc's `free` there, and hand it what the bundled allocator gave to the program; every PHP loads its modules
-//! so. The flag is left out, as long as the bundled allocator is the program's: a module's own functions come after the program's then,
-//! as they do without the flag.
+//! It would find glibc's `free` there, and pass it blocks that the bundled allocator gave to the program; PHP loads all
+//! its modules this way. While the bundled allocator is the program's, the flag is left out: a module's own functions
+//! then come after the program's, as they do without the flag.
 //!
 //! # Safety
 //! `dlopen` looks at the address that it returns to, so it is jumped to with that address in its place.
@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_void};
 
 use crate::theirs::{self, Next};
 
-/// Where to go on, and which flags are left.
+/// The function to go on with, and the remaining flags.
 #[repr(C)]
 struct Meant {
     function: *mut c_void,

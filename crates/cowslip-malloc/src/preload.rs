@@ -1,13 +1,13 @@
-//! What the preload library is asked, where there is one.
+//! The preload library's functions, where there is one.
 //!
-//! Looked for at the start: a fork may come in a child of a system call, whose copy of the dynamic linker's lock a thread may
-//! hold that is not there.
+//! They are looked up at the start: a fork may come in a child of a system call, where the dynamic linker's lock may be
+//! held by a thread that does not exist there.
 
 use core::ffi::{CStr, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// Whether the program has one thread, beside the preload library's.
+/// Returns true if the program has one thread, beside the preload library's.
 pub(crate) static IS_SOLE_THREAD: Function = Function::new();
 /// Has memory begin on huge pages.
 pub(crate) static PREFER_HUGE: Function = Function::new();

@@ -1,11 +1,11 @@
-//! The allocator that a program or its user brings along: it wins.
+//! The allocator that a program or its user brings: it takes precedence.
 //!
-//! This library is preloaded before what the user preloads and before all that the program is linked with, so that of every
-//! function here the next one is that allocator's, or glibc's if there is none. Which one it is is asked once, at the first
-//! call, which the dynamic loader makes before the program begins: no block of one reaches the other.
+//! This library is preloaded before the user's preloads and before all libraries of the program, so the next function
+//! of a name is that allocator's, or glibc's if there is none. The choice is made once, at the first call, which the
+//! dynamic loader makes before the program begins: no block of one reaches the other.
 //!
 //! # Safety
-//! The functions that are looked up are libc's of that name, whoever has them.
+//! The functions that are looked up are libc's of that name, in any library.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
@@ -20,7 +20,7 @@ const THEIRS: u8 = 2;
 
 static CHOICE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// Whether the bundled allocator is the program's.
+/// Returns true if the bundled allocator is the program's.
 #[inline]
 pub(crate) fn is_ours() -> bool {
     match CHOICE.load(Relaxed) {
@@ -47,7 +47,7 @@ fn choose() -> bool {
 pub(crate) fn is_of_libc(function: *mut c_void) -> bool {
     let object = |function: *const c_void| {
         let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: dladdr(3) fills it in if it answers with something else than 0.
+        // SAFETY: dladdr(3) fills it in unless it returns 0.
         unsafe {
             (libc::dladdr(function, found.as_mut_ptr()) != 0).then(|| found.assume_init().dli_fbase)
         }
@@ -55,10 +55,10 @@ pub(crate) fn is_of_libc(function: *mut c_void) -> bool {
     object(function) == object(libc::gnu_get_libc_version as *const c_void)
 }
 
-/// valgrind puts its own allocator in the place of glibc's, and of no other.
+/// valgrind replaces glibc's allocator with its own, and no other.
 fn has_valgrind() -> bool {
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-        // SAFETY: dl_iterate_phdr(3) hands over an object with a name.
+        // SAFETY: dl_iterate_phdr(3) passes an object with a name.
         let path = unsafe { CStr::from_ptr((*object).dlpi_name) }.to_bytes();
         let is_it = path
             .rsplit(|&byte| byte == b'/')
@@ -66,11 +66,11 @@ fn has_valgrind() -> bool {
             .is_some_and(|file| file.starts_with(b"vgpreload_"));
         is_it.into()
     }
-    // SAFETY: `look` is handed what it takes.
+    // SAFETY: `look` gets the type that it expects.
     unsafe { libc::dl_iterate_phdr(Some(look), ptr::null_mut()) != 0 }
 }
 
-/// A function of whoever comes next.
+/// A function of the library that comes next.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -81,7 +81,7 @@ impl Next {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Where it is. There is one: glibc has them all.
+    /// Its address. There is one: glibc has them all.
     pub(crate) fn get(&self) -> *mut c_void {
         let mut found = self.found.load(Relaxed);
         if found.is_null() {

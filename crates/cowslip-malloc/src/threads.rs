@@ -1,8 +1,8 @@
 //! The end of threads.
 //!
-//! jemalloc has a list of its threads, which leads through their own storage. libc has a thread taken off it when it ends
-//! (`pthread_key_create(3)`), but not when it ends by a system call: its storage goes with its stack, and who follows the
-//! list next crashes.
+//! jemalloc has a list of its threads, linked through their own storage. libc has a thread removed from it when the
+//! thread ends (`pthread_key_create(3)`), but not when it ends by a system call: its storage goes with its stack, and
+//! the next walk over the list crashes.
 //!
 //! # Safety
 //! Names and types are those of jemalloc's `tsd.c`, of the version that is linked in.
@@ -18,11 +18,11 @@ unsafe extern "C" {
     fn clean_up(thread: *mut c_void);
 }
 
-/// By the preload library, before the calling thread ends past libc.
+/// Called by the preload library, before the calling thread ends past libc.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_thread_ends() {
-    // SAFETY: jemalloc sets both when it makes itself ready, which it did before any thread could use it; what the key has
-    // is the thread's storage, and the function is what libc would call with it.
+    // SAFETY: jemalloc sets both when it makes itself ready, before any thread can use it. The key's value is the
+    // thread's storage, and the function is the one that libc would call with it.
     unsafe {
         if !IS_READY {
             return;

@@ -1,7 +1,7 @@
 //! `madvise`, `mlock` and their families, protection keys, seals, and `prctl` about huge pages.
 //!
-//! Advice is followed, ignored where that is allowed, or answered by taking the memory out of the arena:
-//! then the kernel follows it.
+//! Advice is followed, ignored where that is allowed, or answered by moving the memory out of the arena, where the
+//! kernel follows it.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -21,26 +21,26 @@ use crate::mapping::split;
 use crate::program::{self, config, errno_of};
 use crate::{rights, say};
 
-/// What is done about a request for memory in the arena.
+/// The answer to a request for memory in the arena.
 enum Answer {
     Discard,
-    /// The kernel may be asked: what it does survives a freeze, or need not.
+    /// The kernel may be asked: its effect survives a freeze, or need not.
     Kernel,
-    /// An arena follows it anyway, or it may be ignored.
+    /// An arena behaves this way anyway, or the request may be ignored.
     Nothing,
-    /// The arena takes such pages there.
+    /// The arena uses pages of this size there.
     Pages {
         huge: bool,
     },
-    /// As [`Answer::Nothing`], but what is locked refuses it.
+    /// Like [`Answer::Nothing`], but refused for locked memory.
     Age,
-    /// It takes back what made memory leave.
+    /// Reverts a request for which memory left the arena.
     Undo,
-    /// The memory leaves the arena first, as a freeze would undo it.
+    /// The memory leaves the arena first, because a freeze would undo the request.
     Leave,
-    /// The memory leaves the arena, and children find it empty, or no longer.
+    /// The memory leaves the arena, and children find it empty (`true`), or no longer do.
     Wipe(bool),
-    /// As the kernel does for private anonymous memory.
+    /// Fails as it does for private anonymous memory in the kernel.
     Refuse,
 }
 
@@ -73,8 +73,8 @@ fn answer(advice: c_int) -> Answer {
     }
 }
 
-/// Has pages thought old, which the kernel refuses of what is locked, as it does all advice of that kind; of a file's, as
-/// what left may be, it refuses `MADV_FREE` in any case.
+/// Marks pages as old. The kernel refuses this for locked memory, like all advice of this kind. `MADV_COLD` stands for
+/// the rest: memory that left may be a file's, and for that the kernel always refuses `MADV_FREE`.
 fn age(part: VirtRange) -> Result<(), Errno> {
     // SAFETY: the advice changes no content.
     match unsafe { passthrough::madvise(part.start as *mut c_void, part.len, libc::MADV_COLD) } {
@@ -98,7 +98,7 @@ fn request(
         let mut whole = Ok(());
         for (part, usage, _) in arena.raw().parts(part) {
             match (usage, answer) {
-                // To the program nothing is mapped there; the rest is done all the same.
+                // To the program nothing is mapped there; the other parts are handled all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
                 (Usage::Left, Answer::Wipe(wiped)) => arena.raw().wipe_on_fork(part, *wiped),
                 (Usage::Foreign | Usage::Hole | Usage::Detached, _)
@@ -114,7 +114,7 @@ fn request(
                 (Usage::Left, Answer::Age) => age(part)?,
                 (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
                 (Usage::Used | Usage::Left, Answer::Discard) => {
-                    // SAFETY: the program gives this content up.
+                    // SAFETY: the program discards this content.
                     unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))?;
                 }
                 (Usage::Used, Answer::Leave) => {
@@ -145,14 +145,14 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c
     request(addr, len, &answer(advice), kernel)
 }
 
-/// As `MADV_HUGEPAGE` of what is in an arena, by the bundled malloc of a block that it has just handed out.
+/// `MADV_HUGEPAGE` by the bundled malloc, for a block in an arena that it has just handed out.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_prefer_huge(addr: *mut c_void, len: usize) {
     let nothing = |_| 0;
     request(addr, len, &Answer::Pages { huge: true }, nothing);
 }
 
-/// What another process may be advised changes no content; this one may be advised anything (Linux 6.13).
+/// Advice for another process must not change content; for this one any advice is allowed (Linux 6.13).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_madvise(
     pidfd: c_int,
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
     if failed && done == 0 { -1 } else { done }
 }
 
-/// `mlock(2)` and the like take any address.
+/// Extends a range to a page boundary: `mlock(2)` and the like take any address.
 fn page_aligned(addr: *const c_void, len: usize) -> (*mut c_void, usize) {
     let before = addr as usize % page_size_bytes();
     (addr.wrapping_byte_sub(before).cast_mut(), len.saturating_add(before))
@@ -217,7 +217,7 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
     request(addr, len, &Answer::Undo, kernel)
 }
 
-/// Whether a part of a range is an arena's and handed out to nobody: to the program nothing is mapped there.
+/// Returns true if a part of the range is free memory of an arena: to the program nothing is mapped there.
 fn has_hole(addr: *mut c_void, len: usize) -> bool {
     let Some(end) = (addr as usize).checked_add(len) else { return false };
     let _blocked = BlockedSignals::enter();
@@ -249,8 +249,8 @@ unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int
     unsafe { passthrough::msync(addr, len, flags) }
 }
 
-/// A private mapping that is locked as a whole is copied as a whole when it is made: a freeze would copy
-/// everything. Locked as they are touched, pages stay in memory just as well.
+/// Locks pages as they are touched. A private mapping that is locked as a whole is copied as a whole when it is made,
+/// so a freeze would copy everything; locked at their first touch, pages stay in memory just as well.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     let is_ours = !config().off && flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) != 0;
@@ -272,7 +272,7 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(
     request(addr, len, &Answer::Leave, kernel)
 }
 
-/// A sealed mapping cannot be replaced, as a freeze does.
+/// A freeze replaces mappings, and a sealed mapping cannot be replaced.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: usize, flags: c_ulong) -> c_int {
     // SAFETY: the program's own call, or a part of it.
@@ -280,7 +280,7 @@ pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: usize, flags: c_ul
     request(addr, len, &Answer::Leave, kernel)
 }
 
-/// For shared mappings only (`remap_file_pages(2)`).
+/// Works on shared mappings only (`remap_file_pages(2)`).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn remap_file_pages(
     addr: *mut c_void,

@@ -1,12 +1,12 @@
-//! The library's own allocator: nothing of the program's, nothing of libc's.
+//! The library's own allocator. It uses neither the program's memory nor libc's.
 //!
-//! Blocks of powers of two from 32 bytes to 32 KiB on free lists, carved from 256 KiB mappings a page at
-//! a time, as every fork copies the entries of the pages that were touched; above that, a mapping each. One
-//! lock, held over a fork so that the child finds the lists whole.
+//! Blocks of powers of two from 32 bytes to 32 KiB are on free lists. They are carved from 256 KiB mappings a page at a
+//! time, because every fork copies the entries of touched pages. Larger blocks have a mapping each. One lock is held
+//! over a fork, so that the child finds the lists whole.
 //!
 //! # Safety
-//! A block is on a free list or in use, never both; list links are written into free blocks only,
-//! which are at least 32 bytes and aligned to their size. What was not carved yet is nobody's.
+//! A block is on a free list or in use, never both. List links are written into free blocks only, which are at least 32
+//! bytes and aligned to their size. Memory that is not carved yet is not accessed.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -33,11 +33,11 @@ struct Lists {
 
 struct Blocks {
     heads: [*mut u8; CLASSES],
-    /// What is left of the last mapping.
+    /// The rest of the last mapping.
     uncarved: VirtRange,
 }
 
-// SAFETY: the blocks are touched only while `held` is set by the toucher.
+// SAFETY: the blocks are accessed only by the thread that has set `held`.
 unsafe impl Sync for Lists {}
 
 static LISTS: Lists = Lists {
@@ -58,8 +58,7 @@ pub(crate) fn lock() {
     {
         tries += 1;
         if tries % 100 == 0 {
-            // The service thread may run before the one that holds the lock: yielding would not let
-            // that one run.
+            // The service thread may have a higher priority than the lock's holder, which yielding would not let run.
             let _ = waiting::nap(core::time::Duration::from_micros(20));
         }
         core::hint::spin_loop();
@@ -89,7 +88,7 @@ fn map(len: usize) -> *mut u8 {
 }
 
 impl Blocks {
-    /// Puts fresh blocks of a class on its list: a page of them, or one that is larger.
+    /// Puts fresh blocks of a class on its list: a page of them, or a single larger one.
     fn carve(&mut self, class: usize, size: usize) {
         let len = size.max(page_size_bytes());
         let aligned = |from: usize| from.next_multiple_of(len);
@@ -109,7 +108,7 @@ impl Blocks {
     }
 
     /// # Safety
-    /// A block of this class that nobody uses.
+    /// A block of this class that is not in use.
     unsafe fn put(&mut self, class: usize, block: *mut u8) {
         // SAFETY: a free block has room for a link, which its alignment fits.
         unsafe { block.cast::<*mut u8>().write(self.heads[class]) };
@@ -143,7 +142,7 @@ unsafe impl GlobalAlloc for Own {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promised.
         let block = unsafe { self.alloc(layout) };
-        // What was mapped for this block is zero, and what is not touched a fork need not copy the tables of.
+        // A fresh mapping is zero already, and a fork need not copy the tables of pages that were not touched.
         if class_of(layout).is_some() && !block.is_null() {
             // SAFETY: allocated just now, as long as the layout says.
             unsafe { block.write_bytes(0, layout.size()) };
@@ -159,7 +158,7 @@ unsafe impl GlobalAlloc for Own {
             return;
         };
         lock();
-        // SAFETY: the lock is held; the caller gives the block up.
+        // SAFETY: the lock is held; the caller no longer uses the block.
         unsafe { (*LISTS.blocks.get()).put(class, block) };
         unlock();
     }

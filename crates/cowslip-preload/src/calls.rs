@@ -1,11 +1,11 @@
-//! `syscall(2)`: what a program asks for by number is looked at as what it asks for by name.
+//! `syscall(2)`: calls by number are checked like the functions of those names.
 //!
-//! Numbers that nobody here has a use for, and those that start a thread or a child which shares this memory (`CLONE_VM`),
-//! go on without a frame of ours: such a child returns on the caller's stack.
+//! Numbers that concern nothing here pass without a frame of ours, and so do those that start a thread or a child which
+//! shares this memory (`CLONE_VM`): such a child returns on the caller's stack.
 //!
 //! # Safety
-//! See [`crate::mapping`]; arguments are what the program would have handed to libc's function of that name.
-//! (Looked at on x86-64 only.)
+//! See [`crate::mapping`]; arguments are those that the program would have passed to libc's function of that name.
+//! (Calls are checked on x86-64 only.)
 #![cfg(target_arch = "x86_64")]
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
@@ -20,7 +20,7 @@ use crate::{
 
 const SYS_MSEAL: c_long = 462;
 
-/// Somebody looks at it: [`handle`].
+/// [`handle`] checks it.
 const HANDLED: u8 = 1;
 /// It may be a fork: [`cloning`].
 const FORKS: u8 = 2;
@@ -145,7 +145,7 @@ unsafe extern "C" fn syscall() {
     )
 }
 
-/// A call that somebody looks at.
+/// Handles a call of kind [`HANDLED`].
 unsafe extern "C-unwind" fn handle(
     number: c_long,
     a: c_long,

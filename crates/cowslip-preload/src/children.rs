@@ -1,4 +1,4 @@
-//! What children of the program may take of the processors and of memory, as the user asked.
+//! Limits that the user set on the processor time and the memory of the program's children.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,12 +8,12 @@ use cowslip_sys::scheduling;
 use crate::program::config;
 use crate::say;
 
-/// Added to that of children that are to give way, where they cannot be given a share of their own.
+/// Added to the niceness of children that should give way, where they cannot have a share of their own.
 const NICENESS: u8 = 10;
 
 static CHILDREN_ARE_NICE: AtomicBool = AtomicBool::new(false);
 
-/// They give way to the program; where that is denied, by niceness.
+/// Has children give way to the program; by niceness where a share is denied.
 pub(crate) fn give_way(arena: &Arena) {
     let Some(percent) = config().child_share_percent else { return };
     match arena.set_child_cpu_share(Some(percent)) {
@@ -25,7 +25,7 @@ pub(crate) fn give_way(arena: &Arena) {
     }
 }
 
-/// How much they may cost.
+/// Limits the memory that children may cost.
 pub(crate) fn limit_memory(arena: &Arena) {
     let Some(most) = config().child_memory else { return };
     arena
@@ -35,7 +35,7 @@ pub(crate) fn limit_memory(arena: &Arena) {
     say!("children may cost {most} of private copies");
 }
 
-/// In a child.
+/// Applies the niceness, in a child.
 pub(crate) fn begin() {
     if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
         scheduling::give_way(NICENESS);

@@ -1,6 +1,6 @@
 //! Forks by other means: `_Fork`, `clone` and `syscall(SYS_clone, …)` without `CLONE_VM`.
 //!
-//! No handlers run in them, so ours are called here.
+//! No handlers run in such forks, so ours are called here.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -16,7 +16,7 @@ use crate::next::Next;
 use crate::program::config;
 use crate::{futexes, refusals, tables};
 
-/// `fork`s by `call` with these flags of `clone(2)`, which answers with 0 in the child if it returns there at all.
+/// Forks by `call`, which gets these flags of `clone(2)` and returns 0 in the child if it returns there at all.
 fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_long) -> c_long {
     prepare();
     if let Some(errno) = refusals::take() {
@@ -43,7 +43,7 @@ fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_lon
 static FORK: Next = Next::new(c"_Fork");
 static CLONE: Next = Next::new(c"clone");
 
-/// Looks for them now; see [`crate::forking::look_up`].
+/// Looks the functions up now; see [`crate::forking::look_up`].
 pub(crate) fn look_up() {
     FORK.get();
     CLONE.get();
@@ -64,11 +64,11 @@ unsafe extern "C" fn _Fork() -> c_int {
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
 
-/// What a cloned child does; it reads its copy of the caller's stack.
+/// Passed to a cloned child, which reads it from its copy of the caller's stack.
 struct Start {
     main: Main,
     argument: *mut c_void,
-    /// The caller's, which blocks signals until it is dropped, on either side.
+    /// The caller's guard, which blocks signals until it is dropped, on either side.
     blocked: *const BlockedSignals,
 }
 
@@ -122,8 +122,8 @@ unsafe extern "C" fn clone(
     forked(&mut blocked, flags as u32 as u64, || call().into()) as c_int
 }
 
-/// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the
-/// kernel will write for that thread leaves the arena, and so does what it could not be used with.
+/// Returns true if a call that starts a thread or process is a fork: the child has memory of its own. Otherwise, memory
+/// leaves the arena that the kernel will write for a thread, or that the thread or process could not be used with.
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn is_fork(
     number: c_long,
@@ -141,7 +141,7 @@ pub(crate) extern "C" fn is_fork(
             // Flags, a pidfd, the child's and the parent's thread id, a signal, a stack, its length, storage.
             let given =
                 Some(a as usize).filter(|_| b >= SMALLEST_BYTES).and_then(given::read::<[u64; 8]>);
-            // What cannot be read is the kernel's to refuse.
+            // The kernel refuses arguments that cannot be read.
             let Some([flags, _, child_tid, _, _, _, _, tls]) = given else { return false };
             (flags, child_tid as usize, tls as usize)
         }
@@ -171,7 +171,7 @@ pub(crate) extern "C" fn forking_call(
     }
     let flags = match number {
         libc::SYS_clone => a as u64,
-        // SAFETY: `syscall` below has read the flags there, at the beginning of the program's `struct clone_args`.
+        // SAFETY: [`is_fork`] has read the flags there, at the beginning of the program's `struct clone_args`.
         libc::SYS_clone3 => unsafe { ptr::read_unaligned(a as *const u64) },
         _ => 0,
     };

@@ -1,4 +1,4 @@
-//! What `cowslip run` asked for, read from the environment once.
+//! The options of `cowslip run`, read from the environment once.
 
 use std::env::var_os;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use cowslip::units::ByteCount;
 /// Every environment variable the library reads.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// `COWSLIP=off`, or valgrind has the program: do nothing at all.
+    /// `COWSLIP=off`, or the program runs under valgrind: do nothing at all.
     pub(crate) off: bool,
     /// `COWSLIP_CAPACITY`: bytes of address space.
     pub(crate) capacity: ByteCount,
@@ -18,19 +18,19 @@ pub(crate) struct Config {
     pub(crate) backing: Backing,
     /// `COWSLIP_THRESHOLD`: the smallest mapping taken, in bytes.
     pub(crate) threshold_bytes: usize,
-    /// `COWSLIP_ARENA_AFTER`: what is mapped before there is an arena.
+    /// `COWSLIP_ARENA_AFTER`: bytes that the process maps before it gets an arena.
     pub(crate) arena_after_bytes: usize,
     /// `COWSLIP_PLAIN=1`: without userfaultfd.
     pub(crate) is_plain: bool,
     /// `COWSLIP_RESPECT_THP_DISABLE=1`.
     pub(crate) respect_thp_disable: bool,
-    /// `COWSLIP_FOLLOW_EXEC=1`: all that it execs is helped as well.
+    /// `COWSLIP_FOLLOW_EXEC=1`: all programs that it execs are helped as well.
     pub(crate) follows_exec: bool,
-    /// `COWSLIP_CHILD_SHARE`: children give way, and get so many percent of a processor at least.
+    /// `COWSLIP_CHILD_SHARE`: children give way, and get at least this percentage of a processor.
     pub(crate) child_share_percent: Option<u8>,
-    /// `COWSLIP_CHILD_MEMORY`: private copies that children may cost.
+    /// `COWSLIP_CHILD_MEMORY`: the limit on private copies for children.
     pub(crate) child_memory: Option<ByteCount>,
-    /// `COWSLIP_REPORT`: where the counters go at exit.
+    /// `COWSLIP_REPORT`: the file for the counters at exit.
     pub(crate) report: Option<PathBuf>,
     /// `COWSLIP_LOG`: a file, or `-` for stderr.
     pub(crate) log: Option<OsString>,

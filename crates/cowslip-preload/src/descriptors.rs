@@ -1,7 +1,7 @@
-//! `close` and its family: our descriptors are not there for the program.
+//! `close` and its family: the program does not see our descriptors.
 //!
 //! # Safety
-//! Every function is a libc function; see [`crate::mapping`].
+//! Every function is libc's of that name; see [`crate::mapping`].
 
 use core::ffi::{c_int, c_uint};
 
@@ -34,13 +34,13 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
         return fail(libc::EINVAL);
     }
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        // First: nothing may be left to close.
+        // Done first: below there may be nothing left to close.
         // SAFETY: a part of the program's own call.
         if unsafe { tables::unshare(libc::CLONE_FILES) } != 0 {
             return -1;
         }
     }
-    // Done: asked for again, it would give this thread another table than the service thread has.
+    // It is done: a second time, it would give this thread another table than the service thread has.
     let flags = flags & !CLOSE_RANGE_UNSHARE;
     let mut from = first;
     while let Some(held) = next_held(clamp(from), clamp(last)) {

@@ -1,14 +1,15 @@
 //! Reads past the page cache (`O_DIRECT`, `open(2)`): a device writes into page frames, not into a mapping.
 //!
-//! A thaw copies a page that such a read fills, and loses what comes after the copy. So the buffer leaves the arena
-//! before the read is issued. That costs everybody else a look at a flag, which is set by the first descriptor
-//! that may be such a one; then a read into an arena asks which kind its descriptor is (`F_GETFL`).
+//! A thaw copies a page that such a read fills, and loses the bytes that arrive after the copy. The buffer therefore
+//! leaves the arena before the read is issued. Other reads pay for a look at a flag, which is set by the first
+//! descriptor that may be of this kind; from then on, a read into an arena asks for the kind of its descriptor
+//! (`F_GETFL`).
 //!
-//! Some file systems do so with every read (`process::pins_readers`). That is asked of a descriptor at its first read into
-//! an arena, and again once a descriptor was made that may have its number ([`renew`]).
+//! Some file systems do this with every read (`process::pins_readers`). A descriptor is checked for that at its first
+//! read into an arena, and again after a descriptor was made that may have its number ([`renew`]).
 //!
-//! What is read inside libc is not seen: a stream over such a descriptor reads into any memory. When one is made
-//! all memory leaves.
+//! Reads inside libc are not seen: a stream over such a descriptor reads into any memory. All memory leaves before one
+//! is made.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -25,40 +26,40 @@ use crate::poked::is_address;
 use crate::program::{arena_part, arenas, guarded};
 use crate::{leaving, poked};
 
-/// Some descriptor of this process is, or may be, one.
+/// Some descriptor of this process is, or may be, opened with `O_DIRECT`.
 static POSSIBLE: AtomicBool = AtomicBool::new(false);
 
-/// Takes note that a descriptor may be read past the page cache from now on.
+/// Records that a descriptor may be read past the page cache from now on.
 pub(crate) fn note() {
     POSSIBLE.store(true, Ordering::Relaxed);
 }
 
-/// Descriptors up to here are remembered.
+/// Kinds are remembered for descriptors below this.
 const REMEMBERED: usize = 4096;
-/// The age in which a descriptor was found to be none of those; an age ends when descriptors are made.
+/// The age in which a descriptor was found not to pin pages; making a descriptor starts a new age.
 static FOUND_PLAIN: [AtomicU32; REMEMBERED] = [const { AtomicU32::new(0) }; REMEMBERED];
 static AGE: AtomicU32 = AtomicU32::new(1);
 
-/// A number may be another file's from now on.
+/// Starts a new age: a number may be another file's from now on.
 pub(crate) fn renew() {
     AGE.fetch_add(1, Ordering::Relaxed);
 }
 
-/// It is closed: its number may be another file's.
+/// Called when `fd` is closed: its number may become another file's.
 pub(crate) fn forget(fd: c_int) {
     if let Some(found) = usize::try_from(fd).ok().and_then(|fd| FOUND_PLAIN.get(fd)) {
         found.store(0, Ordering::Relaxed);
     }
 }
 
-/// Whether a read of `fd` has to be looked at.
+/// Returns true if a read of `fd` must be checked.
 #[inline(always)]
 fn may_pin(fd: c_int) -> bool {
     let found = FOUND_PLAIN.get(fd as usize).map(|found| found.load(Ordering::Relaxed));
     is_possible() || found != Some(AGE.load(Ordering::Relaxed))
 }
 
-/// Whether a read of `fd` writes into page frames.
+/// Returns true if a read of `fd` writes into page frames.
 fn pins(fd: c_int) -> bool {
     if is_possible() && process::is_direct(fd) {
         return true;
@@ -75,7 +76,7 @@ fn pins(fd: c_int) -> bool {
     pins
 }
 
-/// Before a descriptor is made.
+/// Called before a descriptor is made.
 fn before_open(flags: c_int) {
     renew();
     if is_direct(flags) {
@@ -102,7 +103,7 @@ fn sets_direct(command: c_int, argument: usize) -> bool {
     command == libc::F_SETFL && is_direct(argument as c_int)
 }
 
-/// Descriptors that this process had before anybody watched.
+/// Checks the descriptors that this process had before the library saw its calls.
 pub(crate) fn look_at_descriptors() {
     const FIRST: core::ops::Range<c_int> = 0..1024;
     let look = |fd| {
@@ -120,18 +121,18 @@ fn is_possible() -> bool {
     POSSIBLE.load(Ordering::Relaxed)
 }
 
-/// Before `fd` is read into a buffer.
+/// Called before `fd` is read into a buffer.
 fn make_room(fd: c_int, addr: usize, len: usize) {
     if arena_part(addr, len).is_some() && pins(fd) {
         process::uncancelled(|| leave(addr, len));
     }
 }
 
-/// Before `fd` is read into `count` buffers.
+/// Called before `fd` is read into `count` buffers.
 fn make_rooms(fd: c_int, buffers: usize, count: c_int) {
     const MOST: usize = libc::UIO_MAXIOV as usize;
     let count = usize::try_from(count).unwrap_or(0);
-    // More are refused.
+    // The kernel refuses more.
     if count > MOST || arenas().next().is_none() || !pins(fd) {
         return;
     }
@@ -143,7 +144,7 @@ fn make_rooms(fd: c_int, buffers: usize, count: c_int) {
     });
 }
 
-/// A buffer that could not leave is read into all the same, as the program wants it; the log says so.
+/// Moves a buffer out of the arena. One that could not leave is read into all the same; the log says so.
 fn leave(addr: usize, len: usize) {
     let left = || leaving::chunks(addr, len, Departure::DirectIo).is_ok();
     let _ = guarded(left, || false);
@@ -220,7 +221,7 @@ in_front_of! {
 
 pub(crate) use helpers::before_stream_of;
 
-/// `aio_read(3)`: a thread of libc's reads, which nobody sees.
+/// `aio_read(3)`: a thread of libc's reads, past this library.
 mod helpers {
     use cowslip_sys::process::BlockedSignals;
 
@@ -281,7 +282,7 @@ mod helpers {
     }
 }
 
-/// Descriptors that come in messages.
+/// Descriptors that arrive in messages.
 mod messages {
     use super::*;
     use crate::next::Next;
@@ -302,7 +303,7 @@ mod messages {
             let mut part = libc::CMSG_FIRSTHDR(message);
             while !part.is_null() {
                 if (*part).cmsg_level == libc::SOL_SOCKET && (*part).cmsg_type == libc::SCM_RIGHTS {
-                    // Which kind they are is asked when they are read.
+                    // They are checked when they are read.
                     before_open(libc::O_DIRECT);
                     return;
                 }
@@ -318,8 +319,8 @@ mod messages {
         flags: c_int,
     ) -> isize {
         type Meant = unsafe extern "C-unwind" fn(c_int, *mut libc::msghdr, c_int) -> isize;
-        // SAFETY: libc's function of that name has this type, and the call is the program's own. What it succeeded with was
-        // filled in.
+        // SAFETY: libc's function of that name has this type, and the call is the program's own. A message that was
+        // received is filled in.
         unsafe {
             let meant = core::mem::transmute::<*mut c_void, Meant>(RECVMSG.get());
             let answer = meant(fd, message, flags);
@@ -345,7 +346,7 @@ mod messages {
             c_int,
             *mut libc::timespec,
         ) -> c_int;
-        // SAFETY: as above, for as many messages as it says.
+        // SAFETY: as above, for the returned number of messages.
         unsafe {
             let meant = core::mem::transmute::<*mut c_void, Meant>(RECVMMSG.get());
             let answer = meant(fd, messages, count, flags, timeout);
@@ -357,14 +358,14 @@ mod messages {
     }
 }
 
-/// All of them.
+/// Looks all functions up.
 pub(crate) fn look_up() {
     look_up_all();
     helpers::look_up_all();
     messages::look_up_all();
 }
 
-/// The same by `syscall(2)`.
+/// The same for `syscall(2)`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, a: c_long, b: c_long, c: c_long) {
     match number {
@@ -374,7 +375,7 @@ pub(crate) fn before_call(number: c_long, a: c_long, b: c_long, c: c_long) {
         libc::SYS_fcntl if sets_direct(b as c_int, c as usize) || makes_descriptor(b as c_int) => {
             before_fcntl(b as c_int, c as usize);
         }
-        // The flags are behind a pointer, and descriptors in what comes back.
+        // The flags lie behind a pointer, or the kernel returns descriptors.
         libc::SYS_openat2 | libc::SYS_pidfd_getfd | libc::SYS_recvmsg | libc::SYS_recvmmsg => {
             before_open(libc::O_DIRECT);
         }

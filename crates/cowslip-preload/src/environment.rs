@@ -1,10 +1,12 @@
-//! The program's environment: without what `cowslip run` put there, so that programs it starts run as without Cowslip.
+//! The program's environment, without the variables of `cowslip run`, so that programs it starts run as without
+//! Cowslip.
 //!
-//! libc's `setenv` and `unsetenv` are not called: a program may have its own in their place, as bash does. The entries are taken
-//! out of the array that the program was started with, which is what `environ(7)` and `main` show.
+//! libc's `setenv` and `unsetenv` are not called: a program may have its own in their place, as bash does. The entries
+//! are removed from the array that the program was started with, which `environ(7)` and `main` show.
 //!
 //! # Safety
-//! Arrays of strings are as `execve(2)` has them: pointers to what ends with a zero, and a null pointer at the end.
+//! Arrays of strings are as `execve(2)` has them: pointers to strings that end with a zero byte, and a null pointer at
+//! the end.
 
 use core::ffi::{CStr, c_char};
 use std::ffi::CString;
@@ -15,7 +17,7 @@ use crate::program::config;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARIES: &[u8] = b"COWSLIP_LIBRARIES=";
 
-/// What `cowslip run` sets.
+/// The variables that `cowslip run` sets.
 const OURS: [&[u8]; 12] = [
     LIBRARIES,
     b"COWSLIP_ARENA_AFTER=",
@@ -35,9 +37,9 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// What was there.
+/// The removed entries.
 struct Hidden {
-    /// What `LD_PRELOAD` began with, without a colon at its end.
+    /// The beginning of `LD_PRELOAD`, without a colon at its end.
     libraries: Vec<u8>,
     entries: Vec<CString>,
 }
@@ -70,9 +72,9 @@ unsafe fn entries<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a C
     })
 }
 
-/// Takes our entries out. Called by the constructor of this library, before the program has threads.
+/// Removes our entries. Called by the constructor of this library, before the program has threads.
 pub(crate) fn hide() {
-    // SAFETY: nobody else uses the environment yet; entries are only moved to the front.
+    // SAFETY: no other code uses the environment yet; entries are only moved to the front.
     unsafe {
         let array = environ;
         if array.is_null() || HIDDEN.get().is_some() {
@@ -91,7 +93,7 @@ pub(crate) fn hide() {
             let entry = CStr::from_ptr(*from);
             let mut kept = (!is_ours(entry)).then_some(*from);
             if entry.to_bytes().starts_with(PRELOAD) {
-                // It stays as long as the program.
+                // Leaked: it is used as long as the program runs.
                 kept = without(entry.to_bytes(), &hidden.libraries).map(CString::into_raw);
             }
             if let Some(entry) = kept {
@@ -115,7 +117,7 @@ impl Environment {
         self.pointers.as_ptr()
     }
 
-    /// What the program hands on, with our entries, or without them.
+    /// The environment that the program passes on, with our entries or without them.
     ///
     /// # Safety
     /// See the module.
@@ -147,15 +149,15 @@ impl Environment {
     }
 }
 
-/// What the program's environment is now.
+/// The program's current environment.
 pub(crate) fn current() -> *const *const c_char {
     // SAFETY: the program's own variable, read as libc reads it.
     unsafe { environ.cast() }
 }
 
-/// Puts these entries into the program's environment, each in the place of one of the same name, and takes out those that
-/// begin with one of `names`, for a process with one thread. The array is a new one, for good: libc makes its own of it when
-/// the program changes it.
+/// Puts these entries into the program's environment, each in place of one of the same name, and removes those that
+/// begin with one of `names`. The process has one thread. The new array is never freed: libc copies it when the program
+/// changes its environment.
 pub(crate) fn replace(entries_to_add: &[CString], names: &[&[u8]]) {
     let name_of = |entry: &CString| {
         let bytes = entry.as_bytes();
@@ -164,7 +166,7 @@ pub(crate) fn replace(entries_to_add: &[CString], names: &[&[u8]]) {
     };
     let mut gone: Vec<Vec<u8>> = entries_to_add.iter().map(name_of).collect();
     gone.extend(names.iter().map(|name| name.to_vec()));
-    // SAFETY: see the module; nobody else uses the environment meanwhile.
+    // SAFETY: see the module; no other code uses the environment meanwhile.
     unsafe {
         let old = environ;
         let kept = if old.is_null() { Vec::new() } else { entries(old.cast()).collect() };

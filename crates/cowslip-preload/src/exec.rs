@@ -1,7 +1,8 @@
-//! `execve` and its like: what the first process execs is the same program to whoever started it, and is helped as well.
+//! `execve` and its like: a program that the first process execs is the same program to the user, and is helped as
+//! well.
 //!
-//! So launchers, `env` in a script's first line, version managers and `sh -c 'exec …'` keep the help; what children exec runs
-//! as without Cowslip, or, with `--follow-exec`, is helped unless it cannot be.
+//! Launchers, `env` in a script's first line, version managers and `sh -c 'exec …'` therefore keep the help. Programs
+//! that children exec run as without Cowslip; with `--follow-exec` they are helped unless they cannot be.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -28,7 +29,7 @@ pub(crate) fn begin() {
     FIRST.store(process::pid(), Relaxed);
 }
 
-/// The environment for what `program` means, if it is to be another than the one that the program hands on.
+/// The environment for `program`, if it must differ from the one that the program passes on.
 ///
 /// # Safety
 /// As for `execve(2)`.
@@ -44,7 +45,7 @@ unsafe fn environment(
     let program = program()?;
     let can_help = executable::kind_that_runs(&program) == Kind::Dynamic;
     if can_help == config().follows_exec {
-        // It is as it should be already.
+        // The given environment is right already.
         return None;
     }
     say!(
@@ -57,7 +58,7 @@ unsafe fn environment(
 }
 
 /// # Safety
-/// A string that ends with a zero, or null.
+/// A string that ends with a zero byte, or null.
 unsafe fn path_of<'a>(text: *const c_char) -> Option<&'a OsStr> {
     // SAFETY: as the caller promised.
     (!text.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
@@ -65,7 +66,7 @@ unsafe fn path_of<'a>(text: *const c_char) -> Option<&'a OsStr> {
 
 type Strings = *const *const c_char;
 
-/// `execve`, or `execvpe` where a name is looked for, with the environment that it is to be.
+/// Calls `execve`, or `execvpe` if the name is searched for, with the environment that the program should get.
 unsafe fn execute(next: &Next, name: *const c_char, words: Strings, given: Strings) -> c_int {
     let is_looked_for = core::ptr::eq(next, &EXECVPE);
     let program = || {
@@ -91,7 +92,7 @@ unsafe fn execute(next: &Next, name: *const c_char, words: Strings, given: Strin
 static EXECVE: Next = Next::new(c"execve");
 static EXECVPE: Next = Next::new(c"execvpe");
 
-/// Looks for them now: later may be in a signal handler, or in a child that shares this memory.
+/// Looks the functions up now: a later call may be in a signal handler, or in a child that shares this memory.
 pub(crate) fn look_up() {
     EXECVE.get();
     EXECVPE.get();
@@ -133,7 +134,7 @@ unsafe extern "C" fn execve_after(path: *const c_char, words: Strings) -> c_int 
     }
 }
 
-/// Functions that take their words one by one: these lie in registers, and go on where the stack does.
+/// Functions that take their words one by one: the first ones are in registers, the others on the stack.
 macro_rules! one_by_one {
     ($($name:ident = $function:path;)*) => {$(
         #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! The program's own page-fault handler (`userfaultfd(2)`): it must see the faults of its memory, and arenas have faults
-//! of their own.
+//! The program's own page-fault handler (`userfaultfd(2)`): it must see the faults of its memory, and an arena has
+//! faults of its own.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -16,7 +16,7 @@ const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    // Requests are 32 bits; who passes one as an int may have its sign extended.
+    // Requests are 32 bits; a caller that passes one as an int may have its sign extended.
     if request as u32 == UFFDIO_REGISTER as u32 {
         before_register(argument);
     }
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
 #[inline(never)]
 fn before_register(argument: usize) {
     let Some([start, len]) = given::read::<[u64; 2]>(argument) else { return };
-    // What could not leave is registered all the same, as the program wants it; the log says so.
+    // Memory that could not leave is registered all the same; the log says so.
     let left = || leaving::chunks(start as usize, len as usize, Departure::Userfaultfd).is_ok();
     let _ = guarded(left, || false);
 }

@@ -1,8 +1,9 @@
 //! Programs that filter their own system calls (`seccomp(2)`).
 //!
-//! What a freeze and a thaw do, in the calling thread and in the service thread, a filter may refuse or answer by ending the
-//! process. So all memory leaves before there is one, the service thread ends, and what would be written later is written
-//! now. Calls about memory are the kernel's from then on, but for `rt_sigprocmask(2)` around them.
+//! A filter may refuse the calls of a freeze or a thaw, in the calling thread and in the service thread, or answer them
+//! by ending the process. Before there is a filter, all memory therefore leaves, the service thread ends, and the
+//! report is written. From then on the kernel alone handles calls about memory, except for `rt_sigprocmask(2)` around
+//! them.
 
 use core::ffi::{c_int, c_long};
 
@@ -19,8 +20,8 @@ const SET_STRICT: c_long = 0;
 /// `SECCOMP_SET_MODE_FILTER`
 const SET_FILTER: c_long = 1;
 
-/// Before `seccomp(2)`, or what means the same by `prctl(2)`. Without a filter's address it is refused: so libraries ask
-/// whether the kernel has filters.
+/// Called before `seccomp(2)`, or its equivalent by `prctl(2)`. The kernel refuses a call without a filter's address;
+/// libraries make it to ask for the kernel's support.
 pub(crate) fn before(operation: c_long, filter: usize) {
     let sets = match operation {
         SET_STRICT => true,

@@ -1,24 +1,23 @@
-//! `fork`: a freeze at the last moment before it, a thaw when no child reads the base.
+//! `fork`: a freeze right before it, a thaw when no child reads the base.
 //!
 //! ```text
 //!  fork() ── start the service thread
 //!    └─ libc's fork ── the program's prepare handlers ── ours: freeze, lock ── fork
 //!         parent: ours: unlock ── the program's ...      child: ours: become a reader, unlock ── ...
 //! ```
-//! Ours are registered with `pthread_atfork`, so that forks inside libc (`daemon`, `forkpty`) freeze too. A
-//! thread is started before the handlers run: an allocator's prepare handler takes its locks, and
-//! starting a thread allocates.
+//! Ours are registered with `pthread_atfork`, so that forks inside libc (`daemon`, `forkpty`) freeze too. The thread is
+//! started before the handlers run: an allocator's prepare handler takes its locks, and starting a thread allocates.
 //!
-//! Arenas that were inherited are locked too, so that the child finds them whole; there is nothing to freeze in them.
+//! Inherited arenas are locked too, so that the child finds them whole; there is nothing to freeze in them.
 //!
-//! If a freeze is refused, what is live leaves the arena, and the kernel copies its page tables as it does natively. If
-//! that is refused too, for the lack of memory or as the memory is sealed, a handler cannot refuse the fork: the child
-//! ends before the program sees it, and `fork()` in the parent fails with the errno.
+//! If a freeze is refused, live memory leaves the arena, and the kernel copies its page tables as it does natively.
+//! That may be refused too, for lack of memory or because the memory is sealed. A handler cannot refuse the fork: the
+//! child then ends before the program sees it, and `fork()` in the parent fails with the errno.
 //!
 //! # Safety
-//! [`PENDING`] is touched only by the thread that holds the lock of this library's allocator, between the prepare and the
-//! parent or child handler of its fork: the thread that [`crate::program::is_forking_here`] names, and its copy in the
-//! child.
+//! [`PENDING`] is accessed only by the thread that holds the lock of this library's allocator, between the prepare and
+//! the parent or child handler of its fork: the thread for which [`crate::program::is_forking_here`] is true, and its
+//! copy in the child.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -42,11 +41,11 @@ struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
 // SAFETY: see the module.
 unsafe impl Sync for Pending {}
 
-/// The child of the fork that is under way shares the table of descriptors with its parent, so that closing ours would be
-/// closing the parent's. Written by the thread that holds the arenas' locks, and read in the child, once.
+/// The child of the fork in progress shares the table of descriptors with its parent: closing ours there would close
+/// the parent's. Written by the thread that holds the arenas' locks, and read in the child, once.
 static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
 
-/// The child of the fork that is under way has other rights. As above.
+/// The child of the fork in progress has other rights. Accessed like [`SHARES_DESCRIPTORS`].
 static HAS_OTHER_RIGHTS: AtomicBool = AtomicBool::new(false);
 
 /// This process shares its table of descriptors with its parent.
@@ -58,9 +57,9 @@ pub(crate) fn shares_descriptors() -> bool {
 
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
-/// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
-/// lock, must be the last: an allocator's waits for threads that may be waiting for that lock. So this
-/// is called at the first mapping of all, and before the first registration of anybody's.
+/// Registers our handlers. Prepare handlers run in the reverse order of their registration, and ours, which takes the
+/// arena's lock, must be the last: an allocator's waits for threads that may be waiting for that lock. This is
+/// therefore called at the first mapping of all, and before any other registration.
 pub(crate) fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if REGISTERED.load(Ordering::Relaxed) || REGISTERED.swap(true, Ordering::Relaxed) {
@@ -74,7 +73,7 @@ type Handler = Option<unsafe extern "C" fn()>;
 
 static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
 
-/// What `pthread_atfork(3)` is to programs: a few lines of its own in each object, which call this function of libc's.
+/// libc's function behind `pthread_atfork(3)`, which is a few lines of its own in each object.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __register_atfork(
     prepare: Handler,
@@ -93,7 +92,7 @@ unsafe extern "C" fn __register_atfork(
     }
 }
 
-/// Of the fork that this thread has prepared: flags of `clone(2)`.
+/// Sets the flags of `clone(2)` for the fork that this thread has prepared.
 pub(crate) fn set_flags(flags: u64) {
     SHARES_DESCRIPTORS.store(flags & libc::CLONE_FILES as u64 != 0, Ordering::Relaxed);
     HAS_OTHER_RIGHTS.store(rights::are_changed_by_clone(flags), Ordering::Relaxed);
@@ -105,7 +104,7 @@ pub(crate) extern "C" fn prepare() {
     }
     let blocked = BlockedSignals::enter();
     program::note_fork();
-    // Of a fork inside libc, which nobody asked about.
+    // A fork inside libc leaves its refusal here.
     let _ = refusals::take();
     match prepare_fork() {
         Ok((prepared, count)) => {
@@ -125,13 +124,13 @@ pub(crate) extern "C" fn prepare() {
     }
 }
 
-/// Freezes the arenas and locks them. And how many they are.
+/// Freezes the arenas and locks them; also returns their number.
 fn prepare_fork() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     let began_ns = process::now_ns();
     if HAS_NO_SERVICE.load(Ordering::Relaxed) && !config().is_plain && !leaving::is_closed() {
         let _ = leaving::everything(Departure::NoThaw);
     }
-    // Of a ring that was made past us nobody knows what it reads into.
+    // The memory that a ring made past this library reads into is not known.
     let may_freeze = arenas().next().is_some() && !leaving::is_closed();
     let found = if may_freeze { rings::look() } else { None };
     match found {
@@ -158,7 +157,7 @@ fn prepare_fork() -> cowslip::Result<(PreparedFork<'static>, usize)> {
 }
 
 fn take_pending() -> Option<(PreparedFork<'static>, BlockedSignals)> {
-    // SAFETY: see the module; asked by the thread that filled it, or by its copy in the child.
+    // SAFETY: see the module; called by the thread that filled it, or by its copy in the child.
     unsafe { (*PENDING.0.get()).take() }
 }
 
@@ -208,13 +207,14 @@ pub(crate) extern "C" fn in_child() {
 static FORK: Next = Next::new(c"fork");
 static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
 
-/// Looks for them now: in the child of a system call the dynamic linker's lock may be held by a thread that is not there.
+/// Looks the functions up now: in the child of a system call, the dynamic linker's lock may be held by a thread that
+/// does not exist there.
 pub(crate) fn look_up() {
     FORK.get();
     PTHREAD_CREATE.get();
 }
 
-/// Has the end of a child noticed.
+/// Has the arenas watch for the end of a child.
 pub(crate) fn watch(pid: c_int) {
     if leaving::is_closed() {
         return;
@@ -242,17 +242,17 @@ unsafe fn libcs_fork() -> c_int {
     // SAFETY: libc's symbol of that name has this type.
     let real =
         unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     unsafe { real() }
 }
 
-/// Without looking whether there is something to take over, or to start.
+/// Forks without taking arenas over or starting service threads.
 ///
 /// # Safety
 /// As for `fork(2)`.
 pub(crate) unsafe fn fork_as_it_is() -> c_int {
     let mut blocked = BlockedSignals::enter();
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let pid = unsafe { libcs_fork() };
     if pid < 0 {
         blocked.set_errno(process::current_errno());
@@ -269,10 +269,10 @@ pub(crate) unsafe fn fork_as_it_is() -> c_int {
     pid
 }
 
-/// A service thread could not be had when one was started last.
+/// A service thread failed to start at the last attempt.
 static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
 
-/// Starts the service threads that do not run.
+/// Starts the service threads that are not running.
 pub(crate) fn start_services() {
     if leaving::is_closed() {
         return;
@@ -293,16 +293,15 @@ pub(crate) fn start(start: impl FnOnce()) {
     }
 }
 
-/// Whether this is the program's only thread, as far as the kernel knows: ours does not count, nor does it
-/// allocate. Asked by the bundled malloc before a fork.
+/// Returns true if this is the program's only thread, as far as the kernel knows. Ours is not counted, and does not
+/// allocate. The bundled malloc calls this before a fork.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
     threads::is_sole()
 }
 
-/// A program that starts threads gets the service thread along with its first one, so that its first
-/// fork need not wait for it, and a daemon that does makes what it inherited live. It is a safe place: whoever starts a
-/// thread allocates.
+/// Starts the service thread with a program's first thread, so that its first fork need not wait for it, and so that a
+/// daemon which starts threads makes inherited memory live. The place is safe: a caller that starts a thread allocates.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,

@@ -1,13 +1,14 @@
-//! Shared futexes (`futex(2)`): the kernel finds who waits by where the page lies, and that changes at a freeze and at a
-//! thaw.
+//! Shared futexes (`futex(2)`): the kernel finds their waiters by where the page lies, which a freeze and a thaw
+//! change.
 //!
-//! A futex with the private flag is found by its address. Without it are what is shared between processes, robust
-//! mutexes, and the word by which the end of a thread is told: it lies on the thread's stack, with the thread's own
-//! storage, which the kernel itself writes (`rseq(2)`, `set_robust_list(2)`). All of that leaves before it is used.
+//! A futex with the private flag is found by its address. The flag is absent for futexes shared between processes,
+//! robust mutexes, and the word that announces the end of a thread. That word lies on the thread's stack, with the
+//! thread's own storage, which the kernel itself writes (`rseq(2)`, `set_robust_list(2)`). All of that leaves before it
+//! is used.
 //!
-//! So does a word that the kernel itself writes in a call, private or not: for a mutex with priority inheritance and for
-//! `FUTEX_WAKE_OP`. On memory that a freeze has just moved it does not wait for such a write, and the call fails with
-//! `EFAULT`, which libc takes for the end of the world.
+//! A word that the kernel itself writes in a call also leaves, private or not: for a mutex with priority inheritance
+//! and for `FUTEX_WAKE_OP`. On memory that a freeze has just moved, the kernel does not wait for such a write. The call
+//! fails with `EFAULT`, on which libc ends the process.
 //!
 //! # Safety
 //! See [`crate::mapping`]. Attributes are read by the functions that libc has for them.
@@ -22,7 +23,7 @@ use crate::leaving;
 use crate::next::in_front_of;
 use crate::program::guarded;
 
-/// What could not leave is used all the same, as the program wants it; the log says so.
+/// Moves memory out of the arena. If it could not leave, it is used all the same; the log says so.
 pub(crate) fn leave(addr: usize, len: usize) {
     let left = || leaving::chunks(addr, len, Departure::SharedFutex).is_ok();
     let _ = guarded(left, || false);
@@ -32,15 +33,15 @@ fn leave_with<T>(it: *const T) {
     leave(it as usize, size_of::<T>());
 }
 
-/// What a getter of libc's says of an attribute that was given.
+/// Returns true if a getter of libc's reads a value other than 0 from the attribute.
 fn asks<A>(attribute: *const A, get: unsafe extern "C" fn(*const A, *mut c_int) -> c_int) -> bool {
     let mut value = 0;
-    // SAFETY: the program hands the attribute to a function that reads it as well; the value is written here.
+    // SAFETY: the program passes the attribute to a function that reads it as well; the value is written here.
     !attribute.is_null() && unsafe { get(attribute, &raw mut value) } == 0 && value != 0
 }
 
 fn is_the_kernels(attribute: *const libc::pthread_mutexattr_t) -> bool {
-    // Robust ones are waited for as shared ones are, whatever they say. The kernel writes those that inherit.
+    // Robust mutexes are waited for like shared ones, whatever they say. The kernel writes those that inherit priority.
     asks(attribute, libc::pthread_mutexattr_getpshared)
         || asks(attribute, libc::pthread_mutexattr_getrobust)
         || asks(attribute, libc::pthread_mutexattr_getprotocol)
@@ -55,21 +56,21 @@ in_front_of! {
     pthread_barrier_init(barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => leave_with(barrier);
 }
 
-/// Before a thread starts: the stack that the program chose for it, if it did, leaves.
+/// Called before a thread starts: the stack that the program chose for it, if any, leaves.
 pub(crate) fn before_thread(attributes: *const libc::pthread_attr_t) {
     if attributes.is_null() {
         return;
     }
     let (mut stack, mut len) = (core::ptr::null_mut::<c_void>(), 0);
-    // SAFETY: the program hands the attributes to pthread_create(3), which reads them as well.
+    // SAFETY: the program passes the attributes to pthread_create(3), which reads them as well.
     let asked = unsafe { libc::pthread_attr_getstack(attributes, &raw mut stack, &raw mut len) };
-    // Of attributes without a stack this is no range: it ends at zero.
+    // For attributes without a stack this is no range: it ends at zero.
     if asked == 0 && !stack.is_null() {
         leave(stack as usize, len);
     }
 }
 
-/// Before a thread starts that the program makes by `clone(2)`: what the kernel writes when it ends, and its storage.
+/// Called before `clone(2)` makes a thread: the word that the kernel writes at its end leaves, and so does its storage.
 pub(crate) fn before_clone(flags: u64, child_tid: usize, tls: usize) {
     const TIDS: u64 = (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) as u64;
     if flags & TIDS != 0 {

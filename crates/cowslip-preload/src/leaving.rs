@@ -1,13 +1,12 @@
-//! Memory that leaves the arena, because an arena cannot follow what the program does with it.
+//! Memory that leaves the arena, because an arena cannot follow the program's use of it.
 //!
-//! What leaves becomes private anonymous memory with the same content under the same addresses; freezes and forks
-//! leave it to the kernel from then on. Each time is a line in the log and counts in the arena's counters
-//! (`left_bytes`, `left_for`).
+//! It becomes private anonymous memory with the same content at the same addresses, which freezes and forks leave to
+//! the kernel. Each departure is a line in the log and counts in the arena's counters (`left_bytes`, `left_for`).
 //!
 //! # Safety
-//! See [`crate::mapping`]. Writers wait while their memory moves: the service thread is started for that if there are
-//! other threads and it can be had. Where it cannot, the calls that lead here are made by whoever uses the memory,
-//! before he uses it in the way that made it leave.
+//! See [`crate::mapping`]. Writers wait while their memory moves: for that the service thread is started, if there are
+//! other threads and it can start. Where it cannot, the calls that lead here come from the thread that uses the memory,
+//! before the use that made it leave.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,15 +19,15 @@ use cowslip_sys::process::BlockedSignals;
 use crate::program::{self, arenas, errno_of};
 use crate::{making, say};
 
-/// Nothing goes into an arena any more, in this process and in its children.
+/// No memory goes into an arena any more, in this process and in its children.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`everything`] has left.
+/// Returns true once [`everything`] was called.
 pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst)
 }
 
-/// Has what is handed out of `range` leave, and nothing beside it.
+/// Has the used memory of `range` leave, and nothing beside it.
 pub(crate) fn exactly(
     arena: &'static Arena,
     range: VirtRange,
@@ -37,8 +36,8 @@ pub(crate) fn exactly(
     in_pieces(arena, range, range.len.max(1), why)
 }
 
-/// Has the chunks of 2 MiB leave that `addr .. addr + len` touches, as far as they are an arena's: so that what comes and
-/// goes in small pieces, such as buffers, does not cut the arena into as many mappings.
+/// Has each 2 MiB chunk leave that `addr .. addr + len` touches, as far as it is an arena's. Small pieces that come and
+/// go, such as buffers, would otherwise cut the arena into as many mappings.
 pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errno> {
     let Some(end) = addr.checked_add(len) else { return Ok(()) };
     let _blocked = BlockedSignals::enter();
@@ -51,12 +50,11 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
     Ok(())
 }
 
-/// Has all memory leave, and keeps new memory out, whether there is an arena yet or not. What it had reserved of the
-/// address space is given back.
+/// Has all memory leave, and keeps new memory out, even if there is no arena yet. Reserved address space is given back.
 ///
-/// A forked child keeps what it reads of its parent's: private mappings that nobody will ever freeze or thaw.
+/// A forked child keeps the memory that it reads of its parent's: private mappings that are never frozen or thawed.
 pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
-    /// Who writes waits for a piece at most, and as much memory is needed beside what is there.
+    /// A writer waits for one piece at most, and the copy of a piece is all the memory needed besides.
     const PIECE_BYTES: usize = 32 << 20;
     let was_closed = CLOSED.swap(true, Ordering::SeqCst);
     let _blocked = BlockedSignals::enter();

@@ -1,11 +1,11 @@
 //! The preload library: a program's large memory in an arena, its `fork()` a freeze and a fork.
 //!
-//! `cowslip run -- PROGRAM` loads it with `LD_PRELOAD`. Rules for every line here, since it runs inside
-//! a program that knows nothing of it:
+//! `cowslip run -- PROGRAM` loads it with `LD_PRELOAD`. It runs inside a program that does not know it, so every line
+//! here follows these rules:
 //!
-//! 1. **On any doubt, pass through**: what is not certainly ours goes to the kernel as it came.
-//! 2. **No memory of the program**: allocations come from `alloc`, which maps its own. The program's
-//!    allocator may be what called us, with its locks held.
+//! 1. **On any doubt, pass through**: a request that is not certainly ours goes to the kernel unchanged.
+//! 2. **No memory of the program**: allocations come from `alloc`, which maps its own. The caller may be the program's
+//!    allocator, with its locks held.
 //! 3. **Kernel by system call**: the libc functions replaced here are never called from here.
 //! 4. **Before main**: the first call may come from another library's constructor, or from the
 //!    allocator's initialisation. Everything is set up at the first call that needs it.

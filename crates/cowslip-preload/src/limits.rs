@@ -1,8 +1,8 @@
 //! Limits of the process that count memory, or keep files small (`getrlimit(2)`).
 //!
-//! They count an arena otherwise than what it stands for: its reserved address space in full (`RLIMIT_AS`), its memory not
-//! at all while it is live (`RLIMIT_DATA`), and its file is as long as its capacity (`RLIMIT_FSIZE`). So there is an arena
-//! only where there is no such limit; when one is set, all memory leaves before.
+//! They count an arena differently from the memory it replaces: its reserved address space in full (`RLIMIT_AS`), its
+//! memory not at all while it is live (`RLIMIT_DATA`), and its file is as long as its capacity (`RLIMIT_FSIZE`). An
+//! arena is therefore made only where there is no such limit; when one is set, all memory leaves before.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -30,7 +30,7 @@ pub(crate) fn in_force() -> Option<MemoryLimit> {
     MemoryLimit::ALL.into_iter().find(|&kind| rules_out(kind, kind.current()))
 }
 
-/// Whether memory may go into the arena: somebody else may have set a limit.
+/// Returns true if memory may go into the arena: another process may have set a limit.
 pub(crate) fn allow_memory() -> bool {
     let Some(limit) = in_force() else { return true };
     say!("{} is set now", limit.name());
@@ -44,7 +44,7 @@ fn before_limit(pid: c_int, resource: c_uint, limit: *const c_void) {
     let Some(kind) = kind.filter(|_| is_ours && !limit.is_null()) else { return };
     let Some(now) = given::read::<u64>(limit as usize) else { return };
     let now = Some(ByteCount(now)).filter(|now| now.0 != NONE);
-    // Without an arena it is looked at when there would be one.
+    // Without an arena, limits are checked when one would be made.
     if rules_out(kind, now) && !config().off && arenas().next().is_some() {
         say!("{} is about to be set", kind.name());
         let left = || leaving::everything(Departure::Limit).is_ok();

@@ -1,4 +1,4 @@
-//! `COWSLIP_LOG`: a line for everything that matters, to a file or to stderr.
+//! `COWSLIP_LOG`: a line for every important event, to a file or to stderr.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt;
@@ -10,7 +10,7 @@ use cowslip_sys::{AsFd, OwnedFd};
 
 static TARGET: OnceLock<Option<ReservedFd>> = OnceLock::new();
 
-/// Opens what `COWSLIP_LOG` names; a file that cannot be opened is stderr instead.
+/// Opens the target of `COWSLIP_LOG`; if a file cannot be opened, stderr is used.
 pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
     TARGET.get_or_init(|| {
         let stderr = || std::io::stderr().as_fd().try_clone_to_owned().ok();
@@ -29,7 +29,7 @@ pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
 /// Nothing is written any more.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Ends it: the program may be about to forbid what it takes.
+/// Closes the log: the program may be about to forbid its system calls.
 pub(crate) fn close() {
     IS_CLOSED.store(true, Relaxed);
 }
@@ -42,7 +42,7 @@ pub(crate) fn line(message: fmt::Arguments<'_>) {
     let Some(Some(fd)) = TARGET.get() else { return };
     let mut text = Vec::with_capacity(160);
     let pid = cowslip_sys::process::pid();
-    // A Vec takes everything; a log that cannot be written is not the program's business.
+    // A Vec takes everything; a log that cannot be written does not concern the program.
     let _ = writeln!(text, "cowslip[{pid}]: {message}");
     let _ = cowslip_sys::process::write_once(fd.as_fd(), &text);
 }

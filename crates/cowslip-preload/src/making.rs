@@ -1,7 +1,7 @@
 //! The arena that a process' new memory comes from.
 //!
-//! A process, the first too, makes one when it maps enough to gain by it. A child takes over what it inherited when no
-//! other process has any of that.
+//! A process, including the first, makes one when it maps enough to gain by it. A child takes over an inherited arena
+//! when no other process has any of it.
 
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -18,21 +18,21 @@ const BEING_MADE: u8 = 1;
 const SETTLED: u8 = 2;
 static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
 
-/// What the process mapped so far without an arena. A fork copies the page tables of a little in the time that a freeze takes,
-/// and most processes end before they need more.
+/// Bytes that the process has mapped so far without an arena. A fork copies the page tables of little memory in the
+/// time that a freeze takes, and most processes end before they need more.
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// An arena takes up to twelve descriptors; under a limit this low the program would miss them.
 const FEW_FILES: u64 = 64;
 
-/// In a child: what is the process' own is still to be made.
+/// Called in a child: it has no arena of its own yet.
 pub(crate) fn begin_child() {
     let has_room = program::begin_child();
     MAKING.store(if has_room { UNTRIED } else { SETTLED }, Ordering::Relaxed);
     ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
 }
 
-/// Memory for a mapping of the program, if an arena has it.
+/// Returns memory for a mapping of the program, if an arena has it.
 pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
     if leaving::is_closed() || !program::is_own_process() {
         return None;
@@ -54,7 +54,7 @@ pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
     }
 }
 
-/// The arena for new memory; made, or taken over, if a mapping of `len` makes that worth it.
+/// The arena for new memory. Made, or taken over, if a mapping of `len` makes that worth it.
 fn own_or_make(len: usize) -> Option<&'static Arena> {
     if is_forking_here() {
         return None;
@@ -83,7 +83,7 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
             "no arena, the program runs unchanged: process {tracer} traces it, which may not expect our thread"
         );
     }
-    // Looked at after the exchange: whoever closes waits for what is being made.
+    // Checked after the exchange: a thread that closes waits for an arena that is being made.
     let may_have = limit.is_none() && !has_few && tracer.is_none();
     let may = !config().off && may_have && !leaving::is_closed();
     if may && !adopt_one() {
@@ -93,11 +93,11 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     own()
 }
 
-/// Waits for the arena that another thread is making, if it is. None is made from then on once
-/// [nothing goes in](leaving::is_closed).
+/// Waits for the arena that another thread may be making. None is made after that once [nothing goes
+/// in](leaving::is_closed).
 pub(crate) fn wait_made() {
     const NAP: Duration = Duration::from_micros(50);
-    /// In a child that was forked past us nobody may be making it.
+    /// In a child that was forked past us, the thread that makes it may not exist.
     const MOST_NS: u64 = 1_000_000_000;
     let until_ns = process::now_ns() + MOST_NS;
     while MAKING.load(Ordering::SeqCst) == BEING_MADE && process::now_ns() < until_ns {
@@ -107,8 +107,8 @@ pub(crate) fn wait_made() {
     }
 }
 
-/// Whether a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice of it comes
-/// at once. Allocators map more at their start than most programs need.
+/// Returns true if a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice as
+/// much comes at once. Allocators map more at their start than most programs need.
 fn is_worth(len: usize) -> bool {
     let enough = config().arena_after_bytes;
     let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
@@ -142,13 +142,13 @@ fn make() {
     }
 }
 
-/// Whether memory of a program that does not ask begins on huge pages natively. Then it holds here what it holds there.
+/// Returns true if memory natively begins on huge pages without being asked for. It does then in an arena as well.
 fn has_huge_pages_at_faults() -> bool {
     procfs::Thp::read().is_ok_and(|thp| thp.enabled == procfs::Policy::Always)
 }
 
-/// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Whether there
-/// was one.
+/// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Returns true if
+/// there was one.
 fn adopt_one() -> bool {
     let adopted = adopt_all();
     if let Some(index) = adopted {
@@ -157,7 +157,7 @@ fn adopt_one() -> bool {
     adopted.is_some()
 }
 
-/// Takes over what it can, if nobody who may still give it up has it: the youngest.
+/// Takes over the arenas that it can, once the parent, which may still give them up, is gone. Returns the youngest.
 pub(crate) fn adopt_all() -> Option<usize> {
     if has_parent() || leaving::is_closed() { None } else { program::adopt() }
 }

@@ -1,8 +1,8 @@
 //! `mmap`, `munmap`, `mprotect`.
 //!
 //! # Safety
-//! Every function is a libc function: its caller keeps to that function's contract, and gets what it
-//! would have got from the kernel, in other memory. Ranges given back or changed are the program's.
+//! Every function is a libc function: its caller keeps to that function's contract, and gets what it would have got
+//! from the kernel, in other memory. Ranges that are unmapped or changed are the program's.
 
 use core::ffi::{c_int, c_void};
 
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn mmap(
     };
     let Some(range) = answer else { return kernel(flags) };
     if flags & libc::MAP_POPULATE != 0 {
-        // As for mmap, failing to populate is no failure.
+        // Like `mmap` itself, it does not fail if populating does.
         // SAFETY: the range was just mapped, for this call.
         unsafe {
             passthrough::madvise(range.start as *mut c_void, range.len, libc::MADV_POPULATE_WRITE)
@@ -68,8 +68,8 @@ pub(crate) unsafe extern "C" fn mmap(
     range.start as *mut c_void
 }
 
-/// A mapping at an address that the program named, if that lies in the arena; `None`: the kernel may be
-/// asked. `ordinary`: the protection of a private anonymous one.
+/// A mapping at an address that the program named, if that lies in the arena. Returns `None` if the kernel may be
+/// asked. `ordinary` is the protection of a private anonymous mapping.
 fn place(
     addr: usize,
     len: usize,
@@ -90,27 +90,27 @@ fn place(
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
         let free = |usage| part == range && usage == Usage::Free;
         if !matches!(arena.raw().claim(part), Ok(true)) {
-            // Asked as it was, the kernel replaces nothing.
+            // With the flags unchanged, the kernel replaces nothing.
             return Ok(None);
         }
         let is_placed = is_given() || replace_mapping(range, &free, &mut || over(flags)).is_some();
-        // What is in use the kernel refuses.
+        // The kernel refuses the rest: it is in use.
         return Ok(is_placed.then_some(range));
     }
     if flags & libc::MAP_FIXED != 0 {
-        // SAFETY: the program gives up what was there, and says what it may do there from now on.
+        // SAFETY: the program discards the former content, and passes the new protection.
         let renew = |prot| unsafe { arena.raw().remap_zeroed(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
             || replace_mapping(range, &|_| true, &mut || over(flags)).is_some();
-        // Asked again, the kernel might agree, and nobody would know that the place is not the arena's.
+        // Asked again, the kernel might agree, and the arena would not learn that the place is no longer its own.
         return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
     }
     // Only a hint.
     Ok(if is_given() { Some(range) } else { ordinary.and_then(|prot| allocate(len, prot)) })
 }
 
-/// `mmap` by `syscall(2)`: new memory is the kernel's, as its caller may be an allocator that is not to be helped.
+/// `mmap` by `syscall(2)`: new memory is the kernel's, because the caller may be an allocator that must not be helped.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn mmap_by_number(
     addr: *mut c_void,
@@ -143,8 +143,8 @@ unsafe extern "C" fn mmap64(
     unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
-/// Handles the parts of a range that lie in arenas, then has the kernel handle the others. `None`: all of it is the
-/// kernel's.
+/// Handles the parts of a range that lie in arenas, then has the kernel handle the others. Returns `None` if all of it
+/// is the kernel's.
 pub(crate) fn split(
     addr: *mut c_void,
     len: usize,
@@ -177,7 +177,7 @@ pub(crate) fn split(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let ours = |arena: &'static Arena, part| {
-        // SAFETY: the program gives this memory up.
+        // SAFETY: the program unmaps this memory.
         unsafe { arena.raw().unmap(part) }.map_err(|error| errno_of(&error))
     };
     // SAFETY: the program's own call, or a part of it.
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     let ours = |arena: &'static Arena, part| {
-        // SAFETY: the program changes what it may do with its own memory.
+        // SAFETY: the program changes the protection of its own memory.
         unsafe { arena.protect(part, Prot::from_bits_retain(prot as u32)) }
             .map_err(|error| errno_of(&error))
     };
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
     split(addr, len, ours, kernel).unwrap_or_else(|| kernel(VirtRange::new(addr as usize, len)))
 }
 
-/// Set up early, in the first thread, if no call came before.
+/// Sets up early, in the first thread, if no call came before.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static INIT: extern "C" fn() = {
@@ -217,7 +217,7 @@ static INIT: extern "C" fn() = {
         crate::poked::look_up_all();
         crate::rights::look_up_all();
         crate::exec::look_up();
-        // The first look at the clock asks for it where the kernel has it, by a function of libc's.
+        // The first reading of the clock looks up the kernel's function for it, through libc.
         process::now_ns();
         crate::exec::begin();
         crate::environment::hide();

@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn mremap(
             let new_len = round_up(new_len, page_size_bytes()).unwrap_or(new_len);
             arena.raw().note_remap(*range, VirtRange::new(moved as usize, new_len));
         }
-        // What left in pieces is several mappings to the kernel, and one to the program.
+        // Memory that left in pieces is several mappings to the kernel, and one to the program.
         let is_whole =
             ours.is_none() || moved != FAILED || process::current_errno() != Errno::FAULT;
         if is_whole {
@@ -55,16 +55,16 @@ pub(crate) unsafe extern "C" fn mremap(
     })
 }
 
-/// Memory of the arena that is to be moved: handed out, with one protection.
+/// Memory of the arena to be moved: handed out, with one protection.
 struct Piece {
     arena: &'static Arena,
     range: VirtRange,
     prot: Prot,
-    /// All of it is the kernel's by now.
+    /// All of it belongs to the kernel by now.
     is_detached: bool,
 }
 
-/// `None`: nothing of it is the arena's, or the kernel refuses it anyway.
+/// Returns `None` if none of it is the arena's, or the kernel refuses the call anyway.
 fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Result<Piece, Errno>> {
     let page = page_size_bytes();
     let len = round_up(old_len, page)?;
@@ -92,7 +92,7 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     Some(Ok(Piece { arena, range, prot: *prot, is_detached }))
 }
 
-/// A move of other memory, perhaps to a place in the arena.
+/// Moves other memory, perhaps to a place in the arena.
 fn onto_arena(
     to: usize,
     new_len: usize,
@@ -132,7 +132,7 @@ fn in_arena(
         if new_len <= old.len {
             let tail = VirtRange::between(old.start + new_len, old.end());
             if !tail.is_empty() {
-                // SAFETY: the program gives the tail up. A failure leaves it mapped, which mremap may.
+                // SAFETY: the program no longer uses the tail. A failure leaves it mapped, which mremap may.
                 let _ = unsafe { arena.raw().unmap(tail) };
             }
             return Ok(old.start as *mut c_void);
@@ -157,8 +157,8 @@ fn in_arena(
         return Err(Errno::NOMEM);
     }
     let kept = VirtRange::new(old.start, old.len.min(new_len));
-    // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
-    // moves and nobody changes meanwhile.
+    // SAFETY: the target was mapped just now and is no part of the old place. The program moves the old content and
+    // does not change it meanwhile.
     unsafe {
         let copied = arena.raw().copy_to(kept, new as usize).map_err(|error| errno_of(&error));
         if let Err(errno) =
@@ -179,11 +179,11 @@ fn in_arena(
     Ok(new)
 }
 
-/// Has children find the copy at `new` empty where they would have found `old` so.
+/// Has children find the copy at `new` empty where they would have found `old` empty.
 fn keep_wiped(wiped: &[VirtRange], old: VirtRange, new: *mut c_void) -> Result<(), Errno> {
     wiped.iter().try_for_each(|part| {
         let copy = new.wrapping_byte_add(part.start - old.start);
-        // SAFETY: the copy, of which nobody knows yet; the advice changes no content here.
+        // SAFETY: no other code knows the copy yet; the advice changes no content here.
         match unsafe { madvise(copy, part.len, libc::MADV_WIPEONFORK) } {
             0 => Ok(()),
             _ => Err(process::current_errno()),

@@ -1,6 +1,6 @@
-//! `dlmopen(3)` of a new namespace: its libraries, a libc among them, know nothing of the functions here.
+//! `dlmopen(3)` of a new namespace: its libraries, a libc among them, do not call the functions here.
 //!
-//! They could fork, map and unmap without anybody looking. So all memory leaves before.
+//! They could fork, map and unmap unseen. All memory therefore leaves before.
 //!
 //! # Safety
 //! See [`crate::mapping`]. `dlmopen` looks at the address that it returns to, so it is jumped to.
@@ -15,7 +15,7 @@ use crate::program::{config, guarded};
 
 const NEW: c_long = -1;
 
-/// What `dlmopen` is, after a look at the namespace.
+/// Returns the next `dlmopen`, after a look at the namespace.
 extern "C" fn meant(namespace: c_long) -> *mut c_void {
     static NEXT: Next = Next::new(c"dlmopen");
     if namespace == NEW && !config().off {

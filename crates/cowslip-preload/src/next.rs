@@ -1,7 +1,7 @@
-//! The functions that this library stands in front of, and a way to write one down.
+//! The functions that this library stands in front of, and a macro to define one.
 //!
-//! Who only looks at what a program asks for does so and then calls the function the program meant, as its last act:
-//! cancellation, `errno` and the answer are that function's (`pthreads(7)`, cancellation points).
+//! A function that only checks a request then calls the function that the program meant, as its last act: cancellation,
+//! `errno` and the answer are that function's (`pthreads(7)`, cancellation points).
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -23,13 +23,13 @@ impl Next {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Where it is, or null if nobody has looked yet.
+    /// Its address, or null if it was not looked up yet.
     #[inline(always)]
     pub(crate) fn known(&self) -> *mut c_void {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// Where it is; what says `ENOSYS` if there is none.
+    /// Its address; if there is none, that of a function that fails with `ENOSYS`.
     pub(crate) fn get(&self) -> *mut c_void {
         let found = self.known();
         if found.is_null() { self.look_up() } else { found }
@@ -42,7 +42,7 @@ impl Next {
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         let found = if found.is_null() { in_loaded_libraries(self.name) } else { found };
         if found.is_null() {
-            // Not remembered: a library that has it may be loaded yet.
+            // Not remembered: a library that has it may still be loaded.
             return none();
         }
         self.found.store(found, Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Next {
     }
 }
 
-/// What [`Next::get`] answers if there is no such function.
+/// Returned by [`Next::get`] if there is no such function.
 pub(crate) fn none() -> *mut c_void {
     missing as *mut c_void
 }
@@ -61,10 +61,10 @@ extern "C" fn missing() -> c_long {
     -1
 }
 
-/// Of an object in which a function of a program's rings may be, the path begins thus after its last slash.
+/// File names of objects with functions for a program's rings begin like this.
 const RINGS: [&[u8]; 2] = [b"liburing", b"libaio"];
 
-/// Libraries that were loaded with the scope of another one, such as a module's, come after nobody.
+/// Searches libraries that were loaded in the scope of another one, such as a module's: `RTLD_NEXT` does not find them.
 fn in_loaded_libraries(name: &CStr) -> *mut c_void {
     let Some(path) = RINGS.iter().find_map(|ring| objects::find(ring)) else {
         return ptr::null_mut();
@@ -76,10 +76,10 @@ fn in_loaded_libraries(name: &CStr) -> *mut c_void {
     }
 }
 
-/// Whether `function` is of libaio: names like `io_submit` are anybody's.
+/// Returns true if `function` is in libaio: other libraries may have names like `io_submit`.
 pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
     let mut object = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr(3) fills it in if it answers with something else than 0; the name lives as long as the object.
+    // SAFETY: dladdr(3) fills it in unless it returns 0; the name lives as long as the object.
     unsafe {
         libc::dladdr(function, object.as_mut_ptr()) != 0
             && !object.assume_init_ref().dli_fname.is_null()
@@ -90,10 +90,10 @@ pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
     }
 }
 
-/// Functions under their own names that do something before the one that a program meant.
+/// Defines functions that do something before the function of the same name that a program meant.
 ///
-/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => what is done before;` While the condition does not hold a call costs that
-/// and a jump. All of them are looked up by `look_up_all`.
+/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => what is done before;` While the condition does not hold, a call costs
+/// its check and a jump. `look_up_all` looks all of them up.
 macro_rules! in_front_of {
     ($($name:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty, if $condition:expr => $before:expr;)*) => {
         #[allow(non_upper_case_globals)]
@@ -113,7 +113,7 @@ macro_rules! in_front_of {
             unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
                 type Meant = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
 
-                /// Apart, so that the others need no room on the stack.
+                /// A function of its own, so that other calls need no room on the stack.
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C-unwind" fn looked_at($($argument: $kind),*) -> $answer {
@@ -137,8 +137,8 @@ macro_rules! in_front_of {
             }
         )*
 
-        /// Looks for them now: later may be in a signal handler, where nobody may look, or in a child of a system call,
-        /// whose copy of the dynamic linker's lock a thread may hold that is not there.
+        /// Looks the functions up now. A later call may be in a signal handler, where no lookup is allowed, or in the
+        /// child of a system call, where the dynamic linker's lock may be held by a thread that does not exist there.
         pub(crate) fn look_up_all() {
             $(next_of::$name.get();)*
         }

@@ -1,8 +1,8 @@
 //! Memory that is read or written as a file, `/proc/self/mem` (`proc_pid_mem(5)`).
 //!
-//! The kernel then goes past the protection of private memory, and an arena's is shared while it is live; nor does it wait
-//! for a freeze. So such memory leaves the arena first. It is known by the offset: nothing else has a byte where an
-//! arena has its addresses.
+//! The kernel then ignores the protection of private memory, but an arena's is shared while it is live; nor does it
+//! wait for a freeze. Such memory therefore leaves the arena first. The offset shows it: no file has a byte at an
+//! offset that is an arena's address.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -16,13 +16,13 @@ use crate::leaving;
 use crate::next::in_front_of;
 use crate::program::{arena_part, guarded};
 
-/// Whether an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
+/// Returns true if an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
 #[inline(always)]
 pub(crate) fn is_address(offset: i64) -> bool {
     offset >> 40 > 0
 }
 
-/// Before `len` bytes at `offset` of a file are read or written.
+/// Called before `len` bytes at `offset` of a file are read or written.
 pub(crate) fn make_room(offset: i64, len: usize) {
     let addr = offset as usize;
     if is_address(offset) && arena_part(addr, len.max(1)).is_some() {

@@ -6,8 +6,8 @@
 //!   its child        B, made at first need                 A
 //!   its child        C                                     A, B
 //! ```
-//! A child writes, unmaps and discards what it inherited in its own mappings alone. What it gets beside that is in
-//! [`crate::making`].
+//! A child writes, unmaps and discards inherited memory in its own mappings alone. [`crate::making`] describes when it
+//! gets an arena of its own.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -22,33 +22,33 @@ use crate::{log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// Of a process and its ancestors. What a descendant of so many maps is the kernel's.
+/// Arenas of a process and its ancestors. A descendant that would need another maps memory from the kernel.
 const MOST: usize = 8;
 static ARENAS: [OnceLock<Arena>; MOST] = [const { OnceLock::new() }; MOST];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The arena that new memory comes from is the one before this; 0: there is none yet.
+/// The number of the arena for new memory, counted from 1; 0 if there is none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
-/// The process whose arenas these are. Another one that shares this memory has descriptors of its own.
+/// The process that these arenas belong to. Another one that shares this memory has its own descriptors.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// The process, before each fork of it.
+/// The process that forks; set before each fork.
 static FORKER: AtomicI32 = AtomicI32::new(0);
 
-/// Called before a fork, which may come to nothing.
+/// Called before a fork, which may still fail.
 pub(crate) fn note_fork() {
     FORKER.store(process::pid(), Ordering::Relaxed);
 }
 
-/// Handle of the thread that is between the prepare and the parent or child handler of a fork; it holds the arenas'
+/// Handle of the thread that is between the prepare and the parent or child handler of a fork. It holds the arenas'
 /// locks, and other handlers of the program run on it meanwhile. Its copy in the child has the same handle.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
-/// How many arenas that thread has locked.
+/// The number of arenas that this thread has locked.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn config() -> &'static Config {
@@ -60,13 +60,13 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
-/// All arenas that there are, whatever is going on.
+/// All existing arenas, even during a fork.
 fn all() -> impl DoubleEndedIterator<Item = &'static Arena> {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
     ARENAS[..count].iter().filter_map(OnceLock::get)
 }
 
-/// The arenas, if this thread may use them; the youngest last.
+/// The arenas, if this thread may use them; the youngest is last.
 pub(crate) fn arenas() -> impl DoubleEndedIterator<Item = &'static Arena> {
     let may = COUNT.load(Ordering::Acquire) > 0 && !is_forking_here();
     all().filter(move |_| may)
@@ -78,30 +78,31 @@ pub(crate) fn own() -> Option<&'static Arena> {
     ARENAS[own].get()
 }
 
-/// Those that this process may freeze.
+/// The arenas that this process may freeze.
 pub(crate) fn owned() -> impl Iterator<Item = &'static Arena> {
     arenas().filter(|arena| !arena.raw().is_reader())
 }
 
-/// This thread has locked so many arenas, and is about to fork.
+/// Records that this thread has locked this number of arenas and is about to fork.
 pub(crate) fn begin_fork(arenas: usize) {
     LOCKED.store(arenas, Ordering::Relaxed);
     FORKING.store(process::thread_handle(), Ordering::Relaxed);
 }
 
-/// It is not any more.
+/// Ends [`begin_fork`].
 pub(crate) fn end_fork() {
     FORKING.store(0, Ordering::Relaxed);
 }
 
-/// Whether this thread is forking, or came from a fork that it prepared.
+/// Returns true if this thread is forking, or is the copy of such a thread in the child.
 pub(crate) fn is_forking_here() -> bool {
     let forking = FORKING.load(Ordering::Relaxed);
     forking != 0 && forking == process::thread_handle()
 }
 
-/// In a child: it has no arena of its own. Arenas that another thread made during the fork are not there: nothing of them
-/// was inherited, and their locks may be held for ever. Whether there is room for one more.
+/// Called in a child: it has no arena of its own. Arenas that another thread made during the fork do not exist here:
+/// none of their memory was inherited, and their locks may be held for ever. Returns true if there is room for one
+/// more.
 pub(crate) fn begin_child() -> bool {
     let inherited = if is_forking_here() { LOCKED.load(Ordering::Relaxed) } else { 0 };
     let has_room = COUNT.swap(inherited, Ordering::Relaxed) == inherited;
@@ -112,12 +113,12 @@ pub(crate) fn begin_child() -> bool {
     has_room
 }
 
-/// Whether one more arena can be [added](add).
+/// Returns true if one more arena can be [added](add).
 pub(crate) fn can_add() -> bool {
     COUNT.load(Ordering::Relaxed) < MOST
 }
 
-/// New memory comes from this arena from now on.
+/// Takes new memory from this arena from now on.
 pub(crate) fn add(arena: Arena) {
     let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else { return };
     if place.set(arena).is_ok() {
@@ -126,12 +127,12 @@ pub(crate) fn add(arena: Arena) {
     }
 }
 
-/// New memory comes from the arena of this [index](adopt) from now on.
+/// Takes new memory from the arena of this [index](adopt) from now on.
 pub(crate) fn set_own(index: usize) {
     OWN.store(index + 1, Ordering::Release);
 }
 
-/// Takes over what it can: the youngest of them.
+/// Takes over the arenas that it can, and returns the index of the youngest.
 pub(crate) fn adopt() -> Option<usize> {
     let mut youngest = None;
     for (index, arena) in all().enumerate().filter(|(_, arena)| arena.raw().is_reader()) {
@@ -171,8 +172,8 @@ pub(crate) fn parts(range: VirtRange) -> impl Iterator<Item = (Option<&'static A
     })
 }
 
-/// Has `map` map something else over `range`, if all that arenas have of it is for what it `may` be for; as
-/// [`RawArena::replace_mapping`](cowslip::raw::RawArena::replace_mapping), for any number of them.
+/// Has `map` map something else over `range`, if `may` allows the usage of every part that lies in an arena; like
+/// [`RawArena::replace_mapping`](cowslip::raw::RawArena::replace_mapping), for any number of arenas.
 pub(crate) fn replace_mapping<T>(
     range: VirtRange,
     may: &dyn Fn(Usage) -> bool,
@@ -187,18 +188,18 @@ pub(crate) fn replace_mapping<T>(
     }
 }
 
-/// Whether this is not a process that was made to share the memory of another (`vfork(2)`), nor by a fork that nobody saw.
+/// Returns false in a process that shares the memory of another (`vfork(2)`), or that an unseen fork made.
 pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == process::pid()
 }
 
-/// Whether this process was forked by one that still lives, and runs what it ran then or another program.
+/// Returns true if the process that forked this one still lives, even if it runs another program by now.
 pub(crate) fn has_parent() -> bool {
     let parent = PARENT.load(Ordering::Relaxed);
     parent != 0 && parent == process::parent_pid()
 }
 
-/// A bug in this library must not take the program's memory along: it ends the call, not the process.
+/// Ends the call, not the process, if this library panics: its bugs must not cost the program its memory.
 pub(crate) fn guarded<T>(call: impl FnOnce() -> T, instead: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)) {
         Ok(answer) => answer,

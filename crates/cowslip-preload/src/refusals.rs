@@ -1,13 +1,13 @@
 //! Forks that have to fail: each thread finds its own.
 //!
-//! A handler of `pthread_atfork` cannot refuse a fork. It notes here, under the forking thread's handle,
-//! which its copy in the child has too, why the fork must not be seen to succeed.
+//! A handler of `pthread_atfork` cannot refuse a fork. It records here why the fork must fail, under the forking
+//! thread's handle, which its copy in the child has too.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use cowslip_sys::{Errno, process};
 
-/// Threads whose forks may be refused at the same moment.
+/// The most threads that may have a refused fork at the same moment.
 const SLOTS: usize = 64;
 
 struct Slot {
@@ -18,7 +18,7 @@ struct Slot {
 static REFUSED: [Slot; SLOTS] =
     [const { Slot { thread: AtomicUsize::new(0), errno: AtomicI32::new(0) } }; SLOTS];
 
-/// Refuses the fork that this thread is about to make. `false`: there is no room to note it.
+/// Refuses the fork that this thread is about to make. Returns false if there is no room to record it.
 pub(crate) fn refuse(errno: Errno) -> bool {
     let me = process::thread_handle();
     let free = |slot: &&Slot| slot.thread.compare_exchange(0, me, Relaxed, Relaxed).is_ok();
@@ -29,7 +29,7 @@ pub(crate) fn refuse(errno: Errno) -> bool {
     slot.is_some()
 }
 
-/// Whether this thread's fork is refused, and why; once.
+/// Returns why this thread's fork is refused, if it is, and forgets it.
 pub(crate) fn take() -> Option<Errno> {
     let me = process::thread_handle();
     let slot = REFUSED.iter().find(|slot| slot.thread.load(Relaxed) == me)?;

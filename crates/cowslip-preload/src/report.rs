@@ -23,12 +23,12 @@ static AT_EXIT: extern "C" fn() = {
     at_exit
 };
 
-/// Writes it, once.
+/// Writes the report, once.
 pub(crate) fn write() {
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let Some(file) = &config().report else { return };
     let mut text = String::from("{\n  \"schema\": \"cowslip.report/1\"");
-    // A forked child that calls exit must not overwrite what its parent will say.
+    // A forked child that calls exit must not overwrite the report of its parent.
     if has_parent() || IS_WRITTEN.swap(true, Relaxed) {
         return;
     }

@@ -1,19 +1,20 @@
 //! Rights: the service thread never has more of them than the program.
 //!
-//! User ids by number, capabilities and namespaces are a thread's own: a call that gives them up acts on the calling thread
-//! alone. (libc's functions act on all threads, ours too.) A program with one thread relies on that. The service thread ends
-//! before such a call. Another starts after it, by the program's thread, and inherits the rights of that. Calls that need a
-//! process of one thread find one.
+//! User ids set by number, capabilities and namespaces belong to a thread: a call that gives them up affects the
+//! calling thread alone. (libc's functions affect all threads, including ours.) A program with one thread relies on
+//! that. The service thread therefore ends before such a call. The program's thread starts another one after it, which
+//! inherits its rights. Calls that need a single-threaded process also succeed.
 //!
-//! In a program with several threads each has the memory of all, and with it the rights of all. There the service thread is
-//! replaced at the next fork, by the thread that forks.
+//! In a program with several threads, each has the memory of all, and with it the rights of all. There the service
+//! thread is replaced at the next fork, by the forking thread.
 //!
 //! # Inherited arenas
-//! A child has descriptors of its parent's arenas, by which it takes them over once the parent is gone. With them it could read
-//! and change what the parent's memory holds later, which a process with fewer rights must not be able to. So it
-//! [renounces](cowslip::raw::RawArena::renounce) them before such a call, libc's functions too.
+//! A child has descriptors of its parent's arenas, by which it takes them over once the parent is gone. With them it
+//! could read and change later contents of the parent's memory, which a process with fewer rights must not be able to
+//! do. It therefore [renounces](cowslip::raw::RawArena::renounce) them before such a call, and before libc's functions
+//! too.
 //!
-//! Filters of system calls are looked at in [`crate::filters`].
+//! [`crate::filters`] handles filters of system calls.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -38,7 +39,7 @@ pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
     without_service(call)
 }
 
-/// Makes a call after which the calling thread differs from others, while there is no service thread. One starts after it.
+/// Makes a call after which the calling thread differs from others, without a service thread. One starts after it.
 pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     if config().off || !program::is_own_process() {
         return call();
@@ -63,12 +64,12 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Gives up every way to later memory of this process' parents, if it does not own the arenas that it inherited.
+/// Gives up all access to later memory of this process' parents, unless it owns the arenas that it inherited.
 pub(crate) fn renounce() {
     if config().off {
         return;
     }
-    // First: a signal's handler may come here too, and wait for a lock that this thread has.
+    // This comes first: a signal handler may come here too, and wait for a lock that this thread holds.
     let _blocked = BlockedSignals::enter();
     if !program::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
         return;
@@ -85,7 +86,7 @@ pub(crate) fn renounce() {
     }
 }
 
-/// Before a process that shares no memory with this one is made by `clone(2)`: true if it is to renounce.
+/// Returns true if the process made by a `clone(2)` with these flags, without `CLONE_VM`, must renounce.
 pub(crate) fn are_changed_by_clone(flags: u64) -> bool {
     const NAMESPACES: c_int = libc::CLONE_NEWUSER
         | libc::CLONE_NEWNS
@@ -112,14 +113,14 @@ in_front_of! {
     initgroups(name: *const c_char, group: gid_t) -> c_int, if true => renounce();
 }
 
-/// Before service threads are started: ends those that may have other rights than this thread.
+/// Called before service threads are started: ends those that may have other rights than this thread.
 pub(crate) fn renew() {
     if ARE_STALE.swap(false, Ordering::Relaxed) {
         owned().for_each(|arena| arena.raw().retire());
     }
 }
 
-/// True of a `prctl(2)` that changes rights of the calling thread.
+/// Returns true for a `prctl(2)` that changes rights of the calling thread.
 pub(crate) fn is_changed_by(option: c_int, argument: usize) -> bool {
     match option {
         libc::PR_SET_NO_NEW_PRIVS
@@ -135,7 +136,7 @@ pub(crate) fn is_changed_by(option: c_int, argument: usize) -> bool {
 pub(crate) unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     // SAFETY: the program's own call.
     let call = || unsafe { passthrough::setns(fd, kind) };
-    // It concerns children, and after it no thread can be started.
+    // It concerns only children, and no thread can be started after it.
     if kind == libc::CLONE_NEWPID { call() } else { change(call) }
 }
 

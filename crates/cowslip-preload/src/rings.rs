@@ -1,11 +1,11 @@
-//! Rings (`io_uring(7)`) and AIO (`io_submit(2)`): the kernel writes into memory later, by itself.
+//! Rings (`io_uring(7)`) and AIO (`io_submit(2)`): the kernel writes into memory later, on its own.
 //!
-//! What a ring's entries name lies in memory that ring and program share, where nobody sees it. So all memory leaves when
-//! a ring is made. AIO names its targets in a call: they leave then.
+//! A ring's entries name memory, and lie in memory that ring and program share, where they cannot be seen. All memory
+//! therefore leaves when a ring is made. AIO names its targets in a call: they leave then.
 //!
-//! Packet memory (`AF_XDP`) is named in a call, too.
+//! Packet memory (`AF_XDP`) is also named in a call.
 //!
-//! Rings that are made by system call instructions of the program's own are found by [`look`].
+//! [`look`] finds rings that the program makes by system call instructions of its own.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -22,11 +22,11 @@ use crate::leaving;
 use crate::next::{Next, is_of_libaio};
 use crate::program::{config, guarded};
 
-/// A context of AIO was made in a way that shows its requests.
+/// An AIO context was made by a call that shows its requests.
 static AIO_IS_SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Before a ring is made, or used that somebody else made. The errno with which that has to fail: the ring would reach
-/// memory that is not the kernel's.
+/// Called before a ring is made, or before one is used that another process made. Returns the errno for the call if
+/// memory could not leave: the ring would reach memory of an arena.
 pub(crate) fn before_ring() -> Result<(), Errno> {
     if config().off {
         return Ok(());
@@ -38,7 +38,7 @@ pub(crate) fn before_ring() -> Result<(), Errno> {
     left
 }
 
-/// Functions of liburing that lead to a ring: they answer with an errno below zero.
+/// Functions of liburing that lead to a ring: they return a negative errno.
 macro_rules! rings {
     ($($name:ident($($argument:ident: $kind:ty),* $(,)?))*) => {
         #[allow(non_upper_case_globals)]
@@ -88,7 +88,7 @@ rings! {
     io_uring_register_buf_ring(ring: *mut c_void, request: *mut c_void, flags: c_uint)
 }
 
-/// The memory that packets are received into and sent from (`AF_XDP`): pinned, and counted nowhere.
+/// The memory that packets are received into and sent from (`AF_XDP`): it is pinned, and counted nowhere.
 mod packets {
     use super::{Departure, c_int, c_uint, c_void, given, guarded, leaving, process};
     use crate::next::in_front_of;
@@ -103,7 +103,7 @@ mod packets {
     fn before_registration(value: usize) {
         let Some([start, len]) = given::read::<[u64; 2]>(value) else { return };
         process::uncancelled(|| {
-            // What could not leave is registered all the same, as the program wants it; the log says so.
+            // Memory that could not leave is registered all the same; the log says so.
             let left = || leaving::chunks(start as usize, len as usize, Departure::Ring).is_ok();
             let _ = guarded(left, || false);
         });
@@ -120,7 +120,7 @@ mod packets {
     }
 }
 
-/// All that is looked up.
+/// Looks all functions up.
 pub(crate) fn look_up() {
     packets::look_up_all();
 }
@@ -135,7 +135,8 @@ unsafe extern "C" fn io_setup(most: c_int, context: *mut c_void) -> c_int {
     if is_of_libaio(meant) {
         AIO_IS_SEEN.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the call is the program's own; what has this name in another library gets the registers it was called with.
+    // SAFETY: the call is the program's own; a function of this name in another library gets the registers it was
+    // called with.
     unsafe { core::mem::transmute::<*mut c_void, Meant>(meant)(most, context) }
 }
 
@@ -150,7 +151,7 @@ unsafe extern "C" fn io_submit(context: usize, count: c_long, requests: *mut c_v
     unsafe { core::mem::transmute::<*mut c_void, Meant>(meant)(context, count, requests) }
 }
 
-/// What the buffers of the requests lie in leaves.
+/// Moves the buffers of the requests out of the arena.
 fn before_submit(count: c_long, requests: usize) {
     const PREAD: u64 = 0;
     const PREADV: u64 = 7;
@@ -175,38 +176,38 @@ fn before_submit(count: c_long, requests: usize) {
     });
 }
 
-/// The same by `syscall(2)`; the errno with which it fails.
+/// The same for `syscall(2)`; returns the errno with which the call fails.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) -> Result<(), Errno> {
     match number {
         libc::SYS_io_setup => AIO_IS_SEEN.store(true, Ordering::Relaxed),
         libc::SYS_io_submit => before_submit(b, c as usize),
         libc::SYS_setsockopt => packets::before_option(b as c_int, c as c_int, d as usize),
-        // Of a ring that came in a message, too.
+        // This includes a ring that arrived in a message.
         _ if !leaving::is_closed() => return before_ring(),
         _ => {}
     }
     Ok(())
 }
 
-/// What [`look`] found.
+/// The findings of [`look`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
-    /// A ring, or a context of AIO, that was made past this library: all memory has to leave.
+    /// A ring, or an AIO context, was made past this library: all memory must leave.
     Ring,
-    /// Pages are pinned (`VmPin`): memory that leaves loses what devices do to them, and so does memory that is frozen or
-    /// thawed. It has to stay as it is.
+    /// Pages are pinned (`VmPin`). Memory that leaves, is frozen or is thawed loses the writes of devices, so it must
+    /// stay as it is.
     Pinned,
 }
 
-/// Not before this time is looked again.
+/// The earliest time of the next look.
 static NOT_BEFORE_NS: AtomicU64 = AtomicU64::new(0);
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Looking may take this part of the time: a process with many mappings is looked at less often.
+/// Looking may take this fraction of the time: a process with many mappings is looked at less often.
 const PART: u64 = 200;
 
-/// Whether the kernel may know of memory in the arena in a way that no call showed. Looks at `/proc/self/maps` and
-/// `/proc/self/status`, once a second at most; in between the answer is `None`, as it is when everything has left.
+/// Checks if the kernel may know memory in the arena through a call that was not seen. Looks at `/proc/self/maps` and
+/// `/proc/self/status`, at most once a second; in between it returns `None`, and also after everything has left.
 pub(crate) fn look() -> Option<Found> {
     let now = process::now_ns();
     let not_before = NOT_BEFORE_NS.load(Ordering::Relaxed);
@@ -221,17 +222,17 @@ pub(crate) fn look() -> Option<Found> {
     let found = look_now();
     let after = process::now_ns();
     let pause = PAUSE_NS.max((after - now) * PART);
-    // What was found and not acted on is found again at once.
+    // A finding that is not acted on is found again at once.
     NOT_BEFORE_NS.store(if found.is_some() { after } else { after + pause }, Ordering::Relaxed);
     found
 }
 
-/// Whether there is anything of that kind now. Asked by the service thread, which may not act on it.
+/// Returns true if there is a finding now. Called by the service thread, which may not act on it.
 pub(crate) fn is_any() -> bool {
     !leaving::is_closed() && look_now().is_some()
 }
 
-/// Room for what is read; whoever has it alone uses it.
+/// A buffer for reading, used by one thread at a time.
 struct Room {
     is_taken: AtomicBool,
     bytes: UnsafeCell<[u8; ROOM_BYTES]>,
@@ -239,7 +240,7 @@ struct Room {
 
 const ROOM_BYTES: usize = 16 << 10;
 
-// SAFETY: the bytes are touched only by who has taken the room.
+// SAFETY: the bytes are accessed only by the thread that has taken the room.
 unsafe impl Sync for Room {}
 
 static ROOM: Room =
@@ -279,7 +280,7 @@ fn has_ring(room: &mut [u8]) -> bool {
     const AIO: &[u8] = b"/[aio]";
     let Ok(file) = memfile::open_proc_self("maps") else { return false };
     let looks_for_aio = !AIO_IS_SEEN.load(Ordering::Relaxed);
-    // The end of what was read before, in case a name lies across two reads.
+    // The end of the previous read, in case a name lies across two reads.
     let mut kept = 0;
     while let Some(read) = read(&file, &mut room[kept..]).filter(|&read| read > 0) {
         let text = &room[..kept + read];

@@ -1,4 +1,5 @@
-//! `shmat`: a shared segment at an address that the program names is mapped over what is there, or where nothing is.
+//! `shmat`: a shared segment at an address that the program names replaces other mappings, or lies where nothing is
+//! mapped.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -23,7 +24,7 @@ pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_i
         return kernel(flags);
     };
     let replaces = flags & libc::SHM_REMAP != 0;
-    // What the arena keeps free is free to the program; all else the kernel refuses.
+    // Free memory of the arena is free to the program; the kernel refuses anything else.
     let claimed = |(arena, part): (Option<&cowslip::Arena>, _)| {
         arena.is_none_or(|arena| matches!(arena.raw().claim(part), Ok(true)))
     };
@@ -49,7 +50,7 @@ pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_i
     mapped.unwrap_or(FAILED)
 }
 
-/// Where the segment is to be, if that meets an arena.
+/// The range of the segment, if the program named an address and the range meets an arena.
 fn named(id: c_int, addr: usize, flags: c_int) -> Option<VirtRange> {
     let page = page_size_bytes();
     let start = if flags & libc::SHM_RND != 0 { addr - addr % page } else { addr };

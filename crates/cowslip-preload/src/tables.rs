@@ -1,12 +1,12 @@
-//! Tables of descriptors: a thread may have one of its own (`unshare(2)`, `close_range(2)`), and so has a process that shares
-//! this one's memory (`clone(2)` with `CLONE_VM` and without `CLONE_FILES`).
+//! Tables of descriptors: a thread may have one of its own (`unshare(2)`, `close_range(2)`), and so may a process that
+//! shares this one's memory (`clone(2)` with `CLONE_VM` and without `CLONE_FILES`).
 //!
-//! What an arena is made of has numbers in one table. In another they are nothing, or files of the program's. So all memory
-//! leaves before there are two tables. Where the program has one thread, the service thread ends instead, and the next one is
-//! in the program's table again ([`rights`]).
+//! An arena's descriptors are numbers in one table. In another table they are nothing, or files of the program's. All
+//! memory therefore leaves before there are two tables. Where the program has one thread, the service thread ends
+//! instead, and the next one is in the program's table again ([`rights`]).
 //!
-//! A process made by `vfork(2)` has its parent's memory and numbers for as long as the calling thread waits for it. What it
-//! maps is the kernel's, as no descriptor that it makes is its parent's.
+//! A process made by `vfork(2)` has its parent's memory and numbers while the calling thread waits for it. It maps
+//! memory from the kernel, because its descriptors are not its parent's.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & libc::CLONE_FILES != 0 {
         before_unshare();
     }
-    // No thread can be started after these: the one that there is stays.
+    // No thread can be started after these: the existing service thread stays.
     const FOR_CHILDREN: c_int = libc::CLONE_NEWPID | libc::CLONE_NEWTIME;
     if flags & FOR_CHILDREN != 0 && flags & libc::CLONE_NEWUSER == 0 {
         rights::renounce();
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & !NO_RIGHTS == 0 { rights::without_service(call) } else { rights::change(call) }
 }
 
-/// Before this thread gets a table of its own, if others use this one.
+/// Called before this thread gets a table of its own, in case others use this one.
 fn before_unshare() {
     if config().off || leaving::is_closed() || !program::is_own_process() {
         return;
@@ -49,7 +49,7 @@ fn before_unshare() {
     }
 }
 
-/// Before a process or a thread is made that shares this memory, with a table of its own.
+/// Called before a process or thread is made that shares this memory but not this table.
 pub(crate) fn before_clone(flags: u64) {
     const SHARED: u64 = (libc::CLONE_FILES | libc::CLONE_VFORK) as u64;
     if flags & SHARED == 0 && !config().off && program::is_own_process() {

@@ -1,8 +1,8 @@
-//! The service threads are not the program's: it does not see them where it counts its own. Of its own threads the bundled
-//! malloc hears when they end past libc.
+//! The service threads are not the program's: it does not see them where it counts its own. The bundled malloc learns
+//! when a thread of the program ends past libc.
 //!
-//! Python warns at a fork when `/proc/self/stat` (`proc_pid_stat(5)`) tells of more than one thread, as a fork copies but one.
-//! A fork does no harm to ours.
+//! Python warns at a fork when `/proc/self/stat` (`proc_pid_stat(5)`) shows more than one thread, because a fork copies
+//! only one. A fork does no harm to ours.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -18,31 +18,31 @@ use crate::next::Next;
 use crate::program::{arenas, config, guarded, is_own_process};
 
 const FILE: &CStr = c"/proc/self/stat";
-/// Of the fields after the name, which may hold spaces and ends with a parenthesis.
+/// The field's index after the name, which may hold spaces and ends with a parenthesis.
 const THREADS: usize = 17;
 
-/// How many threads of this process are ours.
+/// The number of service threads in this process.
 pub(crate) fn ours() -> u64 {
     arenas().filter(|arena| arena.raw().has_service()).count() as u64
 }
 
-/// Whether the calling thread is known to be the program's only one.
+/// Returns true if the calling thread is known to be the program's only one.
 pub(crate) fn is_sole() -> bool {
     let _blocked = BlockedSignals::enter();
-    // Where the program filters its calls, nothing is asked.
+    // Where the program filters its calls, none is made to find out.
     !leaving::is_closed() && is_alone()
 }
 
-/// As [`is_sole`], whatever the program filters. Signals are blocked.
+/// Like [`is_sole`], even where the program filters its calls. Signals are blocked.
 pub(crate) fn is_alone() -> bool {
-    // One of ours that starts or ends meanwhile is counted at one time at most.
+    // A service thread that starts or ends meanwhile is missing from one of the two counts.
     let before = ours();
     process::thread_count().is_some_and(|threads| threads <= 1 + before.min(ours()))
 }
 
-/// Before this thread ends by a system call (`exit(2)`): libc, which does not hear of it, would have told the bundled malloc, on
-/// whose list of threads it is. With the last thread the process ends: the list is of no more use, and in a child of
-/// `clone(2)` its locks may be held by threads that are not there.
+/// Called before this thread ends by a system call (`exit(2)`). libc does not learn of it, and would have told the
+/// bundled malloc, which has the thread in a list. With the last thread the process ends: the list is of no more use,
+/// and in a child of `clone(2)` its locks may be held by threads that do not exist there.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_exit() {
     let tell = TELL.known();
@@ -53,8 +53,8 @@ pub(crate) fn before_exit() {
     unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(tell)() };
 }
 
-/// Not looked up by the thread that ends: a child that is forked meanwhile would inherit the dynamic linker's lock, which no
-/// thread of it gives back.
+/// Not looked up by the thread that ends: a child forked meanwhile would inherit the dynamic linker's lock, which no
+/// thread of it releases.
 #[cfg(target_arch = "x86_64")]
 static TELL: Next = Next::new(c"cowslip_thread_ends");
 
@@ -66,14 +66,14 @@ fn without(stat: &str, ours: u64) -> Option<String> {
     Some(format!("{name}){}", fields.join(" ")))
 }
 
-/// A file with what the program would read without us.
+/// Opens a file with the text that the program would read without us.
 fn retold() -> Option<*mut libc::FILE> {
     let _blocked = BlockedSignals::enter();
     let ours = Some(ours()).filter(|&ours| ours > 0)?;
     let text = without(&std::fs::read_to_string("/proc/self/stat").ok()?, ours)?;
     let file = memfile::memfd("stat", memfile::MemfdKind::Shmem, 0).ok()?;
     memfile::write_at(file.as_fd(), text.as_bytes(), 0).ok()?;
-    // SAFETY: fdopen(3) of a descriptor that nobody else has, and that is the stream's from then on.
+    // SAFETY: fdopen(3) of a descriptor that no other code has, and that is the stream's from then on.
     let opened = unsafe { libc::fdopen(file.as_raw_fd(), c"r".as_ptr()) };
     if opened.is_null() {
         return None;

@@ -1,9 +1,9 @@
-//! State that a crash must not lose: what has to be put back, in a file until it is. `kill -9` gives no time for it;
-//! the next start does it.
+//! State that a crash must not lose: changes to undo are kept in a file until they are undone. `kill -9`
+//! leaves no time for it; the next start undoes them.
 //!
-//! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. They
-//! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
-//! puts it back itself.
+//! The files lie in `/run/cowslip`, or in systemd's `RUNTIME_DIRECTORY`, readable by their owner alone. Each
+//! belongs to one boot and one process: a reboot undoes the changes, and a process that still runs undoes its
+//! own.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::ProcessId;
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, Serialize, Deserialize)]
 struct CrashState<T> {
     boot_id: String,
@@ -24,19 +24,19 @@ struct CrashState<T> {
     left: T,
 }
 
-/// What is found in one.
+/// The state found in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<T> {
     Nothing,
     /// Its owner still runs.
     Owned(ProcessId),
-    /// Its owner is gone, and left this.
+    /// Its owner is gone and left this.
     Left(T),
     /// It cannot be read: this file.
     Damaged(PathBuf),
 }
 
-/// Keeps `left` under that name, whole or not at all.
+/// Keeps `left` under `name`, whole or not at all.
 pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     let path = path(name);
     let owner = owner(process::pid()).ok_or_else(|| io::Error::other("/proc is not mounted"))?;
@@ -47,7 +47,7 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     atomic_file::replace(&path, &serde_json::to_vec(&state)?, 0o600)
 }
 
-/// What was kept under that name; what is of another boot is dropped.
+/// Returns the state kept under `name`, and drops that of another boot.
 pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
     let text = match fs::read(path(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
@@ -65,7 +65,7 @@ pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
     }
 }
 
-/// It has been put back.
+/// Removes the file, once its changes are undone.
 pub(super) fn forget(name: &str) -> io::Result<()> {
     match fs::remove_file(path(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

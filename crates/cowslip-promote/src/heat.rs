@@ -1,4 +1,4 @@
-//! How much the memory of processes is accessed: from the best source that the kernel has.
+//! How often processes access their memory, from the best source that the kernel offers.
 
 use cowslip::host::Answer;
 use cowslip_sys::damon::{self, Accesses, Damon};
@@ -8,14 +8,14 @@ use crate::crash_state::{self, Found};
 use crate::model::{HeatSource, ProcessId, ProcessLook, Region};
 use crate::target::Target;
 
-/// A source of heat, and whether it is to be had here.
+/// A source of heat, and its availability here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProbedHeatSource {
-    /// Which source.
+    /// The source.
     pub source: HeatSource,
-    /// Whether it can be used.
+    /// The result of the probe.
     pub answer: Answer,
-    /// Why not, or what it is; for people.
+    /// Why not, or a description; for people.
     pub detail: &'static str,
 }
 
@@ -71,10 +71,10 @@ fn refused(errno: Errno) -> Answer {
     }
 }
 
-/// The file that keeps which kernel thread is to be ended.
+/// The file that keeps the kernel thread to end.
 const STATE_FILE: &str = "promote-damon.json";
 
-/// Ends what a process that was killed has left watching.
+/// Ends the DAMON thread that a killed process left running.
 pub fn end_left_watching() {
     if let Ok(Found::Left(thread)) = crash_state::find::<i32>(STATE_FILE) {
         let _ = damon::end(thread);
@@ -82,7 +82,7 @@ pub fn end_left_watching() {
     }
 }
 
-/// DAMON, watching the targets that there are.
+/// DAMON, watching the current targets.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
     watched: Vec<ProcessId>,
@@ -90,7 +90,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// Adds heat to a look at these targets; a change of targets begins anew.
+    /// Adds heat to a look at these targets; starts anew when the targets change.
     pub(super) fn add<'a>(
         &mut self,
         looks: &mut [ProcessLook],
@@ -98,24 +98,24 @@ impl Sampling {
     ) -> sys::Result<()> {
         let wanted: Vec<ProcessId> = targets.map(Target::id).collect();
         if self.watched != wanted || self.damon.is_none() {
-            // There is one interface: it is given back before it is taken again.
+            // There is only one interface: release it before taking it again.
             self.end();
             self.watched = wanted;
             if !self.watched.is_empty() {
                 let pids: Vec<i32> = self.watched.iter().map(|it| it.pid).collect();
                 self.damon = match Damon::start(&pids) {
-                    // One of them has ended, which the next look finds out.
+                    // One of them has ended; the next look notices.
                     Err(Errno::INVAL | Errno::SRCH) => None,
                     started => Some(started?),
                 };
-                // Without it, only `kill -9` leaves it on, until the targets end.
+                // If this fails, `kill -9`, and only that, leaves it on until the targets end.
                 let _ = damon::kernel_thread().map(|thread| crash_state::keep(STATE_FILE, thread));
             }
             return Ok(());
         }
         let Some(damon) = &self.damon else { return Ok(()) };
         let all = match damon.accesses() {
-            // All of them have ended, which the next look finds out.
+            // All of them have ended; the next look notices.
             Err(Errno::INVAL) => return Ok(()),
             all => all?,
         };
@@ -144,7 +144,7 @@ impl Drop for Sampling {
     }
 }
 
-/// The mean over a region, by bytes, of what is known of it.
+/// The mean over a region, by bytes, where heat is known.
 fn mean(region: &Region, accesses: &[Accesses]) -> Option<u8> {
     let range = region.range();
     let first = accesses.partition_point(|it| it.range.end() <= range.start);

@@ -1,13 +1,13 @@
-//! A huge page got ready in advance: what makes one slow to get happens here, not to a target.
+//! A huge page prepared in advance: the slow part of getting one happens here, not in a target.
 //!
 //! The kernel has to move other pages together if no huge page is free, and a virtual machine's host may have
-//! to find the memory behind one at its first touch, 5 ms of it. A promotion would do the latter while the target is
-//! locked out. So a huge page is made in memory of our own, which writes all of it, and given back: it is the next
-//! that the kernel hands out on this processor.
+//! to find the memory behind one at its first touch, which takes 5 ms. A promotion would do the latter while
+//! the target is locked out. Therefore this makes a huge page in its own memory, writes all of it, and
+//! releases it: the kernel hands it out next on this processor.
 //!
-//! While the kernel is at it, who waits for that processor waits, if it cannot be interrupted. At a page
-//! fault it can: it looks after every 4 KiB that it clears. In a collapse, which is what there is where page
-//! faults get no huge pages (`never`), it copies all of them at once.
+//! Meanwhile, threads that need this processor wait if the kernel cannot be interrupted. In a page fault it
+//! can: it checks after every 4 KiB that it clears. A collapse, the only way where page faults get no huge
+//! pages (`never`), copies all of them at once.
 //!
 //! # Safety
 //! The range is this value's alone, and no reference into it exists.
@@ -18,9 +18,9 @@ use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{self as sys, Errno};
 
-/// How often a huge page is asked for that there is none of. After it failed to move pages together the kernel
-/// does not try at the next requests: at up to 64 of them (`COMPACT_MAX_DEFER_SHIFT`), each of which takes some
-/// 30 us. Who asks seldom would be refused for minutes.
+/// How often a huge page is requested while there is none. After failing to move pages together, the kernel
+/// does not try for up to 64 further requests (`COMPACT_MAX_DEFER_SHIFT`), each of which takes some 30 us. A
+/// caller that asks seldom would be refused for minutes.
 const REQUESTS: usize = 65;
 
 /// Address space of one huge page, empty in between.
@@ -31,19 +31,19 @@ impl HugePageReserve {
     pub(super) fn new() -> sys::Result<Self> {
         let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
         let reserve = Self(range);
-        // SAFETY: reserved just now for this value.
+        // SAFETY: the range was just reserved for this value.
         unsafe {
             memory::map_anonymous(range, Prot::RW)?;
-            // Best effort: without it a collapse makes the page.
+            // Best effort: without the advice, the collapse makes the page.
             let _ = memory::advise(range, Advice::HugePage);
         }
         Ok(reserve)
     }
 
-    /// Has the kernel find a huge page, write all of it, and take it back; `ENOMEM` if there is none.
+    /// Makes the kernel find a huge page, write all of it, and take it back; `ENOMEM` if there is none.
     pub(super) fn warm(&self) -> sys::Result<()> {
-        // Where page faults get huge pages, this makes one, and leaves nothing for the collapse to do.
-        // SAFETY: mapped and writable, and nobody else's.
+        // Where page faults get huge pages, this makes one, and the collapse has nothing left to do.
+        // SAFETY: the range is mapped, writable and this value's alone.
         unsafe { (self.0.start as *mut u8).write_volatile(1) };
         // SAFETY: see the module.
         let make = || unsafe { memory::advise(self.0, Advice::Collapse) };
@@ -54,10 +54,10 @@ impl HugePageReserve {
             }
             made = make();
         }
-        // SAFETY: see the module; nothing is kept in it.
+        // SAFETY: see the module; the range holds nothing worth keeping.
         unsafe { memory::advise(self.0, Advice::DontNeed) }?;
         match made {
-            // Somebody held a page or a lock: the promotion will see for itself.
+            // A page or a lock was held elsewhere: the promotion will find out.
             Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => Ok(()),
             made => made,
         }
@@ -66,7 +66,7 @@ impl HugePageReserve {
 
 impl Drop for HugePageReserve {
     fn drop(&mut self) {
-        // SAFETY: see the module; nobody can reach it any more.
+        // SAFETY: see the module; nothing uses the range after this value.
         let _ = unsafe { memory::unmap(self.0) };
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     fn a_huge_page_is_made_and_nothing_is_kept() {
         let reserve = HugePageReserve::new().unwrap();
         match reserve.warm() {
-            // No huge page is free at the moment.
+            // No huge page may be free at the moment.
             Ok(()) | Err(Errno::NOMEM) => {}
             Err(errno) => panic!("{errno}"),
         }

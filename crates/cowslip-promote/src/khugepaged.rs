@@ -1,5 +1,4 @@
-//! The kernel's own promoter: settings of it that undo ours, and setting them with the promise to put
-//! them back.
+//! The kernel's own promoter: finds its settings that undo ours, and changes them until they are put back.
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::procfs::{Policy, Thp};
@@ -7,7 +6,7 @@ use cowslip_sys::procfs::{Policy, Thp};
 use crate::crash_state::{self, Found};
 use crate::model::{REGION_PAGES, Settings};
 
-/// What the kernel does that works against `settings`, a sentence each with the command that ends it.
+/// The kernel's settings that work against `settings`: a sentence each, with the command that mends it.
 ///
 /// ```
 /// use cowslip_promote::{Settings, interference};
@@ -37,22 +36,22 @@ pub fn interference(thp: &Thp, settings: &Settings) -> Vec<String> {
     told
 }
 
-/// A refusal of what belongs to the whole system.
+/// A refusal of settings that belong to the whole system.
 fn not_root(error: Error) -> Error {
     error
         .because("they are the whole system's, and root's")
         .advise("run as root, or without --manage-thp")
 }
 
-/// Pages that may be absent for the threshold to be reached.
+/// The most pages that may be absent for the threshold to be reached.
 fn most_absent(settings: &Settings) -> u32 {
     u32::from(REGION_PAGES) * u32::from(100 - settings.threshold_percent) / 100
 }
 
-/// The file that keeps what is to be put back.
+/// The file that keeps the settings to put back.
 const STATE_FILE: &str = "promote-thp.json";
 
-/// The system's settings, changed for as long as this lives.
+/// The system's settings, changed until this is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it puts the settings back"]
 pub struct ManagedThp {
@@ -67,13 +66,14 @@ struct Change {
     ours: Thp,
 }
 
-/// As it is kept: the words and numbers of `before` and `ours`.
+/// A change as kept in the file: the words and numbers of `before` and `ours`.
 type Kept = [(String, u32); 2];
 
 impl ManagedThp {
-    /// Has the kernel take base pages at faults, and khugepaged keep to the threshold. What was set is
-    /// kept in `/run/cowslip` first, so that [`Self::restore_left`] can put it back after `kill -9`.
-    /// `Denied` for others than root, `Busy` while another process manages them; then nothing has changed.
+    /// Makes the kernel use base pages at faults, and khugepaged keep to the threshold. The settings before
+    /// are kept in `/run/cowslip` first, so that [`Self::restore_left`] can put them back after `kill -9`.
+    /// `Denied` for users other than root, `Busy` while another process manages them; nothing has changed
+    /// then.
     pub fn set(settings: &Settings) -> Result<Self> {
         Self::restore_left()?;
         let before = Thp::read().during("read the settings of transparent huge pages")?;
@@ -90,16 +90,16 @@ impl ManagedThp {
             let doing = "keep the settings of transparent huge pages";
             not_root(Error::from_errno(doing, errno_of(&error)))
         })?;
-        // From here on, dropping it puts back what was written.
+        // From here on, dropping it restores the settings.
         let managed = Self { change, is_restored: false };
         let written = managed.change.ours.write();
         written.during("change the settings of transparent huge pages").map_err(not_root)?;
         Ok(managed)
     }
 
-    /// Puts back what a process has changed that was killed before it could, unless somebody else has changed it
-    /// since: the settings now, if there was something left. `Denied` for others than root, `Busy` if the
-    /// process still runs, `Corrupt` if the file that keeps them is damaged.
+    /// Restores the settings that a killed process left changed, except those changed again since. Returns
+    /// the resulting settings, or `None` if nothing was left. `Denied` for users other than root, `Busy` if
+    /// the process still runs, `Corrupt` if the file that keeps them is damaged.
     pub fn restore_left() -> Result<Option<Thp>> {
         const DOING: &str = "put back the settings of transparent huge pages";
         let found = crash_state::find::<Kept>(STATE_FILE)
@@ -124,7 +124,7 @@ impl ManagedThp {
         (&self.change.before, &self.change.ours)
     }
 
-    /// Puts back what was changed here and nobody else has changed since.
+    /// Restores the settings, except those changed elsewhere since.
     pub fn restore(mut self) -> Result<()> {
         self.is_restored = true;
         self.change.restore().map(drop)
@@ -134,7 +134,7 @@ impl ManagedThp {
 impl Drop for ManagedThp {
     fn drop(&mut self) {
         if !self.is_restored {
-            // Who wants to know of a failure calls `restore`.
+            // Callers that need the error call `restore`.
             let _ = self.change.restore();
         }
     }

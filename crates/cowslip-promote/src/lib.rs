@@ -1,18 +1,18 @@
 //! Huge pages for running programs, by how much of them is used: Ingens from user space.
 //!
-//! Ingens (Kwon et al., OSDI '16) patches the kernel: base pages at faults, then promotion in the
-//! background where a region of 2 MiB is nearly full, and a fair share of huge pages for everybody. This is
+//! Ingens (Kwon et al., OSDI '16) patches the kernel: base pages at faults, then promotion in the background
+//! where a region of 2 MiB is nearly full, and a fair share of huge pages for each process. This crate does
 //! the same from user space, in three parts:
 //!
-//! * [`Target`] **observes**: what the pages of each region are ([`Region`]), by `PAGEMAP_SCAN` and, for pages
-//!   shared after a fork, bit 56 of `/proc/PID/pagemap`.
-//! * [`Policy`] **decides**: a pure function of what was seen, with a [`Reason`] for every region.
+//! * [`Target`] **observes**: the pages of each region ([`Region`]), by `PAGEMAP_SCAN` and, for pages shared
+//!   after a fork, bit 56 of `/proc/PID/pagemap`.
+//! * [`Policy`] **decides**: a pure function of the looks, with a [`Reason`] for every region.
 //! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
 //!   huge page. Neither changes content.
 //!
-//! A program of its own runs them as a [`session`](session::Session): a [`plan`](plan::Plan) says for whom
-//! and how, an [`Operator`](session::Operator) hears what happens, [`daemon`] goes on until it is ended, and
-//! [`metrics`] says what was done.
+//! A program runs them as a [`session`](session::Session): a [`plan`](plan::Plan) selects the processes and
+//! the settings, an [`Operator`](session::Operator) is told of events, [`daemon`] runs until it is ended, and
+//! [`metrics`] reports the results.
 
 pub mod daemon;
 pub mod metrics;

@@ -1,4 +1,4 @@
-//! Which processes to promote, and how: what a configuration file says.
+//! The processes to promote and the settings: the content of a configuration file.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -14,22 +14,22 @@ use crate::model::Settings;
 /// The packaged unit's `RuntimeDirectory=`.
 pub const UNIT_FOLDER: &str = "/run/cowslip";
 
-/// Everything that is asked for. The names are those of the configuration file.
+/// A request to promote. The names are those of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Which processes; with weights.
+    /// The processes, with weights.
     #[serde(rename = "target")]
     pub rules: Vec<Rule>,
-    /// How to promote.
+    /// The settings of promotion.
     pub settings: Settings,
-    /// Whether to ask the kernel which memory is accessed.
+    /// True to ask the kernel which memory is accessed.
     pub heat: bool,
-    /// Whether to keep khugepaged to the threshold meanwhile.
+    /// True to keep khugepaged to the threshold meanwhile.
     pub manage_thp: bool,
-    /// Where to serve metrics.
+    /// The address at which to serve metrics.
     pub metrics: Option<SocketAddr>,
-    /// Where to write them.
+    /// The file to write them to.
     pub metrics_file: Option<PathBuf>,
 }
 
@@ -37,12 +37,12 @@ impl Plan {
     /// Reads the text of a configuration file.
     ///
     /// # Errors
-    /// What is no TOML, or what it does not know, with its line.
+    /// Text that is no TOML, or an unknown key, with its line.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// Whether it makes sense; `Usage` with what does not.
+    /// Checks that it makes sense; the error is `Usage`, with the reason.
     pub fn check(&self) -> Result<()> {
         self.settings.check()?;
         if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
@@ -80,24 +80,24 @@ impl Plan {
         }
     }
 
-    /// Whether other processes than those there are now may become targets.
+    /// True if processes other than the present ones may become targets.
     pub fn searches(&self) -> bool {
         self.rules.iter().any(|rule| !matches!(rule.who, Who::Pid(_)))
     }
 }
 
-/// Some processes, and the share of huge pages beside that of others: of each, but of all together for those
-/// of a control group.
+/// Processes, and their weight in sharing huge pages: each process has its own share, but those of a control
+/// group have one together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "RuleText")]
 pub struct Rule {
-    /// Which processes.
+    /// The processes.
     pub who: Who,
-    /// Their share beside that of others.
+    /// Their weight.
     pub weight: u32,
 }
 
-/// Which processes.
+/// A selection of processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The process of this number.
@@ -106,12 +106,12 @@ pub enum Who {
     Match(String),
     /// Every process in the control group with this directory, or below it.
     Cgroup(PathBuf),
-    /// Every process that may be looked at.
+    /// Every process that may be observed.
     All,
 }
 
 impl fmt::Display for Who {
-    /// As it follows "process".
+    /// In words, to follow "process".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pid(pid) => write!(f, "{pid}"),

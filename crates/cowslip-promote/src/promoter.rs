@@ -15,18 +15,18 @@ use crate::target::Target;
 
 const THIS_THREAD: i32 = 0;
 
-/// Why a target is no longer one.
+/// A target that was dropped, and the reason.
 #[derive(Clone, Debug)]
 pub struct RemovedTarget {
-    /// Which it was.
+    /// The process.
     pub process: ProcessId,
     /// Its name.
     pub name: String,
-    /// What kept it from being looked at; [`ErrorKind::Vanished`] if it just ended.
+    /// The error that kept it from being observed; [`ErrorKind::Vanished`] if it just ended.
     pub error: Error,
 }
 
-/// Promotes the memory of processes. It starts no thread and waits for nothing: pace is the caller's.
+/// Promotes the memory of processes. It starts no thread and never waits: the caller sets the pace.
 #[derive(Debug)]
 pub struct Promoter {
     policy: Policy,
@@ -38,7 +38,7 @@ pub struct Promoter {
 }
 
 impl Promoter {
-    /// Without any target yet; an error if the settings make no sense.
+    /// A promoter without targets; an error if the settings make no sense.
     pub fn new(settings: Settings) -> Result<Self> {
         let policy = Policy::new(settings)?;
         let reserve = HugePageReserve::new().during("reserve room for a huge page")?;
@@ -52,9 +52,9 @@ impl Promoter {
         })
     }
 
-    /// Asks the kernel which memory is accessed, so that what is hot comes first: from a source that is
-    /// [available](crate::probe_heat_sources). [`HeatSource::Mappings`] makes the kernel walk the targets' page
-    /// tables, and holds them up for it.
+    /// Has the kernel track which memory is accessed, so that hot regions come first: from a source that is
+    /// [available](crate::probe_heat_sources). [`HeatSource::Mappings`] makes the kernel walk the targets'
+    /// page tables, and holds them up meanwhile.
     pub fn watch_heat(&mut self, source: HeatSource) {
         self.heat = source;
         if source != HeatSource::Damon {
@@ -62,8 +62,8 @@ impl Promoter {
         }
     }
 
-    /// Where heat comes from. DAMON gives way to [`HeatSource::Mappings`] if it fails, as when somebody
-    /// else has taken it.
+    /// The source of heat. DAMON gives way to [`HeatSource::Mappings`] if it fails, for example because
+    /// another program has taken it.
     pub fn heat(&self) -> HeatSource {
         self.heat
     }
@@ -73,12 +73,12 @@ impl Promoter {
         &self.policy
     }
 
-    /// Goes on with other settings.
+    /// Continues with other settings.
     pub fn set(&mut self, settings: Settings) -> Result<()> {
         self.policy.set(settings)
     }
 
-    /// Adds a target; one that is there already gets the new weight and group.
+    /// Adds a target; a known one gets the new weight and group.
     pub fn add(&mut self, target: Target) {
         match self.targets.get_mut(&target.id()) {
             Some(known) => (known.weight, known.group) = (target.weight, target.group),
@@ -86,7 +86,7 @@ impl Promoter {
         }
     }
 
-    /// Drops all targets. Those that are added again before the next look are still known to the policy.
+    /// Drops all targets. The policy still knows those that are added again before the next look.
     pub fn clear(&mut self) {
         self.targets.clear();
     }
@@ -96,9 +96,9 @@ impl Promoter {
         self.targets.values()
     }
 
-    /// Looks at the system and at every target. Up to `content_ns` of processor time a target go into
-    /// reading huge pages for how much of them is used. Targets that cannot be looked at any more
-    /// are dropped, and returned with the reason.
+    /// Looks at the system and at every target. Spends up to `content_ns` of processor time per target on
+    /// reading huge pages, to see how much of them is used. Drops targets that cannot be observed any more,
+    /// and returns them with the reason.
     pub fn look(&mut self, content_ns: u64) -> Result<(Look, Vec<RemovedTarget>)> {
         let began = process::thread_cpu_ns();
         let mut look =
@@ -125,19 +125,19 @@ impl Promoter {
         Ok((look, gone))
     }
 
-    /// Processor time that the last look took: what its budget is about.
+    /// The processor time of the last look, which its budget limits.
     pub fn look_cpu_ns(&self) -> u64 {
         self.look_cpu_ns
     }
 
-    /// One decision for each region, first those to act on.
+    /// One decision for each region, those to act on first.
     pub fn decide(&mut self, look: &Look) -> Vec<Decision> {
         self.policy.decide(look)
     }
 
-    /// Does what was decided, and has the policy learn from it. `None` if nothing was, if the process is no
-    /// target any more, if what came of an earlier action has it left alone for now, or if its control group
-    /// has no room for it by now.
+    /// Acts on a decision, and has the policy learn from the outcome. `None` if the decision asks for no
+    /// action, if the process is no longer a target, if an earlier outcome makes it wait, or if its control
+    /// group has no room any more.
     pub fn act(&mut self, decision: &Decision) -> Option<ActionOutcome> {
         let action: Action = decision.reason.action()?;
         let is_promotion = action == Action::Promote;
@@ -166,7 +166,7 @@ impl Promoter {
     }
 }
 
-/// A promotion for which there is no huge page: the kernel was not asked.
+/// The outcome of a promotion without a huge page: the kernel was not asked.
 fn refused(decision: &Decision, errno: Errno) -> ActionOutcome {
     ActionOutcome {
         process: decision.process,
@@ -180,10 +180,10 @@ fn refused(decision: &Decision, errno: Errno) -> ActionOutcome {
     }
 }
 
-/// While this lives, the calling thread goes before ordinary ones if there are more of them than processors: it
-/// holds a target's locks, and whoever waits for them should not have to wait for a processor as well. Where that is
-/// not permitted, it waits its turn. With a processor for everybody it would only keep somebody from the
-/// one that it is on.
+/// While this lives, the calling thread runs before ordinary threads if there are more of them than
+/// processors: it holds a target's locks, and threads that wait for those should not have to wait for a
+/// processor as well. Where that is not permitted, it runs as before. With a processor for each thread, the
+/// priority would only keep another thread from the one that it is on.
 struct Urgent(Option<Scheduling>);
 
 impl Urgent {
@@ -206,7 +206,7 @@ impl Drop for Urgent {
 
 fn removed(target: &Target, errno: Errno) -> RemovedTarget {
     let mut error = Error::from_errno("look at the process", errno);
-    // Of a process that ends while it is looked at, `/proc` says all sorts of things.
+    // `/proc` is unreliable about a process that ends while it is read.
     if target.handle.has_ended().unwrap_or(true) {
         error = Error::new(ErrorKind::Vanished, "look at the process").because("it has ended");
     }

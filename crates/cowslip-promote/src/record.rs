@@ -1,4 +1,4 @@
-//! A record of what was seen and done: JSON Lines, one event a line.
+//! A record of looks and outcomes: JSON Lines, one event a line.
 
 use std::io::{BufRead, Write};
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{ActionOutcome, Look, Settings};
 
-/// Names the shape of the lines; the first line says it.
+/// The schema of the lines, named in the first one.
 pub const SCHEMA: &str = "cowslip.promote.record/1";
 
 /// One line.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The first line, and what comes after it is done with these settings.
+    /// The first line, and each change of settings; later lines use these settings.
     Start {
         /// [`SCHEMA`]
         schema: String,
@@ -24,14 +24,14 @@ pub enum Event {
         /// The settings in force.
         settings: Settings,
     },
-    /// Something was looked at.
+    /// A look.
     Look(Look),
-    /// Something was done about the look before.
+    /// The outcome of an action that followed the previous look.
     Outcome(ActionOutcome),
 }
 
 impl Event {
-    /// What comes after it is done with `settings`.
+    /// A start with `settings`, which apply to the lines after it.
     pub fn start(settings: &Settings) -> Self {
         Self::Start {
             schema: SCHEMA.to_owned(),
@@ -55,7 +55,7 @@ impl<W: Write> Recorder<W> {
         Ok(recorder)
     }
 
-    /// Adds a line; it is whole in the file, or the error says why not.
+    /// Adds a line. It is completely in the file unless this fails.
     pub fn write(&mut self, event: &Event) -> Result<()> {
         let mut line = serde_json::to_vec(event).expect("an event has a JSON form");
         line.push(b'\n');
@@ -64,8 +64,8 @@ impl<W: Write> Recorder<W> {
     }
 }
 
-/// Reads a record, line by line. A line that is none of a record is `Corrupt`, with its number; a last line
-/// that was cut short, as when the recorder was killed, is left out.
+/// Reads a record, line by line. An invalid line is `Corrupt`, with its number; a last line that was cut
+/// short, for example because the recorder was killed, is left out.
 pub fn read_record(from: impl BufRead) -> impl Iterator<Item = Result<Event>> {
     let mut lines = from.lines().enumerate().peekable();
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! Replay: a record decided about again, with other settings.
+//! Replay: decides about a record again, with other settings.
 //!
-//! The record shows the world as the recorded decisions made it. Where the replay decides otherwise, the
-//! looks after that are changed to what it would have seen: a region that it promoted is huge until pages of
-//! it are released, and one that it left is as it was before.
+//! The record shows the world as the recorded decisions made it. Where the replay decides otherwise, it
+//! adapts later looks to what it would have seen: a region that it promoted is huge until pages of it are
+//! released, and one that it left is as it was before.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::model::{
 use crate::policy::{Decision, Policy, Reason};
 use crate::record::Event;
 
-/// What a promotion that was not recorded is taken to cost.
+/// The assumed cost of a promotion that was not recorded.
 const GUESS_NS: u64 = 1_000_000;
 
-/// One look, and what was decided about it again.
+/// One look, and the decisions of the replay.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Round {
     /// The look, as it would have been.
@@ -26,7 +26,7 @@ pub struct Round {
     pub decisions: Vec<Decision>,
 }
 
-/// What a record comes to, as it was and with other settings.
+/// The totals of a record, as it was and with other settings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replay {
     /// Every look.
@@ -37,12 +37,12 @@ pub struct Replay {
     pub replayed: Counts,
 }
 
-/// What was done.
+/// Numbers of actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Regions made huge.
     pub promotions: u64,
-    /// Pages that were absent in them, and are taken by them.
+    /// Pages that were absent in them, and take memory now.
     pub added_pages: u64,
     /// Huge pages split.
     pub splits: u64,
@@ -51,9 +51,9 @@ pub struct Counts {
 /// A region where the replay's world differs from the record's.
 #[derive(Clone, Copy, Debug)]
 enum Other {
-    /// It is huge in the replay; this is what it is of in the record.
+    /// It is huge in the replay; in the record, it was this.
     Huge(Region),
-    /// It is not huge in the replay, but this.
+    /// It is not huge in the replay; there, it is this.
     Base(Region),
 }
 
@@ -61,9 +61,9 @@ struct World {
     others: BTreeMap<(ProcessId, u64), Other>,
 }
 
-/// Decides about a record again, with the settings that `change` makes of those in it.
+/// Decides about a record again, with its settings modified by `change`.
 ///
-/// `Corrupt` for what is no record; `Usage` for settings that make no sense.
+/// `Corrupt` for a text that is no record; `Usage` for settings that make no sense.
 pub fn replay(
     events: impl IntoIterator<Item = Result<Event>>,
     change: impl Fn(&mut Settings),
@@ -123,7 +123,7 @@ pub fn replay(
 }
 
 impl Replay {
-    /// Why a region was dealt with as it was: each time the reason changed, with the look's time and the
+    /// The reasons for a region's treatment: each change of the reason, with the time of the look and the
     /// region as it was then.
     pub fn story(&self, process: ProcessId, address: u64) -> Vec<(u64, Region, Reason)> {
         let mut story: Vec<(u64, Region, Reason)> = Vec::new();
@@ -154,14 +154,14 @@ impl Counts {
 }
 
 impl World {
-    /// The look as the replay would have had it.
+    /// The look as the replay would have seen it.
     fn change(&mut self, recorded: &Look) -> Look {
         let mut look = recorded.clone();
         for process in &mut look.processes {
             for region in &mut process.regions {
                 let key = (process.process, region.address);
                 match self.others.get(&key) {
-                    // Huge in the record too, or split there by a release: the worlds agree again.
+                    // Huge in the record too, or split there by a release: both worlds agree again.
                     Some(Other::Huge(before)) if region.is_huge || region.pages < before.pages => {
                         self.others.remove(&key);
                     }
@@ -223,7 +223,7 @@ impl World {
     }
 }
 
-/// What came of it in the record, or would have: success, in the time that the others took.
+/// The outcome in the record, or an assumed one: success, in the mean time of the recorded ones.
 fn result(
     decision: &Decision,
     action: Action,

@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! Promotion of a live process: what the kernel's own sums say before and after, and every byte unchanged.
+//! Promotion of a live process: the kernel's own sums before and after, and every byte unchanged.
 //!
-//! The process is this one. Its regions are told from the rest by address, and one test runs at a time, for
-//! a child that one test forks shares the memory of all.
+//! The process is this one. Its regions are recognised by address, and one test runs at a time, because a
+//! child that one test forks shares the memory of all.
 
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -32,14 +32,14 @@ struct Regions {
 }
 
 impl Regions {
-    /// One region for each number: that many of its pages are written.
+    /// One region for each number, with that many written pages.
     fn new(pages: &[usize]) -> Self {
         let alone = alone();
         let range = memory::reserve(pages.len() * CHUNK_BYTES, CHUNK_BYTES).unwrap();
         let regions = Self { range, _alone: alone };
-        // SAFETY: reserved for this value.
+        // SAFETY: the range was reserved for this value.
         unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
-        // Who asks for huge pages gets them from khugepaged as well, of which the tests know nothing.
+        // khugepaged also promotes memory for which huge pages were requested, unnoticed by the tests.
         let are_forced = procfs::Thp::read().unwrap().enabled == procfs::Policy::Always;
         if are_forced {
             regions.advise(range, Advice::NoHugePage);
@@ -71,7 +71,7 @@ impl Regions {
 
     /// A hash of every byte.
     fn checksum(&self) -> u64 {
-        // SAFETY: inside the mapping; nobody writes while a test sums up.
+        // SAFETY: inside the mapping; no thread writes while a test computes the sum.
         let words = unsafe {
             std::slice::from_raw_parts(self.range.start as *const u64, self.range.len / 8)
         };
@@ -99,22 +99,22 @@ impl Drop for Regions {
     }
 }
 
-/// How regions are looked at.
+/// A way to observe regions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum By {
     Scan,
-    /// As others than root.
+    /// By `PAGEMAP_SCAN`, without root's page flags.
     ScanAlone,
-    /// As before Linux 6.7, with the privileges of this process.
+    /// Without `PAGEMAP_SCAN`, which came with Linux 6.7.
     Entries,
-    /// As before Linux 6.7, for others than root.
+    /// Without either.
     EntriesAlone,
 }
 
 const EACH_WAY: [By; 3] = [By::Scan, By::Entries, By::EntriesAlone];
 
 impl By {
-    /// Holds for this process until the guards are dropped.
+    /// Applies to this process until the guards are dropped.
     fn force(self) -> Vec<failpoints::Injection> {
         let always = |op, errno| failpoints::fail(op, 0, u32::MAX, errno);
         let mut rules = Vec::new();
@@ -136,7 +136,7 @@ struct Promotion<'a> {
 
 const FOREVER_NS: u64 = 10_000_000_000;
 
-/// Settings that let a busy machine do what is tested.
+/// Settings that let a busy machine do the tested actions.
 fn unhurried() -> Settings {
     Settings {
         stall_percent: 100.0,
@@ -182,7 +182,7 @@ fn full_regions_become_huge(by: By) {
     let regions = Regions::new(&[512, 480, 461, 460, 100, 0]);
     let _rules = by.force();
     let before = regions.checksum();
-    // Reading what was never written brings the zero page, which is no use of memory.
+    // Reading a page that was never written maps the zero page, which takes no memory.
     let mut promotion = Promotion::of(&regions);
     assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
     let outcomes = promotion.act();
@@ -240,8 +240,8 @@ fn sparse_pages_are_split(by: By) {
     assert_eq!(promotion.reasons()[0], (0, left), "and it stays split");
 }
 
-/// Whether the page of memory at an address is part of a huge page, mapped whole or not (`KPF_THP`); `None` for
-/// others than root, and on kernels that do not tell.
+/// True if the page of memory at an address is part of a huge page, mapped whole or not (`KPF_THP`); `None`
+/// for users other than root, and on kernels that do not tell.
 fn is_of_a_huge_page(address: usize) -> Option<bool> {
     const FRAME: u64 = (1 << 55) - 1;
     const OF_A_HUGE_PAGE: u64 = 1 << 22;
@@ -393,7 +393,7 @@ struct Child(i32, std::io::PipeWriter);
 impl Child {
     fn fork() -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: the child closes a pipe, reads from another, and ends.
+        // SAFETY: the child only closes one end of a pipe, reads from the other, and ends.
         let pid = unsafe { process::fork() }.unwrap();
         if pid == 0 {
             drop(writer);
@@ -425,7 +425,7 @@ fn how_much_is_known_without_page_tables_is_said() {
         (process.huge_source, mine.map(|it| it.is_huge).collect::<Vec<_>>())
     };
     let has_scan = {
-        // Another test may have it fail meanwhile.
+        // Another test may make it fail meanwhile.
         let _alone = alone();
         let pagemap = cowslip_sys::memfile::open_proc_self("pagemap").unwrap();
         cowslip_sys::pagemap::probe_scan(cowslip_sys::AsFd::as_fd(&pagemap)).is_ok()
@@ -528,7 +528,7 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
         slice[7] = 4711;
         assert_eq!(frozen.slice(&slice)[7], 7);
         let left: Vec<Reason> = decide(&mut promoter).iter().map(|it| it.reason).collect();
-        // At least the one that was written is mapped; the others may be already again.
+        // At least the written one is mapped; the others may be mapped again already.
         let is_left_alone = !left.is_empty() && left.iter().all(|it| *it == Reason::Frozen);
         assert!(is_left_alone, "{by:?}: {left:?}");
         drop(frozen);
@@ -536,7 +536,7 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
             std::thread::yield_now();
         }
 
-        // What is thawed is mapped again when it is next used.
+        // A thawed page is mapped again at its next use.
         let is_whole = |slice: &[u64]| {
             let wanted = |index| if index == 7 { 4711 } else { index as u64 };
             slice.iter().enumerate().all(|(index, word)| *word == wanted(index))
@@ -637,7 +637,8 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     };
     heat(&mut promotion);
     assert_eq!(heat(&mut promotion), 0, "nobody touched it since");
-    // The kernel forgets accesses without telling the processor, which sees none while its TLB has the page.
+    // The kernel clears accessed bits without telling the processor, which sets none while its TLB has the
+    // page.
     let is_hot = (0..100).any(|_| {
         regions.word(0, 0).fetch_add(1, Relaxed);
         regions.word(1, 0).fetch_add(1, Relaxed);
@@ -701,7 +702,7 @@ fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
         promoter.watch_heat(HeatSource::Damon);
         promoter.add(Target::open(own, 1).unwrap());
         let _ = promoter.look(0);
-        // As if it were killed: nothing is dropped.
+        // Like a kill: nothing is dropped.
         process::exit_now(0);
     }
     process::wait_for(child).unwrap();
@@ -745,7 +746,7 @@ fn a_process_with_the_number_of_one_that_ended_is_another() {
         promoter.decide(&look);
         let number = child.0;
         child.end();
-        // Others start processes too: it may be somebody else's then.
+        // Other processes start too: the number may be taken then.
         std::fs::write(LAST, (number - 1).to_string()).unwrap();
         let other = Child::fork();
         if other.0 == number {

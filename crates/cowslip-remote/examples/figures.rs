@@ -1,4 +1,4 @@
-//! What a link with 25 ms and 150 MB/s a stream allows, and what a restore makes of it.
+//! The speed that a link with 25 ms and 150 MB/s a stream allows, and that of a restore over it.
 //!
 //! `cargo run --release -p cowslip-remote --example figures [CHUNKS]`: a server on loopback holds an image in memory,
 //! answers each request after 25 ms, and sends no faster than 150 MB/s on a connection. Server and restore share this
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     })?;
     println!("open: {opened:.1?} (bound 60 ms)");
 
-    // A tenth, here and there; the first restore of it records.
+    // A scattered tenth; the first restore of it records.
     let touched: Vec<usize> = (0..chunks / 10).map(|i| i * 10 + i * 7 % 10).collect();
     let mut faults = Vec::new();
     {

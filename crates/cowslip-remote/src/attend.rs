@@ -1,4 +1,4 @@
-//! Work that waits for a store in a thread of its own, so that the caller's can break it off at any time.
+//! Work that waits for a store in a thread of its own, so that the caller's thread can break it off at any time.
 //!
 //! ```text
 //!  caller's thread   progress() ten times a second, and for each step of the work ──Break──▶ cancels the token
@@ -16,7 +16,7 @@ use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::process::BlockedSignals;
 use tokio_util::sync::CancellationToken;
 
-/// How long a wait goes on after it was broken off, at most.
+/// The longest time that a wait goes on after it was broken off.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// The error of a wait that was broken off.
@@ -41,7 +41,7 @@ pub(crate) fn attended<T: Send>(
     };
     thread::scope(|scope| {
         let worker = {
-            // Signals stay the program's threads'.
+            // Signals go to the program's threads only.
             let _blocked = BlockedSignals::enter();
             thread::Builder::new().name("cowslip-remote".into()).spawn_scoped(scope, work)
         };
@@ -70,7 +70,7 @@ pub(crate) fn attended<T: Send>(
             }
         }
         match worker.join().unwrap_or_else(|panic| resume_unwind(panic)) {
-            // What failed on its way to the end did so because of that.
+            // A failure after the cancellation is a consequence of it.
             Err(error) if cancel.is_cancelled() && error.kind() != ErrorKind::Busy => {
                 Err(broken_off())
             }

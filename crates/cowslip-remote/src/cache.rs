@@ -1,4 +1,4 @@
-//! Images of stores on a local disk, as they are read: what one process of a machine has read, it does not fetch again.
+//! Images of stores, cached on a local disk: data that one process of a machine has read is not fetched again.
 //!
 //! ```text
 //!  read ─▶ in the cache? ──yes──▶ a file, IDENTITY.cowslip
@@ -6,8 +6,8 @@
 //!            ▼
 //!          store ─▶ the same bytes into a file without a name ──every chunk is there──▶ IDENTITY.cowslip
 //! ```
-//! The header always comes from the store. It has the checksums of the index, and that has those of the chunks: what
-//! lies in the folder is trusted no more than what a network brings.
+//! The header always comes from the store. It has the checksums of the index, which has those of the chunks: the
+//! folder's content is trusted no more than a network's.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, DirBuilder, File, FileTimes};
@@ -48,8 +48,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cache {
-    /// A folder, made with mode 0700 if it is not there, whose images take at most so many bytes of the disk. `tell`
-    /// is told why one is not kept.
+    /// A folder, made with mode 0700 if it does not exist, with images that take at most this many bytes of the disk.
+    /// `tell` receives the reason if an image is not kept.
     ///
     /// # Errors
     /// The file system's.
@@ -60,11 +60,11 @@ impl Cache {
         Ok(Self(Arc::new(Folder { path: folder.to_owned(), most_bytes, tell, coming_bytes })))
     }
 
-    /// As [`open`](crate::open). What is read of the image is kept; what is kept already is not read again. The
-    /// least recently used images make room.
+    /// Like [`open`](crate::open). Data that is read of the image is kept; data that is kept already is not read again.
+    /// The least recently used images make room.
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// Like [`open`](crate::open).
     pub fn image(&self, url: &str) -> Result<Image> {
         let location = Location::parse(url)?;
         let found = block_on(location.cancel(), find(&location, OpenOptions::default()))?;
@@ -84,14 +84,14 @@ impl Folder {
         self.path.join(name_of(identity))
     }
 
-    /// What is kept of an image, which has been used now.
+    /// The file of a kept image, which is marked as used now.
     fn find(&self, identity: ImageIdentity) -> Option<File> {
         let file = File::open(self.file_of(identity)).ok()?;
         let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
         Some(file)
     }
 
-    /// Begins to keep an image, if there is room for it, or can be.
+    /// Begins to keep an image, if there is room for it or room can be made.
     fn begin(self: &Arc<Self>, identity: ImageIdentity, bytes: u64) -> Option<Filling> {
         let mut coming = locked(&self.coming_bytes);
         let mut kept = self.kept().unwrap_or_default();
@@ -111,7 +111,7 @@ impl Folder {
         Some(Filling { target, room, file, written: BTreeMap::new(), needed: None })
     }
 
-    /// When each image was used last, what it takes of the disk, and where it is.
+    /// The last use, the size on disk and the path of each image.
     fn kept(&self) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
         let mut kept = Vec::new();
         for entry in fs::read_dir(&self.path)? {
@@ -129,7 +129,7 @@ impl Folder {
     }
 }
 
-/// Bytes that are set aside for an image, until it is there or given up.
+/// Bytes that are reserved for an image, until it is kept or given up.
 #[derive(Debug)]
 struct Room {
     folder: Arc<Folder>,
@@ -148,9 +148,9 @@ struct Filling {
     target: PathBuf,
     room: Room,
     file: DurableFile,
-    /// Ends by beginnings.
+    /// Maps starts of written ranges to their ends.
     written: BTreeMap<u64, u64>,
-    /// What has to be written yet, once it is known.
+    /// The ranges that are still missing, once they are known.
     needed: Option<HashSet<(u64, u64)>>,
 }
 
@@ -175,7 +175,7 @@ impl Filling {
         self.needed.as_ref().is_some_and(HashSet::is_empty)
     }
 
-    /// In a thread of its own: nobody who reads waits for the disk.
+    /// Commits in a thread of its own: no reader waits for the disk.
     fn commit(self) {
         let Self { file, target, room, .. } = self;
         let _ = std::thread::Builder::new().name("cowslip-cache".into()).spawn(move || {
@@ -191,17 +191,17 @@ impl Filling {
 struct CachedImage {
     remote: RemoteImage,
     folder: Arc<Folder>,
-    /// What is kept of it, until that was wrong.
+    /// The kept file, until it was wrong.
     kept: Mutex<Option<Kept>>,
     filling: Mutex<Option<Filling>>,
-    /// This one, then those it needs.
+    /// This image, then those that it needs.
     opened: Arc<Mutex<Vec<Weak<Self>>>>,
 }
 
 #[derive(Debug)]
 struct Kept {
     file: Arc<File>,
-    /// Who asks for something once more has found it wrong.
+    /// Offsets that were read. A second read of one means that the first result was wrong.
     read: HashSet<u64>,
 }
 
@@ -236,7 +236,7 @@ impl CachedImage {
         });
     }
 
-    /// Does something to what is being kept. An image that cannot be kept is read all the same.
+    /// Changes the image that is being kept. An image that cannot be kept is still readable.
     fn fill(&self, change: impl FnOnce(&mut Filling) -> io::Result<()>) {
         let mut filling = locked(&self.filling);
         let Some(now) = &mut *filling else { return };
@@ -250,7 +250,7 @@ impl CachedImage {
         }
     }
 
-    /// Whether a range came out of the folder.
+    /// Returns true if the range came out of the folder.
     fn read_kept(&self, buffer: &mut [u8], offset_bytes: u64) -> bool {
         let mut kept = locked(&self.kept);
         let Some(now) = &mut *kept else { return false };

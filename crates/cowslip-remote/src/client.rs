@@ -1,12 +1,12 @@
-//! HTTP for object stores: a request that moves no byte for a while has failed.
+//! HTTP for object stores: a request that moves no byte for a while fails.
 //!
 //! ```text
 //!  request's body ──each piece that the socket takes──▶ ┌──────┐
 //!                                                       │ Last │ ◀── nothing since `silence`: Timeout, tried again
 //!  answer's head, then its body ──each frame──────────▶ └──────┘
 //! ```
-//! The client that `object_store` brings bounds the time from a request's start to its answer, and with that the
-//! time in which a part is sent. A bound that suits a slow link there lets a silent store hang for minutes.
+//! The client of `object_store` bounds the time from a request's start to its answer, and with that the time in which a
+//! part is sent. A bound that suits a slow link there lets a silent store hang for minutes.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -31,12 +31,12 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::location::BUDGET;
 
-/// What is handed to the socket at a time, and counts as a byte.
+/// Bytes handed to the socket at a time; each piece counts as a movement.
 const PIECE_BYTES: usize = 64 << 10;
-/// No request takes longer, however steadily its bytes come.
+/// The longest time of a request, even if its bytes come steadily.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Makes clients that give up requests which move no byte for so long.
+/// Makes clients that give up requests which move no byte for this long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connector {
     pub(crate) silence: Duration,
@@ -111,8 +111,8 @@ struct Client {
 impl HttpService for Client {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
-        // A store that puts an object together from its parts may say nothing meanwhile, and begin anew if it is
-        // asked again.
+        // A store that assembles an object from its parts may say nothing meanwhile, and begin anew if it is asked
+        // again.
         let assembles = parts.uri.query().is_some_and(|it| it.contains("uploadId="))
             && parts.method == http::Method::POST;
         let silence = if assembles { self.silence * BUDGET } else { self.silence };
@@ -121,7 +121,7 @@ impl HttpService for Client {
         *request.headers_mut() = parts.headers;
         let last = Last::default();
         *request.body_mut() = Some(match body.as_bytes() {
-            // One that can be sent again to where a server redirects.
+            // An empty body can then be sent again after a redirect.
             Some(bytes) if bytes.is_empty() => Bytes::new().into(),
             _ => reqwest::Body::wrap(Sent { body, rest: Bytes::new(), last: last.clone() }),
         });
@@ -132,7 +132,7 @@ impl HttpService for Client {
     }
 }
 
-/// When a request moved its last byte.
+/// The time when a request moved its last byte.
 #[derive(Clone)]
 struct Last(Arc<Mutex<Instant>>);
 
@@ -151,7 +151,7 @@ impl Last {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `work` comes to, unless no byte moves for so long.
+    /// Returns the result of `work`, unless no byte moves for this long.
     async fn within<T>(
         &self,
         silence: Duration,
@@ -171,10 +171,10 @@ impl Last {
     }
 }
 
-/// A request's body, which is seen to move.
+/// A request's body, with its movements recorded.
 struct Sent {
     body: HttpRequestBody,
-    /// What the socket has not asked for yet, of the piece that `body` gave last.
+    /// The remainder of the last piece from `body`, which the socket has not asked for yet.
     rest: Bytes,
     last: Last,
 }
@@ -211,11 +211,11 @@ impl Body for Sent {
     }
 }
 
-/// An answer's body, which fails when no byte comes for so long.
+/// An answer's body, which fails if no byte comes for this long.
 struct Received {
     body: reqwest::Body,
     silence: Duration,
-    /// Runs while a frame is waited for.
+    /// Runs while a frame is awaited.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -245,7 +245,7 @@ impl Body for Received {
     }
 }
 
-/// No byte came or went for so long.
+/// No byte came or went for this long.
 #[derive(Debug)]
 pub(crate) struct Silent(Duration);
 
@@ -273,7 +273,7 @@ fn http_error(error: reqwest::Error) -> HttpError {
         error if error.is_decode() => HttpErrorKind::Decode,
         error => kind_of_cause(error),
     };
-    // The address is in the message of what is tried again, unless it is a secret.
+    // Messages about retries contain the address, unless it is a secret.
     HttpError::new(kind, error.without_url())
 }
 

@@ -1,4 +1,4 @@
-//! Credentials, and what was looked at if there are none.
+//! Credentials, and the places that were searched if there are none.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use crate::errors::reason;
 
-/// A service that gives credentials answers in milliseconds, and is not there on most machines.
+/// A service that gives credentials answers in milliseconds, and does not exist on most machines.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Has a builder's store say where credentials were looked for, unless the environment holds them.
+/// Makes a builder's store report where it looked for credentials, unless the environment holds them.
 pub(crate) fn explained_s3(builder: AmazonS3Builder) -> object_store::Result<AmazonS3Builder> {
     let get = |key| builder.get_config_value(&key);
     let is_set = |key| get(key).is_some();
@@ -57,7 +57,7 @@ pub(crate) fn explained_s3(builder: AmazonS3Builder) -> object_store::Result<Ama
     Ok(builder.with_credentials(provider))
 }
 
-/// As [`explained_s3`].
+/// Like [`explained_s3`].
 pub(crate) fn explained_google(
     builder: GoogleCloudStorageBuilder,
 ) -> object_store::Result<GoogleCloudStorageBuilder> {
@@ -93,7 +93,7 @@ pub(crate) fn explained_google(
     Ok(builder.with_credentials(Arc::new(explained)))
 }
 
-/// As [`explained_s3`].
+/// Like [`explained_s3`].
 pub(crate) fn explained_azure(
     builder: MicrosoftAzureBuilder,
 ) -> object_store::Result<MicrosoftAzureBuilder> {
@@ -129,15 +129,15 @@ pub(crate) fn explained_azure(
 struct Explained<C> {
     service: Arc<dyn CredentialProvider<Credential = C>>,
     places: Places,
-    /// It gave some before: what fails now passes.
+    /// True once it gave credentials: later failures are temporary.
     has_given: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
 struct Places {
-    /// Variables that would hold credentials.
+    /// Unset variables that could hold credentials.
     unset: String,
-    /// What was asked instead.
+    /// The service that was asked instead.
     service: String,
     note: &'static str,
 }
@@ -173,7 +173,7 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
     }
 }
 
-/// There are no credentials, or those that are there are of no use.
+/// There are no credentials, or the existing ones are useless.
 #[derive(Debug)]
 pub(crate) struct MissingCredentials {
     places: Places,

@@ -1,4 +1,4 @@
-//! What stores refuse, as this project's errors.
+//! Refusals of stores, as this project's errors.
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,7 +15,7 @@ use crate::location::TIMEOUT;
 /// Longer answers of a store are cut.
 const MOST_CHARACTERS: usize = 300;
 
-/// A store's refusal of something done to an object.
+/// A store's refusal of an operation on an object.
 pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreError) -> Error {
     let failed = |kind, why: String| Error::new(kind, operation).of_file(name).because(why);
     match error {
@@ -46,29 +46,29 @@ pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreErr
 pub(crate) const REPLACED: &str = "the object was replaced since it was opened";
 pub(crate) const OPEN_AGAIN: &str = "open it again";
 
-/// What to do about a store or a registry that moves no byte.
+/// Advice about a store or a registry that moves no byte.
 pub(crate) fn wait_longer() -> String {
     format!("set {TIMEOUT} to more seconds")
 }
 
-/// Whether another attempt may have another answer.
+/// Returns true if another attempt may have another answer.
 pub(crate) fn is_passing(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
         && !has_no_bucket(error)
 }
 
-/// Tells want of memory, or of open files, on this machine.
+/// Returns true for a lack of memory, or of open files, on this machine.
 fn is_short(error: &StoreError) -> bool {
     find::<io::Error>(error).is_some_and(|error| io_kind(error) == io::ErrorKind::OutOfMemory)
 }
 
-/// There is no bucket of that name, or container, as Azure calls it.
+/// Returns true if there is no bucket, or container, as Azure calls it, of that name.
 fn has_no_bucket(error: &StoreError) -> bool {
     let code = code_of(error);
     matches!(code.as_deref(), Some("NoSuchBucket" | "ContainerNotFound"))
 }
 
-/// What went wrong, down to its cause.
+/// The reason of a failure, down to its cause.
 pub(crate) fn reason(error: &(dyn StdError + 'static)) -> String {
     if let Some(missing) = find::<MissingCredentials>(error) {
         return missing.to_string();
@@ -82,7 +82,7 @@ pub(crate) fn reason(error: &(dyn StdError + 'static)) -> String {
             let message = between(&text, "<Message>", "</Message>").unwrap_or_default();
             format!("the store answers {code}: {message}")
         }
-        // A page for browsers says no more than its status.
+        // For a page for browsers, only the status is useful.
         (None, Some((_, status))) => {
             let status = status.split_once(": <").map_or(status, |(status, _)| status);
             format!("the store answers {status}")
@@ -99,7 +99,7 @@ pub(crate) fn reason(error: &(dyn StdError + 'static)) -> String {
     }
 }
 
-/// An error, and all that caused it.
+/// An error, and all of its causes.
 fn chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -118,7 +118,7 @@ fn whole(error: &(dyn StdError + 'static)) -> String {
     })
 }
 
-/// The store's own word for what is wrong, in the XML of its answer.
+/// The store's own error code, from the XML of its answer.
 fn code_of(error: &(dyn StdError + 'static)) -> Option<String> {
     let text = whole(error);
     let code = between(&text, "<Code>", "</Code>")?;
@@ -126,7 +126,7 @@ fn code_of(error: &(dyn StdError + 'static)) -> Option<String> {
     is_word.then(|| code.to_owned())
 }
 
-/// Where a request went, as the store's client writes it; without its query, which may be a secret.
+/// The address of a request, from the message of the store's client; without its query, which may be a secret.
 fn address_in(text: &str) -> Option<&str> {
     let url =
         text.split(' ').find(|word| word.starts_with("http://") || word.starts_with("https://"));

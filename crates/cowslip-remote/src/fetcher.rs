@@ -8,12 +8,12 @@
 //!        prefetch(Now), read: a request of its own                │ last runner failed
 //!                                                                 └──────────────▶ Failed ──read──▶ (none)
 //! ```
-//! * A runner is a task with a request for pieces that lie one after the other. It tries again what breaks, from where
-//!   it broke, and asks a second runner for what is late. The first to have a piece whole settles it.
-//! * **Nobody hangs.** A piece that is Coming has a runner; a runner that ends, however that happens, settles
-//!   each of its pieces or leaves it to another one ([`Runner`]'s drop). Nothing is waited for without a time limit.
-//! * **Bounded.** What is Queued, Coming or Ready was named by callers, who name no more than
-//!   [`prefetch_bytes`](cowslip::image::ImageSource::prefetch_bytes), and what is waited for.
+//! * A runner is a task with a request for pieces that lie one after the other. It retries a broken request from where
+//!   it broke, and starts a second runner for late pieces. The first runner with a whole piece settles it.
+//! * **No reader hangs.** A piece that is Coming has a runner; a runner that ends, for any reason, settles each of its
+//!   pieces or leaves it to another one ([`Runner`]'s drop). Every wait has a time limit.
+//! * **Bounded.** Pieces that are Queued, Coming or Ready are awaited, or were named by callers, which name no more
+//!   than [`prefetch_bytes`](cowslip::image::ImageSource::prefetch_bytes).
 //! * Listeners are called without the lock.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,21 +35,21 @@ use crate::link::{Link, SHORTEST_BYTES};
 use crate::object::{Object, READ, Refused};
 use crate::runtime::runtime;
 
-/// How often a request is made before what it was for has failed; the store's client tries again by itself what
-/// had no answer.
+/// Attempts at a request before its pieces have failed; the store's client retries requests without an answer by
+/// itself.
 const ATTEMPTS: u32 = 5;
 const BACKOFF: Duration = Duration::from_millis(50);
-/// Between neighbours in one request may lie so many bytes that nobody wants: padding.
+/// Unneeded bytes that may lie between neighbours in one request: padding.
 const MOST_GAP_BYTES: u64 = 64 << 10;
-/// A neighbour joins a request whose turn comes about so many places after the others': threads that write take
-/// turns, and what was recorded goes before what only lies beside it.
+/// Distance in the queue up to which a neighbour joins a request: threads that write take turns, and recorded pieces go
+/// before pieces that only lie beside them.
 const MOST_PLACES: u64 = 4;
-/// A piece that somebody waits for comes in two halves at once if it is longer.
+/// A longer piece that a reader waits for comes in two halves at once.
 const HALVED_BYTES: u64 = 1 << 20;
-/// Second requests are for what is late, not for a link that is full.
+/// Second requests are for late pieces, not for a full link.
 const HEDGES_FREE: u64 = 8;
 const HEDGES_ONE_IN: u64 = 10;
-/// Nobody asks more often for the same bytes at a time.
+/// The most runners for the same bytes at a time.
 const MOST_RUNNERS: u32 = 3;
 
 #[derive(Debug)]
@@ -67,14 +67,14 @@ struct State {
     link: Link,
     pieces: BTreeMap<u64, Piece>,
     queue: VecDeque<u64>,
-    /// Pieces that were named so far.
+    /// The number of pieces named so far.
     named: u64,
     /// Runners for the queue.
     requests: usize,
-    /// Requests so far, and those for what was late.
+    /// Requests so far, and those for late pieces.
     made: u64,
     hedges: u64,
-    /// The object was replaced: nothing will come any more.
+    /// Set once the object was replaced: no more bytes will come.
     lost: Option<Error>,
     is_closed: bool,
 }
@@ -82,11 +82,11 @@ struct State {
 #[derive(Debug)]
 struct Piece {
     len: u64,
-    /// Its place among those that were named.
+    /// Its place in the order in which pieces were named.
     place: u64,
     stage: Stage,
     runners: u32,
-    /// When it is expected.
+    /// The time when it is expected.
     expected: Instant,
 }
 
@@ -129,7 +129,7 @@ impl Fetcher {
         &self.object
     }
 
-    /// The runners end, at their next byte.
+    /// Ends the runners, at their next byte.
     pub(crate) fn close(&self) {
         let mut state = locked(&self.state);
         state.is_closed = true;
@@ -144,7 +144,7 @@ impl Fetcher {
     }
 
     pub(crate) fn prefetch(self: &Arc<Self>, ranges: &[Range<u64>], urgency: Urgency) {
-        // A child that was forked has no threads that would fetch.
+        // A forked child has no threads that could fetch.
         if std::process::id() != self.process {
             return;
         }
@@ -168,7 +168,7 @@ impl Fetcher {
         piece.is_none_or(|it| matches!(it.stage, Stage::Ready(_) | Stage::Failed(_)))
     }
 
-    /// Fills `buffer`, and forgets what it was filled with.
+    /// Fills `buffer`, and forgets the bytes.
     pub(crate) fn read(self: &Arc<Self>, buffer: &mut [u8], offset_bytes: u64) -> Result<()> {
         if buffer.is_empty() {
             return Ok(());
@@ -183,7 +183,7 @@ impl Fetcher {
         let mut state = locked(&self.state);
         loop {
             match state.pieces.get(&offset_bytes) {
-                // Another caller's, of another length.
+                // Another caller named it with another length.
                 Some(piece) if piece.len != buffer.len() as u64 => {
                     state.pieces.remove(&offset_bytes);
                 }
@@ -214,7 +214,7 @@ impl Fetcher {
         }
     }
 
-    /// Starts runners for the queue, as many as the link is worth.
+    /// Starts as many runners for the queue as suit the link.
     fn pump(self: &Arc<Self>, state: &mut State) {
         while !state.is_closed
             && let Some(pieces) = state.next_run()
@@ -255,7 +255,7 @@ impl State {
         self.pieces.insert(range.start, piece);
     }
 
-    /// A range that somebody waits for: what a new runner shall fetch, unless it is about to come.
+    /// Hurries a range that a reader waits for. Returns the ranges for a new runner, unless the range is about to come.
     fn hurry(&mut self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         let lost = self.lost.clone();
         let direct = self.link.late_after(range.end - range.start) / 3;
@@ -276,7 +276,7 @@ impl State {
         })
     }
 
-    /// The pieces of the next request for the queue: the first of it, and its neighbours that are in it too.
+    /// The pieces of the next request for the queue: the first one, and its neighbours that are queued too.
     fn next_run(&mut self) -> Option<Vec<Range<u64>>> {
         let is_queued = |pieces: &BTreeMap<u64, Piece>, start: u64| {
             pieces.get(&start).is_some_and(|piece| matches!(piece.stage, Stage::Queued))
@@ -285,7 +285,7 @@ impl State {
             self.queue.pop_front();
         }
         let first = *self.queue.front()?;
-        // Not more than a stream's share of what there is to fetch.
+        // At most a stream's share of the queue.
         let share = self.queue.len() as u64 * self.pieces[&first].len / self.link.streams() as u64;
         let most_bytes = self.link.range_bytes().min(share.max(SHORTEST_BYTES));
         let turn = self.pieces[&first].place;
@@ -351,10 +351,10 @@ impl Piece {
 /// A task that fetches pieces.
 struct Runner {
     fetcher: Arc<Fetcher>,
-    /// What it has not settled yet, in order.
+    /// The pieces that it has not settled yet, in order.
     rest: Vec<Range<u64>>,
     is_of_queue: bool,
-    /// Why the rest cannot be had.
+    /// The reason why the rest is unavailable.
     why: Option<Error>,
 }
 
@@ -386,7 +386,7 @@ impl Runner {
             self.why = Some(refused.error);
             attempt += 1;
             if self.rest.len() < before {
-                // What comes piece by piece comes in the end.
+                // A request that still delivers pieces starts afresh.
                 (began, attempt) = (Instant::now(), 1);
             }
             if !is_passing || attempt == ATTEMPTS || began.elapsed() >= budget {
@@ -395,13 +395,13 @@ impl Runner {
         }
     }
 
-    /// Forgets what another one has settled.
+    /// Forgets pieces that another runner has settled.
     fn keep_coming(&mut self) {
         let state = locked(&self.fetcher.state);
         self.rest.retain(|piece| state.is_coming(piece));
     }
 
-    /// One piece by two requests.
+    /// Fetches one piece by two requests.
     async fn halves(&mut self, may_hedge: &mut bool) -> Result<(), Refused> {
         let whole = self.rest[0].clone();
         let middle = whole.start + (whole.end - whole.start) / 2;
@@ -416,7 +416,7 @@ impl Runner {
         Ok(())
     }
 
-    /// All of them by one request, each settled as soon as it is whole.
+    /// Fetches all pieces by one request, and settles each as soon as it is whole.
     async fn stream(&mut self, may_hedge: &mut bool) -> Result<(), Refused> {
         let Some((first, last)) = self.rest.first().zip(self.rest.last()) else { return Ok(()) };
         let (range, began) = (first.start..last.end, Instant::now());
@@ -433,7 +433,7 @@ impl Runner {
             };
             let mut frame = frame.map_err(|error| object.broken(&error))?;
             if !*may_hedge {
-                // Another one may be ahead by now.
+                // Another runner may be ahead by now.
                 self.keep_coming();
                 if self.rest.first() != Some(&piece) {
                     bytes.clear();
@@ -470,7 +470,7 @@ impl Runner {
         locked(&self.fetcher.state).link.late_after(bytes)
     }
 
-    /// Waits for `work`; when that is late a second runner is started for the rest, once.
+    /// Waits for `work`; if that is late, starts a second runner for the rest, once.
     async fn watch<T>(
         &self,
         work: impl Future<Output = T>,
@@ -507,7 +507,7 @@ impl Runner {
         }
     }
 
-    /// The first of the rest is there.
+    /// Settles the first of the rest with its bytes.
     fn settle(&mut self, bytes: Vec<u8>) {
         let piece = self.rest.remove(0);
         let mut state = locked(&self.fetcher.state);
@@ -520,7 +520,7 @@ impl Runner {
         }
     }
 
-    /// Nothing will come of anything.
+    /// Fails all pieces that have not come.
     fn lose(&self, error: &Error) {
         let mut state = locked(&self.fetcher.state);
         state.lost = Some(error.clone());
@@ -564,7 +564,7 @@ impl Drop for Runner {
 
 async fn collect(object: &Object, range: Range<u64>) -> Result<Vec<u8>, Refused> {
     let length = (range.end - range.start) as usize;
-    // Room for the other half.
+    // Leaves room for the other half.
     let mut bytes = Vec::with_capacity(2 * length + 1);
     let mut stream = object.get(range).await?;
     while let Some(frame) = stream.next().await {

@@ -1,4 +1,4 @@
-//! Images in stores, to be read.
+//! Images in stores, opened for reading.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ use crate::runtime::{block_on, runtime};
 const OPEN: &str = "open an image";
 /// A pointer may change between two looks at it.
 const MOST_POINTERS: usize = 4;
-/// What every image begins with, and where its identity is (docs/image-format.md).
+/// The first bytes of every image, and the place of its identity (docs/image-format.md).
 const MAGIC: &[u8; 8] = b"COWSLIPI";
 const IDENTITY: Range<usize> = 16..32;
-/// Longer ones are not looked at.
+/// Longer working sets are ignored.
 const MOST_WORKING_SET_BYTES: u64 = 64 << 20;
 
-/// How to read an image.
+/// Options for reading an image.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// How many streams shall bring bytes at once, while nobody waits for more.
+    /// The number of streams that bring bytes at once, while no reader waits for more.
     pub streams: usize,
-    /// How many bytes may have come, or be on their way, before they are read.
+    /// The most bytes that may have come, or be on their way, before they are read.
     pub prefetch_bytes: u64,
 }
 
@@ -43,27 +43,27 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// With so many streams.
+    /// Sets the number of streams.
     #[must_use]
     pub fn streams(self, streams: usize) -> Self {
         Self { streams, ..self }
     }
 
-    /// With so many bytes ahead.
+    /// Sets the number of bytes ahead.
     #[must_use]
     pub fn prefetch_bytes(self, prefetch_bytes: u64) -> Self {
         Self { prefetch_bytes, ..self }
     }
 }
 
-/// Opens the image at a URL, and the chain of its parents beside it, by two requests each. A
-/// [pointer](crate::Pointer) is followed.
+/// Opens the image at a URL, and the chain of its parents beside it, by two requests each. A [pointer](crate::Pointer)
+/// is followed.
 ///
-/// What is read later is of the object that was opened. Once another has its name, what was not read yet is an
-/// error ([`ErrorKind::Vanished`]); after a restore was handed out that is damage, which `OnDamage` is told of.
+/// Later reads are of the object that was opened. Once another object has its name, reading the rest is an error
+/// ([`ErrorKind::Vanished`]); after a restore was handed out that is damage, which is reported to `OnDamage`.
 ///
 /// # Errors
-/// As [`Image::open`]; the store's.
+/// Like [`Image::open`]; the store's.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -78,10 +78,10 @@ pub fn open(url: &str) -> Result<Image> {
     open_with(url, OpenOptions::default())
 }
 
-/// As [`open`], with options.
+/// Like [`open`], with options.
 ///
 /// # Errors
-/// As [`open`].
+/// Like [`open`].
 pub fn open_with(url: &str, options: OpenOptions) -> Result<Image> {
     open_location(&Location::parse(url)?, options)
 }
@@ -91,7 +91,7 @@ pub(crate) fn open_location(location: &Location, options: OpenOptions) -> Result
     Image::open_source(Arc::new(found))
 }
 
-/// The image there, or that a pointer there names.
+/// Opens the image at a location, or the one that a pointer there names.
 pub(crate) async fn find(location: &Location, options: OpenOptions) -> Result<RemoteImage> {
     for _ in 0..MOST_POINTERS {
         let found = RemoteImage::open(location, options).await?;
@@ -114,10 +114,10 @@ pub(crate) struct RemoteImage {
     path: PathBuf,
     options: OpenOptions,
     fetcher: Arc<Fetcher>,
-    /// Its beginning, until that was read.
+    /// Its beginning, until that is read.
     head: Mutex<Option<Bytes>>,
     beginning: Bytes,
-    /// On its way since the image was opened.
+    /// The fetch of the working set, which began when the image was opened.
     working_set: Mutex<Option<JoinHandle<Option<Bytes>>>>,
 }
 
@@ -173,13 +173,13 @@ impl RemoteImage {
     }
 }
 
-/// Which image an object is, by its first bytes.
+/// The identity of the image with these first bytes.
 pub(crate) fn identity_in(beginning: &[u8]) -> Option<ImageIdentity> {
     let identity = beginning.starts_with(MAGIC).then(|| beginning.get(IDENTITY))??;
     identity.try_into().ok().map(ImageIdentity)
 }
 
-/// Which image lies there; `None` if there is none.
+/// The identity of the image at a location; `None` if there is none.
 pub(crate) async fn identity_at(location: &Location) -> Result<Option<ImageIdentity>> {
     match Object::open(location, IDENTITY.end as u64).await {
         Ok((_, head)) => Ok(identity_in(&head)),
@@ -188,7 +188,7 @@ pub(crate) async fn identity_at(location: &Location) -> Result<Option<ImageIdent
     }
 }
 
-/// The name under which a parent lies whose own name something else has.
+/// The name of a parent if something else has its own name.
 pub(crate) fn name_of(identity: ImageIdentity) -> String {
     format!("{identity}.cowslip")
 }

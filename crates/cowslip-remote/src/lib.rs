@@ -1,4 +1,4 @@
-//! Images of Cowslip in object stores: S3 and what is compatible with it, Google Cloud Storage, Azure, and, to be read,
+//! Images of Cowslip in object stores: S3 and compatible stores, Google Cloud Storage, Azure, and, only for reading,
 //! any HTTP server that answers ranges. Images of OCI (`oci://`) are pushed to registries and pulled from them.
 //!
 //! ```text
@@ -10,11 +10,11 @@
 //!  latest ──▶ [pointer] compare and swap
 //!  keep, merge ──▶ [prune] what nobody needs
 //! ```
-//! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own;
-//! everything public here blocks.
+//! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own; all public
+//! functions here block.
 //!
-//! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A
-//! URL that carries some is refused: it would be seen in lists of processes, and in messages.
+//! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A URL
+//! with credentials is refused: they would be visible in lists of processes, and in messages.
 
 mod attend;
 mod cache;
@@ -42,7 +42,7 @@ pub use pointer::{Pointer, read_latest, set_latest};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use transfer::{Pulled, Pushed, pull, push, save};
 
-/// The page's examples compile.
+/// Compiles the page's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/remote.md")]
 struct Page;

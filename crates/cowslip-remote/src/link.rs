@@ -1,36 +1,36 @@
-//! What the link to a store gives, and what follows for requests. Pure.
+//! A model of the link to a store, which sets the size and the number of requests. Pure.
 //!
-//! A request costs its latency before the first byte comes. Ranges grow until the transfer takes [`TRANSFERS`] times
-//! as long, and while one stream's request is under way the others' bytes come: so many more requests than streams.
+//! A request costs its latency before the first byte comes. Ranges grow until the transfer takes [`TRANSFERS`] times as
+//! long. Some requests wait for their first byte, so keeping all streams busy takes more requests than streams.
 
 use std::time::Duration;
 
-/// A range is worth its latency if its transfer takes so many times as long.
+/// A range is worth its latency if its transfer takes this many times as long.
 const TRANSFERS: f64 = 8.0;
-/// No range is longer.
+/// The longest range.
 pub(crate) const LONGEST_BYTES: u64 = 32 << 20;
-/// No range is cut shorter: a chunk.
+/// The shortest length that a range is cut to: a chunk.
 pub(crate) const SHORTEST_BYTES: u64 = 2 << 20;
-/// More requests than this at once are refused by some, and help nobody.
+/// Some stores refuse more requests at once, and more would not help.
 const MOST_REQUESTS: usize = 64;
-/// What a request is late after, compared to what was expected of it.
+/// A request is late after this many times its expected time.
 const LATE: f64 = 3.0;
 const LATE_LEAST: Duration = Duration::from_millis(50);
-/// Before anything was measured.
+/// Assumed before the first measurement.
 const FIRST_LATENCY: f64 = 0.03;
 const FIRST_RATE: f64 = 100e6;
-/// Until a first answer nothing is known, so nothing is late.
+/// A request is late after this before the first answer, when nothing is known.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-/// How much a new measurement counts.
+/// The weight of a new measurement.
 const WEIGHT: f64 = 0.2;
-/// The same of a latency that is more than the least.
+/// The weight of a latency above the least.
 const WEIGHT_OF_MORE: f64 = 0.02;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     streams: usize,
     latency_s: f64,
-    /// As it is when nothing queues: or else more requests would make a store that is slow slower.
+    /// The latency without queueing: otherwise more requests would make a slow store slower.
     least_latency_s: f64,
     /// Bytes a second of one stream.
     rate: f64,
@@ -44,7 +44,7 @@ impl Link {
         Self { streams: streams.max(1), latency_s, least_latency_s, rate, is_measured: false }
     }
 
-    /// A request's first byte came after `latency`, and `bytes` within `transfer` after that.
+    /// Records a request: its first byte came after `latency`, and `bytes` within `transfer` after that.
     pub(crate) fn measured(&mut self, latency: Duration, bytes: u64, transfer: Duration) {
         let weight = if self.is_measured { WEIGHT } else { 1.0 };
         let latency_s = latency.as_secs_f64();
@@ -53,7 +53,7 @@ impl Link {
         let weight = if rises { WEIGHT_OF_MORE } else { 1.0 };
         self.least_latency_s += weight * (latency_s - self.least_latency_s);
         self.is_measured = true;
-        // What came at once says nothing of the rate.
+        // Bytes that came at once say nothing about the rate.
         if bytes >= SHORTEST_BYTES / 2 {
             let rate = bytes as f64 / transfer.as_secs_f64().max(1e-4);
             self.rate += weight * (rate - self.rate);
@@ -64,7 +64,7 @@ impl Link {
         self.streams
     }
 
-    /// How long the next range shall be, at most.
+    /// The longest length of the next range.
     pub(crate) fn range_bytes(&self) -> u64 {
         let worthwhile = self.least_latency_s * TRANSFERS * self.rate;
         if !self.is_measured {
@@ -73,14 +73,14 @@ impl Link {
         (worthwhile as u64).clamp(SHORTEST_BYTES, LONGEST_BYTES)
     }
 
-    /// How many requests shall be under way, ranges of this length or shorter.
+    /// The number of requests to have under way, for ranges of this length or shorter.
     pub(crate) fn requests(&self, range_bytes: u64) -> usize {
         let transfer_s = range_bytes as f64 / self.rate;
         let requests = self.streams as f64 * (self.least_latency_s + transfer_s) / transfer_s;
         (requests.round() as usize).clamp(self.streams, MOST_REQUESTS.max(self.streams))
     }
 
-    /// After how long bytes that were asked for are late.
+    /// The time after which requested bytes are late.
     pub(crate) fn late_after(&self, bytes: u64) -> Duration {
         if !self.is_measured {
             return FIRST_PATIENCE;

@@ -1,4 +1,4 @@
-//! What images lie in a folder of a store.
+//! The images in a folder of a store.
 
 use std::time::SystemTime;
 
@@ -16,13 +16,13 @@ use crate::pointer::{MOST_BYTES, Pointer};
 use crate::runtime::block_on;
 
 const OPERATION: &str = "list images";
-/// Objects that are looked at at once.
+/// Objects that are read at once.
 const AT_ONCE: usize = 16;
-/// Where a header has the parent's identity and the time (docs/image-format.md).
+/// The place of the parent's identity, and of the time, in a header (docs/image-format.md).
 const PARENT: std::ops::Range<usize> = 32..48;
 const CREATED: std::ops::Range<usize> = 64..72;
 
-/// An image, or what names one.
+/// An image, or a pointer to one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Listed {
@@ -30,30 +30,30 @@ pub struct Listed {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// When it was written, as the store says.
+    /// The time when it was written, by the store's clock.
     pub modified: SystemTime,
-    /// What it is.
+    /// The kind of the object.
     pub kind: ListedKind,
 }
 
-/// What lies under a name.
+/// The kind of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ListedKind {
     /// An image.
     Image {
-        /// Which.
+        /// Its identity.
         identity: ImageIdentity,
-        /// Which it needs, if it is not complete.
+        /// The image that it needs, if it is not complete.
         parent: Option<ImageIdentity>,
-        /// When it was saved, nanoseconds since 1970.
+        /// The time when it was saved, nanoseconds since 1970.
         created_unix_ns: u64,
     },
-    /// What names an image.
+    /// A pointer to an image.
     Pointer(Pointer),
 }
 
-/// The images in a folder of a store, and what names one, by name. Other objects are left out.
+/// Lists the images in a folder of a store, and the pointers to images, by name. Other objects are left out.
 ///
 /// # Errors
 /// The store's.
@@ -82,7 +82,7 @@ pub(crate) fn list_at(location: &Location) -> Result<Vec<Listed>> {
     })
 }
 
-/// What an object is; `None` if it is none of ours, or gone.
+/// The listed form of an object; `None` if it is not Cowslip's, or gone.
 async fn look(folder: &Location, meta: ObjectMeta) -> Result<Option<Listed>> {
     let Some(name) = meta.location.filename() else { return Ok(None) };
     if meta.size == 0 {

@@ -25,53 +25,53 @@ const OPERATION: &str = "understand a URL";
 
 /// Seconds without a byte until a request is given up, in place of [`SILENCE_READ`] and [`SILENCE_WRITE`].
 pub(crate) const TIMEOUT: &str = "COWSLIP_STORE_TIMEOUT";
-/// What is only late is asked for a second time much sooner.
+/// Late bytes are requested a second time much sooner.
 const SILENCE_READ: Duration = Duration::from_secs(10);
 const SILENCE_WRITE: Duration = Duration::from_secs(30);
-/// A request is tried again until so many times the silence have passed.
+/// A request is retried until this many times the silence have passed.
 pub(crate) const BUDGET: u32 = 6;
 
-/// What a store is used for: answers that are read have another patience than parts that are sent.
+/// The use of a store: reading answers has another patience than sending parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     Read,
     Write,
 }
 
-/// Where an image, or a folder of images, lies in a store.
+/// The place of an image, or a folder of images, in a store.
 #[derive(Clone)]
 pub struct Location {
-    /// Without credentials: those that carry some are refused.
+    /// Without credentials: URLs with credentials are refused.
     url: Url,
     pub(crate) key: Key,
     store: Arc<dyn ObjectStore>,
     parts: Option<Arc<dyn MultipartStore>>,
     silence: Duration,
-    /// Ends every wait for what lies here.
+    /// Ends every wait for this location.
     cancel: CancellationToken,
 }
 
-/// Whether this names something in a store, rather than a file.
+/// Returns true if this names an object in a store, rather than a file.
 pub fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
     })
 }
 
-/// What an image in a registry begins with.
+/// The prefix of an image in a registry.
 pub(crate) const OCI: &str = "oci://";
 
-/// Whether this names an image in a registry, which is pushed and pulled as a whole.
+/// Returns true if this names an image in a registry, which is pushed and pulled as a whole.
 pub(crate) fn is_reference(url: &str) -> bool {
     url.starts_with(OCI)
 }
 
 impl Location {
-    /// Understands a URL to read from. Nothing is asked of the store.
+    /// Parses a URL to read from, without any request to the store.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for a URL of no kind of store that is known, for one that carries credentials, and if
-    /// the environment's settings contradict each other.
+    /// [`ErrorKind::Usage`] for a URL of an unknown kind of store, for one with credentials, and if the environment's
+    /// settings contradict each other.
     pub fn parse(url: &str) -> Result<Self> {
         Self::parse_for(url, Purpose::Read, &CancellationToken::new())
     }
@@ -94,7 +94,7 @@ impl Location {
             let why = format!("{url} is an image in a registry");
             return Err(refused(why).advise("fetch it first: `cowslip image pull`"));
         }
-        // In the threads' runtime: the client's timers belong to it.
+        // Inside the threads' runtime, to which the client's timers belong.
         let _inside = runtime()?.enter();
         let name = Path::new(url.as_str());
         let (scheme, key) = ObjectStoreScheme::parse(&url)
@@ -106,12 +106,12 @@ impl Location {
         Ok(Self { url, key, store, parts, silence, cancel: cancel.clone() })
     }
 
-    /// The same place, to be written to.
+    /// The same place, opened for writing.
     pub(crate) fn for_writing(&self) -> Result<Self> {
         Self::parse_for(self.url.as_str(), Purpose::Write, &self.cancel)
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub fn name(&self) -> PathBuf {
         self.url.as_str().trim_end_matches('/').into()
     }
@@ -121,7 +121,7 @@ impl Location {
         self.key.filename().unwrap_or("")
     }
 
-    /// What lies beside it under another name.
+    /// The location beside it with another name.
     pub fn beside(&self, name: &str) -> Self {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -133,7 +133,7 @@ impl Location {
         Self { url, key, ..self.clone() }
     }
 
-    /// What lies in it, as a folder, under a name.
+    /// The location in it, as a folder, with a name.
     pub fn within(&self, name: &str) -> Self {
         let mut url = self.url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -151,12 +151,12 @@ impl Location {
         &self.cancel
     }
 
-    /// How long requests that fail are tried again.
+    /// The time for which failing requests are retried.
     pub(crate) fn budget(&self) -> Duration {
         self.silence * BUDGET
     }
 
-    /// For uploads in parts, if this kind of store has them.
+    /// The store for uploads in parts, if this kind of store has them.
     pub(crate) fn parts(&self) -> Option<&Arc<dyn MultipartStore>> {
         self.parts.as_ref()
     }
@@ -174,14 +174,14 @@ impl fmt::Debug for Location {
     }
 }
 
-/// A name as a part of a key: as it is, as in a URL, unless it would lead elsewhere.
+/// A name as a part of a key: unchanged, as in a URL, unless it would lead elsewhere.
 fn part(name: &str) -> PathPart<'_> {
     PathPart::parse(name).unwrap_or_else(|_| name.into())
 }
 
 type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn MultipartStore>>);
 
-/// How long a request may move no byte.
+/// The longest time that a request may move no byte.
 pub(crate) fn silence(purpose: Purpose) -> Result<Duration> {
     let Some(text) = std::env::var_os(TIMEOUT) else {
         return Ok(match purpose {
@@ -237,7 +237,7 @@ fn build(
     }))
 }
 
-/// Why the environment's settings make no store.
+/// The reason why the environment's settings make no store.
 fn why_unbuilt(error: &object_store::Error) -> String {
     let text = error.to_string();
     match text.contains("Account must be specified") {
@@ -246,7 +246,7 @@ fn why_unbuilt(error: &object_store::Error) -> String {
     }
 }
 
-/// What the store's own client tries again; streams that break are the [fetcher](crate::fetcher)'s.
+/// Retries of the store's own client; the [fetcher](crate::fetcher) retries streams that break.
 fn retry(purpose: Purpose, silence: Duration) -> RetryConfig {
     let (max_retries, retry_timeout) = match purpose {
         Purpose::Read => (5, silence * 2),

@@ -1,4 +1,4 @@
-//! An object that is the same as long as it is read.
+//! An object that stays the same while it is read.
 
 use std::future::Future;
 use std::ops::Range;
@@ -16,19 +16,19 @@ use crate::errors::{OPEN_AGAIN, REPLACED, is_passing, store_error};
 use crate::location::Location;
 
 pub(crate) const READ: &str = "read an object";
-/// How often what is short is asked for before it has failed; the store's client tries again by itself what had no answer.
+/// Attempts at a short answer before it has failed; the store's client retries requests without an answer by itself.
 const ATTEMPTS: u32 = 5;
 const BACKOFF: Duration = Duration::from_millis(50);
 
-/// What came of a request.
+/// The failure of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
-    /// Whether another attempt may have another answer.
+    /// True if another attempt may have another answer.
     pub(crate) is_passing: bool,
 }
 
-/// An object as it was when it was opened. Another under its name is an error, never a mixture.
+/// An object as it was when it was opened. Another object with its name is an error, never a mixture.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     location: Location,
@@ -37,7 +37,7 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Opens what lies there, and reads its beginning: at most so many bytes.
+    /// Opens the object at a location, and reads its beginning: at most this many bytes.
     pub(crate) async fn open(
         location: &Location,
         beginning: u64,
@@ -50,7 +50,7 @@ impl Object {
         let refused = |error| Refused::by_store(&name, &error);
         let options = GetOptions::new().with_range(Some(0..beginning));
         let answer = match location.store().get_opts(&location.key, options).await {
-            // Of an empty object there is no range to be had (RFC 9110, 15.5.17): some servers answer without one.
+            // An empty object has no range to read (RFC 9110, 15.5.17): some servers answer without one.
             Err(error) if has_no_range(&error) => {
                 let meta = location.store().head(&location.key).await.map_err(refused)?;
                 if meta.size > 0 {
@@ -72,7 +72,7 @@ impl Object {
         &self.location
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub(crate) fn name(&self) -> &Path {
         &self.name
     }
@@ -88,12 +88,12 @@ impl Object {
     ) -> Result<BoxStream<'static, object_store::Result<Bytes>>, Refused> {
         let mut options = GetOptions::new().with_range(Some(range.clone()));
         match &self.meta.e_tag {
-            // To compare, only the strong ones serve (RFC 9110, 13.1.1).
+            // Only strong tags can be compared (RFC 9110, 13.1.1).
             Some(e_tag) if !e_tag.starts_with("W/") => {
                 options = options.with_if_match(Some(e_tag.clone()));
             }
             Some(_) => {}
-            // A server that tells neither leaves it to the checksums.
+            // If a server sends neither, the checksums detect a replacement.
             None if self.meta.last_modified.timestamp() <= 0 => {}
             None => {
                 options = options.with_if_unmodified_since(Some(self.meta.last_modified));
@@ -102,7 +102,7 @@ impl Object {
         let store = self.location.store();
         let answer = store.get_opts(&self.location.key, options).await;
         let answer = answer.map_err(|error| Refused::by_store(&self.name, &error))?;
-        // Not every server heeds a condition.
+        // Some servers ignore conditions.
         if !self.is_same(&answer.meta) || answer.range != range {
             return Err(self.replaced());
         }
@@ -125,12 +125,12 @@ impl Object {
         Refused { error, is_passing: false }
     }
 
-    /// What went wrong while bytes came.
+    /// The error of a transfer that broke.
     pub(crate) fn broken(&self, error: &object_store::Error) -> Refused {
         Refused::by_store(&self.name, error)
     }
 
-    /// Fewer bytes came than were asked for.
+    /// The error of a transfer with fewer bytes than requested.
     pub(crate) fn short(&self) -> Refused {
         Refused::short(&self.name)
     }
@@ -154,7 +154,7 @@ impl From<Refused> for Error {
 }
 
 impl Refused {
-    /// Nothing lies there, for certain.
+    /// Returns true if the object certainly does not exist.
     pub(crate) fn is_missing(&self) -> bool {
         !self.is_passing && self.error.kind() == ErrorKind::File
     }
@@ -178,14 +178,14 @@ impl Refused {
     }
 }
 
-/// All of a small object, and what tells it from the next one under its name; `None` if there is none.
+/// All of a small object, and the data that distinguishes it from the next one with its name; `None` if there is none.
 pub(crate) async fn read_small(
     location: &Location,
 ) -> Result<Option<(Bytes, ObjectMeta)>, Refused> {
     persistently(location, || read_small_once(location)).await
 }
 
-/// What `request` comes to, tried again while another attempt may have another answer: a body may break off.
+/// Returns the result of `request`, retried while another attempt may have another answer: a body may break off.
 pub(crate) async fn persistently<T, F>(
     location: &Location,
     request: impl Fn() -> F,

@@ -1,6 +1,6 @@
 //! Objects that name an image: `latest`.
 //!
-//! They are JSON, and changed by compare and swap: of two who publish at once the one with the younger image stays.
+//! They are JSON, and changed by compare and swap: of two concurrent writers the one with the younger image wins.
 //! ```json
 //! {"schema": "cowslip.pointer/1", "image": "store-17", "identity": "…", "created_unix_ns": 1732365606000000000}
 //! ```
@@ -19,18 +19,18 @@ const OPERATION: &str = "set a pointer";
 const SCHEMA: &str = "cowslip.pointer/1";
 /// Longer objects are no pointers.
 pub(crate) const MOST_BYTES: u64 = 4096;
-/// Who loses the race so often has met a store that refuses for another reason.
+/// A writer that loses the race this often has met a store that refuses for another reason.
 const ATTEMPTS: usize = 100;
 
-/// What names an image.
+/// A pointer to an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pointer {
     schema: String,
     /// The image's name: an object beside the pointer.
     pub image: String,
-    /// Which image it is, in hexadecimal.
+    /// The image's identity, in hexadecimal.
     pub identity: String,
-    /// When that was saved, nanoseconds since 1970.
+    /// The time when the image was saved, nanoseconds since 1970.
     pub created_unix_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl Pointer {
         }
     }
 
-    /// What an object says, if it is one.
+    /// The pointer in an object, if the object is one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let pointer: Self = serde_json::from_slice(bytes).ok()?;
         let is_name = !pointer.image.is_empty() && !pointer.image.contains('/');
@@ -56,10 +56,10 @@ impl Pointer {
     }
 }
 
-/// What a pointer names; `None` if there is none.
+/// Reads a pointer; `None` if there is none.
 ///
 /// # Errors
-/// The store's; [`ErrorKind::Corrupt`] if what lies there is no pointer.
+/// The store's; [`ErrorKind::Corrupt`] if the object is no pointer.
 pub fn read_latest(pointer: &str) -> Result<Option<Pointer>> {
     let location = Location::parse(pointer)?;
     let found = block_on(location.cancel(), read_small(&location))?;
@@ -74,17 +74,19 @@ fn decoded(location: &Location, bytes: &[u8]) -> Result<Pointer> {
     })
 }
 
-/// Has `pointer`, an object beside an image, name it, unless it names a younger one: what it names then.
+/// Has `pointer`, an object beside an image, name the image, unless it names one at least as young. Returns the
+/// resulting pointer.
 ///
 /// # Errors
-/// The store's; [`ErrorKind::Unsupported`] of one that cannot compare and swap, [`ErrorKind::Corrupt`] if something
-/// else lies there.
+/// The store's; [`ErrorKind::Unsupported`] from one that cannot compare and swap, [`ErrorKind::Corrupt`] if another
+/// object is there.
 pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
     let location = Location::parse(pointer)?.for_writing()?;
     set(&location, Pointer::of(name, image))
 }
 
-/// Has a pointer that says `now` name another place of the same image. What somebody else has changed meanwhile stays.
+/// Has a pointer with the value `now` name another place of the same image. A concurrent change by another writer
+/// stays.
 pub(crate) fn repoint(location: &Location, now: &Pointer, wanted: Pointer) -> Result<()> {
     let name = location.name();
     block_on(location.cancel(), async {
@@ -100,14 +102,14 @@ pub(crate) fn repoint(location: &Location, now: &Pointer, wanted: Pointer) -> Re
     })
 }
 
-/// Puts a pointer in the place of that which was found there, and of no other.
+/// Replaces the pointer that was found, and no other.
 async fn swap(
     location: &Location,
     pointer: &Pointer,
     found: ObjectMeta,
 ) -> object_store::Result<()> {
     let ObjectMeta { e_tag, version, .. } = found;
-    // radosgw 16 knows a tag without its quotes alone.
+    // radosgw 16 accepts a tag only without its quotes.
     let bare = e_tag.as_deref().map(|it| it.trim_matches('"').to_owned());
     let of = |e_tag| PutMode::Update(UpdateVersion { e_tag, version: version.clone() });
     match put(location, pointer, of(e_tag.clone())).await {
@@ -141,7 +143,7 @@ pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
             };
             match written {
                 Ok(()) => return Ok(wanted),
-                // Somebody was faster.
+                // Another writer was faster.
                 Err(
                     object_store::Error::Precondition { .. }
                     | object_store::Error::AlreadyExists { .. },

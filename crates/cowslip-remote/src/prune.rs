@@ -1,12 +1,12 @@
-//! Which images of a folder stay.
+//! Prunes a folder: selects the images that stay.
 //!
 //! ```text
 //!  list ─▶ merge   long chains: one that needs no other beside them, as IDENTITY.cowslip; pointers name that
 //!       ─▶ keep    the youngest, what pointers name, and all that these need, now and a while ago
 //!       ─▶ delete  the rest
 //! ```
-//! Those who are reading have opened what was there a while ago: what was needed then is deleted later. What is
-//! deleted under a reader is an error to it, never other bytes.
+//! Present readers may have opened images that were there a while ago, so images needed then are deleted later. An
+//! image that is deleted while it is read is an error to the reader, never other bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -26,22 +26,22 @@ use crate::upload::Upload;
 
 const OPERATION: &str = "prune a folder of images";
 
-/// Which images of a folder stay.
+/// The selection of the images that stay in a folder.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PruneOptions {
-    /// So many of the youngest.
+    /// The number of youngest images that stay.
     pub keep: usize,
     /// Chains of more images than this are merged.
     pub merge: Option<usize>,
-    /// What was needed so long ago stays.
+    /// Images that were needed this long ago stay.
     pub grace: Duration,
-    /// Nothing is changed; the answer says what would be.
+    /// Changes nothing; the result lists the changes.
     pub dry_run: bool,
 }
 
 impl PruneOptions {
-    /// Keeps so many images, merges none, and deletes what was not needed an hour ago.
+    /// Keeps this many images, merges none, and deletes images that were not needed an hour ago.
     pub fn keep(keep: usize) -> Self {
         Self { keep, merge: None, grace: Duration::from_secs(3600), dry_run: false }
     }
@@ -52,24 +52,24 @@ impl PruneOptions {
         Self { merge: Some(longest), ..self }
     }
 
-    /// Deletes what was not needed so long ago.
+    /// Deletes images that were not needed this long ago.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }
 
-    /// Says what would be done, and does nothing.
+    /// Lists the changes without making them.
     #[must_use]
     pub fn dry_run(self, dry_run: bool) -> Self {
         Self { dry_run, ..self }
     }
 }
 
-/// What a prune came to, by names in the folder.
+/// The results of a prune, by names in the folder.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// Images that were merged: each name, and that of the image which takes its place.
+    /// Images that were merged: each name, and that of the replacing image.
     pub merged: Vec<(String, String)>,
     /// Images that were deleted.
     pub deleted: Vec<String>,
@@ -79,13 +79,13 @@ pub struct Pruned {
     pub kept: Vec<String>,
 }
 
-/// Merges and deletes images of a folder, and nothing else that lies there.
+/// Merges and deletes images of a folder, and leaves other objects alone.
 ///
-/// Save onto a parent that stays: one of the youngest, or what a pointer names. Another might be deleted while the
+/// Save onto a parent that stays: one of the youngest, or the target of a pointer. Another might be deleted while the
 /// image is sent, which then cannot be opened.
 ///
 /// # Errors
-/// The store's; [`ErrorKind::Usage`] if none shall be kept, [`ErrorKind::Corrupt`] if an image that is to be merged is
+/// The store's; [`ErrorKind::Usage`] if none would be kept, [`ErrorKind::Corrupt`] if an image that is to be merged is
 /// damaged, [`ErrorKind::Busy`] if `progress` broke it off.
 ///
 /// ```no_run
@@ -135,7 +135,7 @@ fn prune_at(place: &Location, options: PruneOptions, progress: OnProgress<'_>) -
     Ok(pruned)
 }
 
-/// Writes one image of a chain beside it, and has those pointers name it that named the chain: its name.
+/// Writes one image of a chain beside it, and redirects pointers from the chain to it. Returns its name.
 fn merge_chain(
     folder: &Location,
     name: &str,
@@ -161,7 +161,7 @@ fn merge_chain(
     Ok(merged)
 }
 
-/// Deletes an image, and what was recorded of its use.
+/// Deletes an image, and the recording of its use.
 fn delete(image: &Location) -> Result<()> {
     for object in [image, &working_set_of(image)] {
         block_on(object.cancel(), async {
@@ -174,9 +174,9 @@ fn delete(image: &Location) -> Result<()> {
     Ok(())
 }
 
-/// A folder, as it is or as it was.
+/// A folder, at present or at an earlier time.
 struct Folder<'a> {
-    /// The youngest first. Of two with one identity, the one that needs no other first.
+    /// The youngest first. Among images with one identity, a complete one is first.
     images: Vec<Entry<'a>>,
     by_identity: HashMap<ImageIdentity, usize>,
     pointers: Vec<&'a Pointer>,
@@ -189,7 +189,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Folder<'a> {
-    /// With the images that were there at some time and still are.
+    /// A folder with the present images that existed at some time.
     fn of(listed: &'a [Listed], at: Option<SystemTime>) -> Self {
         let mut images = Vec::new();
         let mut pointers = Vec::new();
@@ -212,7 +212,7 @@ impl<'a> Folder<'a> {
         Self { images, by_identity, pointers }
     }
 
-    /// An image and those that it needs, as far as they are there.
+    /// An image and the images that it needs, as far as they are there.
     fn chain(&self, identity: ImageIdentity) -> Vec<&Entry<'a>> {
         let mut chain: Vec<&Entry<'_>> = Vec::new();
         let mut next = Some(identity);
@@ -227,7 +227,7 @@ impl<'a> Folder<'a> {
         chain
     }
 
-    /// What may not be deleted.
+    /// The names that may not be deleted.
     fn needed(&self, keep: usize) -> HashSet<&'a str> {
         let mut youngest = Vec::new();
         for image in &self.images {
@@ -243,7 +243,7 @@ impl<'a> Folder<'a> {
         chains.map(|image| image.name).chain(by_name).collect()
     }
 
-    /// Those that nobody needs any more than others do, if their chains are longer than `longest`.
+    /// Images that are no parent, with chains longer than `longest`.
     fn longer_chains(&self, longest: usize) -> Vec<String> {
         let parents: HashSet<_> = self.images.iter().filter_map(|it| it.parent).collect();
         let tips = self.images.iter().filter(|it| !parents.contains(&it.identity));

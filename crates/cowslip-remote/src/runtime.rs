@@ -1,4 +1,4 @@
-//! The threads in which everything asynchronous runs.
+//! The threads that run all asynchronous work.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attend::broken_off;
 
-/// They wait for sockets, and copy what comes.
+/// The threads wait for sockets, and copy received bytes.
 const THREADS: usize = 2;
 
 static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
@@ -20,7 +20,7 @@ static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
 /// The runtime of this process.
 pub(crate) fn runtime() -> Result<&'static Runtime> {
     let started = RUNTIME.get_or_init(|| {
-        // Somebody else's choice for the process is as good.
+        // A provider that the program has chosen is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // The threads inherit a mask that blocks every signal: handlers are the program's.
         let _blocked = BlockedSignals::enter();

@@ -1,4 +1,4 @@
-//! Images into stores and out of them, with those that they need.
+//! Transfers of images into stores and out of them, with the images that they need.
 
 use std::path::{Path, PathBuf};
 
@@ -18,43 +18,43 @@ const PUSH: &str = "push an image";
 const PULL: &str = "pull an image";
 const SAVE: &str = "save an image";
 
-/// What a push came to.
+/// The result of a push.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Pushed {
-    /// Where the image is.
+    /// The URL of the image.
     pub url: String,
-    /// Images that were sent: it, and those it needs that were not there.
+    /// Images that were sent: the image, and needed ones that were not there.
     pub sent_images: usize,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// What the pointer names now, if one was to be set.
+    /// The pointer's value now, if one was to be set.
     pub latest: Option<Pointer>,
 }
 
-/// What a pull came to.
+/// The result of a pull.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Images that were written: it, and those it needs that were not there.
+    /// Images that were written: the image, and needed ones that were not there.
     pub images: usize,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Sends an image, and those that it needs and that are not there yet, to a store. A URL that ends in `/` is a
+/// Sends an image, and the images that it needs and that are not there yet, to a store. A URL that ends in `/` is a
 /// folder: the image keeps its name. Then the object `latest` beside it, if that is given, names it, unless it names
-/// a younger one.
+/// one at least as young.
 ///
-/// Every chunk is checked on its way. The image is visible when it is whole; an upload that is broken off leaves
-/// nothing.
+/// Every chunk is checked on its way. The image is visible once it is whole; an upload that is broken off is aborted,
+/// and is never visible.
 ///
-/// `progress` is called ten times a second, also while the store says nothing; at first its numbers are 0.
+/// `progress` is called ten times a second, even while the store says nothing; at first its numbers are 0.
 ///
-/// `oci://HOST/REPOSITORY:TAG` is a registry: there it becomes an image of OCI, whose layers hold the files.
+/// `oci://HOST/REPOSITORY:TAG` is a registry: there it becomes an image of OCI, with layers that hold the files.
 ///
 /// # Errors
-/// As [`Image::open`]; the store's; [`ErrorKind::Busy`] if `progress` broke it off.
+/// Like [`Image::open`]; the store's; [`ErrorKind::Busy`] if `progress` broke it off.
 pub fn push(
     file: &Path,
     url: &str,
@@ -109,12 +109,12 @@ fn push_to(
     Ok(Pushed { url, sent_images, sent_bytes, latest: latest.transpose()? })
 }
 
-/// Where beside `location` an image is to go that another one needs; `None` if it is there.
+/// The place beside `location` for an image that another one needs; `None` if it is there.
 fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
     let own = image.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     for name in [own, name_of(image.identity())] {
         let place = location.beside(&name);
-        // Where the image itself goes there is no room for another.
+        // The image itself takes this place.
         let there = block_on(place.cancel(), identity_at(&place))?;
         if there == Some(image.identity()) {
             return Ok(None);
@@ -128,11 +128,11 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
         .because("another image has this name"))
 }
 
-/// Writes the image at a URL to a file, and those that it needs beside it, unless they are there. Every chunk is
-/// checked on its way; a file is there whole or not at all. `progress` is called as [`push`] does.
+/// Writes the image at a URL to a file, and the images that it needs beside it, unless they are there. Every chunk is
+/// checked on its way; a file is there whole or not at all. `progress` is called as in [`push`].
 ///
 /// # Errors
-/// As [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
+/// Like [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
 /// [`ErrorKind::Busy`] if `progress` broke it off; the file system's.
 pub fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Pulled> {
     attended(progress, |cancel, progress| pull_from(url, file, cancel, progress))
@@ -192,12 +192,12 @@ fn pull_from(
     Ok(pulled)
 }
 
-/// Saves the content of frozen arenas to a URL, while the program runs on. `parent`, if there is one, is the URL of
-/// an image in the same folder: then only what differs from that is held. [`SaveOptions::parent`] is not looked at.
-/// `progress` is called as [`push`] does.
+/// Saves the content of frozen arenas to a URL, while the program runs on. `parent`, if there is one, is the URL of an
+/// image in the same folder: then the new image holds only the differences. [`SaveOptions::parent`] is ignored.
+/// `progress` is called as in [`push`].
 ///
 /// # Errors
-/// As [`cowslip::image::save`]; the store's.
+/// Like [`cowslip::image::save`]; the store's.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;

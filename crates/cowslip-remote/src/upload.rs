@@ -5,8 +5,8 @@
 //!              part 0, which holds the header, stays until commit ─────▶ last, then complete: it is visible
 //!  dropped without commit: what is in flight is ended, the upload aborted; nothing was ever visible
 //! ```
-//! A process that is killed leaves parts behind that nobody sees; the store's own rule for incomplete uploads
-//! removes them (docs/remote.md).
+//! A killed process leaves invisible parts behind; the store's own rule for incomplete uploads removes them
+//! (docs/remote.md).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ use crate::runtime::{block_on, runtime};
 
 const OPERATION: &str = "write an image to a store";
 const PART_BYTES: u64 = 16 << 20;
-/// What S3 takes is 10,000 parts.
+/// S3 accepts 10,000 parts.
 const MOST_PARTS: u64 = 9_000;
 const MOST_IN_FLIGHT: usize = 8;
-/// An abort that takes longer is left to the store's rule for incomplete uploads.
+/// A longer abort is left to the store's rule for incomplete uploads.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The same once the upload was broken off, which ends within a second.
+/// The same after the upload was broken off, which ends within a second.
 const ABORT_AT_ONCE: Duration = Duration::from_millis(600);
 const PARTS_AT_ONCE: Duration = Duration::from_millis(200);
 
@@ -76,7 +76,7 @@ impl Shared {
 }
 
 impl Upload {
-    /// Begins an upload of at most so many bytes.
+    /// Begins an upload of at most this many bytes.
     pub(crate) fn begin(to: &Location, most_bytes: u64) -> Result<Box<Self>> {
         let location = to.for_writing()?;
         let name = location.name();
@@ -95,7 +95,7 @@ impl Upload {
         Ok(Box::new(Self { location, name, parts, id, part_bytes, shared, is_over: false }))
     }
 
-    /// Waits until fewer than so many parts are in flight, or one has failed.
+    /// Waits until fewer than this many parts are in flight, or one has failed.
     fn wait_below(&self, most: usize) -> Result<MutexGuard<'_, State>> {
         let mut state = self.shared.lock();
         loop {
@@ -113,7 +113,7 @@ impl Upload {
         }
     }
 
-    /// Sends a part whose bytes are all there.
+    /// Sends a part with all of its bytes.
     fn send(&self, number: u64, bytes: Vec<u8>) -> Result<()> {
         let mut state = self.wait_below(MOST_IN_FLIGHT)?;
         let (handle, registration) = AbortHandle::new_pair();
@@ -146,7 +146,7 @@ impl Upload {
             let completed =
                 self.parts.complete_multipart(&self.location.key, &self.id, parts).await;
             let Err(error) = completed else { return Ok(()) };
-            // The answer may have been lost, not the image.
+            // The answer may be lost although the image is complete.
             match Object::open(&self.location, head.len() as u64).await {
                 Ok((object, there)) if object.len_bytes() == file_bytes && there == head => Ok(()),
                 _ => Err(store_error(OPERATION, &self.name, &error)),
@@ -155,7 +155,7 @@ impl Upload {
     }
 }
 
-/// A part that is in flight: however that ends, it is known.
+/// A part in flight. Its outcome is recorded however it ends.
 struct Landing {
     shared: Arc<Shared>,
     number: u64,
@@ -223,7 +223,7 @@ impl ImageSink for Upload {
                 number => self.send(number, part.bytes)?,
             }
         }
-        // The header's part goes when all others are there.
+        // The header's part is sent once all others are there.
         drop(self.wait_below(1)?);
         let head = first[..first.len().min(crate::pointer::MOST_BYTES as usize)].to_vec();
         if identity_in(&head).is_none() {
@@ -244,7 +244,7 @@ impl Drop for Upload {
         }
         self.shared.lock().in_flight.values().for_each(AbortHandle::abort);
         let Ok(runtime) = runtime() else { return };
-        // Parts that arrive after the abort would stay: they end first.
+        // Parts that arrive after the abort would stay, so they end first.
         let cancel = self.location.cancel();
         let (began, mut state) = (Instant::now(), self.shared.lock());
         let patience = || if cancel.is_cancelled() { PARTS_AT_ONCE } else { ABORT_TIMEOUT };

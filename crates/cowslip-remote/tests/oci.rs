@@ -1,5 +1,5 @@
-//! Images in a registry of OCI: Docker's own, of Debian's package `docker-registry`, on loopback. What lies there is
-//! read by `skopeo` and unpacked by `umoci`, as a container's runtime does.
+//! Images in a registry of OCI: Docker's own, of Debian's package `docker-registry`, on loopback. Images there are read
+//! by `skopeo` and unpacked by `umoci`, as a container's runtime does.
 
 mod support;
 
@@ -13,7 +13,7 @@ use cowslip::ErrorKind;
 use cowslip::image::{Image, Progress, SaveOptions, save};
 use support::{Folder, PATIENCE, SECRET, arena, image, pattern, proceed, skip, wrong_words};
 
-/// `SECRET`, as `htpasswd -B` writes it.
+/// `SECRET`, in the form of `htpasswd -B`.
 const USERS: &str = "me:$2b$04$oKcqLWdwfpioD3cd6IK3Gu7dN9M70kaX67AtFDFU7K5crTRQZFRe.\n";
 
 struct Registry {
@@ -59,7 +59,7 @@ impl Registry {
                 Some(address.split(|c: char| !c.is_ascii_digit()).next()?.to_owned())
             })
             .expect("it says where it listens");
-        // It stops where nobody reads what it says.
+        // The registry would stop if its output were not read.
         std::thread::spawn(move || told.for_each(drop));
         Some(Self { process, host: format!("127.0.0.1:{port}"), folder })
     }
@@ -68,7 +68,7 @@ impl Registry {
         format!("oci://{}/stores/warm:{tag}", self.host)
     }
 
-    /// As `docker login` leaves it.
+    /// Stores credentials like `docker login`.
     fn sign_in(&self, password: &str) -> PathBuf {
         let auth = base64(format!("me:{password}").as_bytes());
         let file = self.folder.file("config.json");
@@ -106,7 +106,7 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).map(triple).collect()
 }
 
-/// Whether it ran; a program that is not there is a skip.
+/// Returns true if it ran; a missing program is a skip.
 fn run(program: &str, arguments: &[&str]) -> bool {
     match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
         Ok(done) => {
@@ -124,7 +124,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 fn images_in_a_registry() {
     let Some(registry) = Registry::start() else { return };
     #[allow(unsafe_code)]
-    // SAFETY: the only test of its process, before anything else looks at the environment.
+    // SAFETY: the only test of its process, and no other thread looks at the environment.
     unsafe {
         std::env::set_var("DOCKER_CONFIG", registry.folder.file(""));
     }
@@ -140,7 +140,7 @@ fn images_in_a_registry() {
     damaged_on_the_way(&registry, &local);
 }
 
-/// Two images, the second of which holds what changed.
+/// Two images; the second holds the changes.
 fn chain(first: &Path, second: &Path) {
     let (arena, mut words) = arena(4, 1);
     save(&[&arena.freeze().unwrap()], first, &SaveOptions::default(), &mut proceed).unwrap();
@@ -199,7 +199,7 @@ fn a_runtime_finds_the_files(registry: &Registry, local: &Folder, files: &[&Path
         let there = bundle.join("rootfs").join(file.file_name().unwrap());
         assert!(fs::read(there).unwrap() == fs::read(file).unwrap(), "{}", file.display());
     }
-    // As a volume's user has it.
+    // The view of a volume's user.
     let mounted = Image::open(&bundle.join("rootfs/second.cowslip")).unwrap();
     mounted.verify(&mut proceed).unwrap();
 }
@@ -213,7 +213,7 @@ fn pulled_as_it_was(registry: &Registry, first: &Path, second: &Path) {
     assert!(fs::read(there.file("first.cowslip")).unwrap() == fs::read(first).unwrap());
     let image = Image::open(&target).unwrap();
     assert_eq!(wrong_words(&image, 4, 1).unwrap(), 1, "{}", pattern(1, 0));
-    // What it needs is there already; a folder has the image under its own name.
+    // The needed image is there already; a folder gets the image under its own name.
     let pulled =
         cowslip_remote::pull(&registry.url("second"), &there.file(""), &mut proceed).unwrap();
     assert_eq!((pulled.images, there.file("second.cowslip").exists()), (1, true));
@@ -225,7 +225,7 @@ fn pulled_as_it_was(registry: &Registry, first: &Path, second: &Path) {
 fn broken_off(registry: &Registry, local: &Folder) {
     let file = local.file("long");
     image(&file, 8, 5);
-    // In the check, in the digest, and while it is sent: each begins anew.
+    // In the check, in the digest, and in the transfer: each begins anew.
     for phase in 0..3 {
         let (mut now, mut last) = (0, 0);
         let mut stop = |progress: Progress| {

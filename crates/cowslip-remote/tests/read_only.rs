@@ -1,4 +1,4 @@
-//! Images on servers that are only read from: nginx by HTTP and HTTPS, one that knows no ranges, one of Google's kind.
+//! Images on servers that are only read from: nginx by HTTP and HTTPS, one without ranges, one of Google's kind.
 
 mod support;
 
@@ -21,7 +21,7 @@ struct Nginx {
     folder: Folder,
     http: String,
     https: String,
-    /// With a certificate that has signed itself.
+    /// Serves a self-signed certificate.
     alone: String,
     _process: Process,
 }
@@ -75,7 +75,7 @@ impl Nginx {
     }
 }
 
-/// An authority's certificate, `ca.pem`; one that it has signed, `server.pem`; `alone.pem`, which has signed itself.
+/// Makes an authority's certificate, `ca.pem`; one signed by it, `server.pem`; and `alone.pem`, which is self-signed.
 fn certificates(folder: &Folder) -> Option<()> {
     let settings = "[req]\ndistinguished_name = name\n[name]\n\
         [ca]\nbasicConstraints = critical,CA:TRUE\nsubjectKeyIdentifier = hash\n\
@@ -158,7 +158,7 @@ fn a_file_that_was_replaced_is_an_error_and_no_mixture() {
         let there = cowslip_remote::open(&url).unwrap();
         assert_eq!(wrong_words(&there, 3, 43).unwrap(), 0);
         image(&file("next"), CHUNKS, 44);
-        // With the same length and date nginx has the same tag: then the checksums are what tells.
+        // With the same length and date nginx has the same tag: then only the checksums tell.
         let date = if is_dated_alike { modified } else { modified + Duration::from_secs(5) };
         File::options().write(true).open(file("next")).unwrap().set_modified(date).unwrap();
         std::fs::rename(file("next"), file("replaced")).unwrap();
@@ -215,7 +215,7 @@ fn what_is_not_to_be_had_is_an_error() {
 
 const READ: &str = "COWSLIP_TEST_READ";
 
-/// What reads with an environment of its own.
+/// Reads with an environment of its own.
 #[test]
 #[ignore = "a part of the others"]
 fn reader() {
@@ -245,7 +245,7 @@ fn an_authority_of_ones_own_is_trusted_when_the_environment_says_so() {
     let refused = read_with(&url, &[]).unwrap_err();
     assert!(refused.contains("certificate"), "{refused}");
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
-    // By another name than the certificate has.
+    // Uses another name than the certificate's.
     let elsewhere = url.replace("127.0.0.1", "localhost");
     let refused = read_with(&elsewhere, &[("SSL_CERT_FILE", &ca)]).unwrap_err();
     assert!(refused.contains("certificate"), "{refused}");
@@ -255,7 +255,7 @@ fn an_authority_of_ones_own_is_trusted_when_the_environment_says_so() {
     assert!(refused.contains("certificate"), "{refused}");
 }
 
-/// What is there instead of Google's store knows neither its uploads in parts nor its conditions.
+/// The replacement of Google's store knows neither its uploads in parts nor its conditions.
 #[test]
 fn what_a_server_like_googles_has_is_restored() {
     let Some((_process, address)) = google() else { return };

@@ -145,7 +145,7 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
         restored.finish_recording().unwrap();
         assert!(restored.wait(PATIENCE).unwrap());
     }
-    // Few at once: what is asked for at the same time arrives in any order.
+    // A single stream, because concurrent requests arrive in any order.
     let options = cowslip_remote::OpenOptions::default().streams(1);
     let image = cowslip_remote::open_with(&url, options).unwrap();
     world.proxy.rule("recorded", |_| Fault::Late(Duration::from_millis(20)));
@@ -160,7 +160,7 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
         .iter()
         .filter_map(|it| it.range.as_ref()?.strip_prefix("bytes=")?.split('-').next()?.parse().ok())
         .collect();
-    // Chunks lie in the file about as in memory: by some places apart, as threads wrote them.
+    // Chunks lie in the file about as in memory, some places apart, in the order in which threads wrote them.
     let is_near = |offset: &u64, chunk: usize| {
         offset.abs_diff((chunk * CHUNK_BYTES) as u64) <= 5 * CHUNK_BYTES as u64
     };
@@ -173,8 +173,8 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
     }
 }
 
-/// A restore of 14 chunks while every third answer or so suffers `fault`: no wrong byte, and it ends. Bits flip
-/// in every eighth, as a chunk is asked for eight times.
+/// Restores 14 chunks while about every third answer suffers `fault`: no byte is wrong, and it ends. Bits flip in every
+/// eighth, because a chunk is asked for eight times.
 fn restored_despite(name: &'static str, fault: Fault) {
     let world = world();
     let local = Folder::new(name);
@@ -182,7 +182,7 @@ fn restored_despite(name: &'static str, fault: Fault) {
     let url = format!("{}/store", folder(name));
     let each = if fault == Fault::Flip { 8 } else { 3 };
     let writes = matches!(fault, Fault::Busy | Fault::Reset);
-    // Uploads too, where the fault is not of an answer.
+    // Includes uploads for faults that are not of an answer.
     world.proxy.rule(name, move |it| {
         if writes && it.method == "PUT" && it.number % each == 1 { fault } else { Fault::None }
     });
@@ -194,7 +194,7 @@ fn restored_despite(name: &'static str, fault: Fault) {
         let image = cowslip_remote::open(&url).unwrap();
         let options = RestoreOptions { strategy, ..RestoreOptions::default() };
         let restored = image.restore(0, &options, &mut proceed).unwrap();
-        // In no order.
+        // In a scattered order.
         for i in 0..14 {
             let at = (i * 5 % 14) * WORDS + i;
             assert_eq!(words(restored.arena())[at], pattern(6, at), "{fault:?}");
@@ -280,7 +280,7 @@ fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     }
     assert_eq!(wrong_words(&cowslip_remote::open(&url).unwrap(), 12, 8).unwrap(), 0);
 
-    // While it is restored: what came is right, what did not is told of.
+    // During a restore: received chunks are right, the others are reported.
     let there = cowslip_remote::open(&url).unwrap();
     world.proxy.rule("replaced", |it| if it.number >= 4 { Fault::OtherTag } else { Fault::None });
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -316,7 +316,7 @@ fn what_cannot_be_had_is_told_of_and_never_zeroes() {
     cowslip_remote::push(&local.file("store"), &url, None, &mut proceed).unwrap();
     drop(saved);
     let there = cowslip_remote::open(&url).unwrap();
-    // The first chunk that is asked for is wrong, however often.
+    // The first requested chunk is always wrong.
     let wanted: Arc<Mutex<Option<(u64, u64)>>> = Arc::default();
     world.proxy.rule("lost", move |it| {
         let span = |range: &String| {
@@ -341,7 +341,7 @@ fn what_cannot_be_had_is_told_of_and_never_zeroes() {
     };
     assert_eq!(restored.wait(PATIENCE).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!((1..6).contains(&told.load(Relaxed)), "{told:?}");
-    // A system call that reads there gets an error where another's touch would be a SIGBUS.
+    // A system call that reads there gets an error; another access would be a SIGBUS.
     let bytes = bytes_of(words(restored.arena()));
     let mut lost = 0;
     for (chunk, content) in bytes.chunks_exact(CHUNK_BYTES).enumerate() {
@@ -360,7 +360,7 @@ fn what_cannot_be_had_is_told_of_and_never_zeroes() {
 
 fn bytes_of(words: &[u64]) -> &[u8] {
     #[allow(unsafe_code)]
-    // SAFETY: the same memory; who reads it is the kernel.
+    // SAFETY: the same memory; only the kernel reads it.
     unsafe {
         std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8)
     }
@@ -390,7 +390,7 @@ fn an_upload_that_is_broken_off_is_aborted() {
     assert_eq!(error.kind(), ErrorKind::Busy);
     let seen = world.proxy.seen("broken");
     assert!(is_put(), "parts were sent");
-    // A part that was broken off may be seen after it: they are several connections.
+    // A broken part may be seen after the abort: they use several connections.
     assert!(seen.iter().any(|it| it.method == "DELETE"), "{seen:?}");
     assert!(cowslip_remote::list(&folder("broken")).unwrap().is_empty());
     let missing = cowslip_remote::open(&url).unwrap_err();
@@ -431,7 +431,7 @@ fn a_store_that_falls_silent_is_broken_off_by_the_progress_callback() {
 
 const VICTIM: &str = "COWSLIP_TEST_PUSH";
 
-/// What is killed: it pushes the file to the URL that the environment names.
+/// The process to kill: it pushes the file to the URL that the environment names.
 #[test]
 #[ignore = "a part of the next one"]
 fn victim() {
@@ -453,7 +453,7 @@ fn a_push_that_is_killed_at_any_part_leaves_nothing_to_be_seen() {
     let local = Folder::new("killed");
     let file = local.file("store");
     image(&file, 20, 11);
-    // Beginning, three parts, the end.
+    // Start, three parts, end.
     let mut was_whole = false;
     for step in 0..7 {
         let name = format!("killed{step}");
@@ -481,7 +481,7 @@ fn a_push_that_is_killed_at_any_part_leaves_nothing_to_be_seen() {
         } else {
             assert!(listed.is_empty(), "killed at request {step}: {listed:?}");
         }
-        // Somebody who comes after it is not in its way.
+        // A later push is not hindered.
         world.proxy.rule(&name, |_| Fault::None);
         cowslip_remote::push(&file, &url, None, &mut proceed).unwrap();
         assert_eq!(wrong_words(&cowslip_remote::open(&url).unwrap(), 20, 11).unwrap(), 0);
@@ -584,7 +584,7 @@ fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
     latest.verify(&mut proceed).unwrap();
     let restored = latest.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
     assert_eq!(support::words(restored.arena())[..3], [1, 2, pattern(14, 2)]);
-    // A child of what was merged finds it by its identity.
+    // A child of the merged image finds it by its identity.
     save_as("thursday", Some(&merged));
     assert_eq!(prune(keep_one()).deleted, [""; 0]);
 }
@@ -599,7 +599,7 @@ fn what_is_kept_is_not_fetched_again_and_is_not_trusted() {
         cowslip_remote::push(&file, &(folder("kept") + "/"), None, &mut proceed).unwrap();
     }
     let kept = local.file("cache");
-    // Room for one of them.
+    // Has room for one of them.
     let cache = Cache::open(&kept, 30 << 20, |why| panic!("{why}")).unwrap();
     let restore = |name: &str, seed: u64| {
         world.proxy.rule("kept", |_| Fault::None);
@@ -666,7 +666,7 @@ fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
     let cache = Cache::open(&local.file("cache"), 1 << 30, told).unwrap();
     for expected in [2, 2] {
         let image = cache.image(&url("tuesday")).unwrap();
-        // Chunk 0 of the parent is never read: nobody needs it.
+        // Chunk 0 of the parent is not needed and never read.
         image.verify(&mut proceed).unwrap();
         image.ancestors()[0].verify(&mut proceed).unwrap();
         let deadline = Instant::now() + PATIENCE;
@@ -676,7 +676,7 @@ fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
         }
     }
     assert_eq!(TOLD.load(Relaxed), 0);
-    // Where nothing can be written.
+    // A folder that cannot be written.
     std::fs::write(local.file("a file"), "").unwrap();
     assert_eq!(
         Cache::open(&local.file("a file"), 1 << 30, told).unwrap_err().kind(),

@@ -1,5 +1,5 @@
-//! Images in stores that others made. One body of tests runs against each server, in a process of its own: what store
-//! there is, the environment says.
+//! Images in third-party stores. One body of tests runs against each server, in a process of its own; the environment
+//! names the store.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn images_in_azurite() {
     against("azurite", servers::azurite());
 }
 
-/// Runs the body against a server that could be started.
+/// Runs the body against a server, unless it could not be started.
 fn against(name: &str, server: Option<Server>) {
     let Some(server) = server else { return };
     let run = Command::new(std::env::current_exe().unwrap())
@@ -219,7 +219,7 @@ mod body {
             let folder = format!("{url}/");
             cowslip_remote::push(&local.file(name), &folder, None, &mut proceed).unwrap();
         }
-        // At once, the oldest last.
+        // All at once, started from the youngest.
         std::thread::scope(|scope| {
             for (name, image) in names.iter().zip(&images).rev() {
                 scope.spawn(|| cowslip_remote::set_latest(&pointer, name, image).unwrap());
@@ -229,7 +229,7 @@ mod body {
         assert_eq!(latest.image, "store-5");
         let there = cowslip_remote::open(&pointer).unwrap();
         assert_eq!(there.identity(), images[5].identity());
-        // An older one changes nothing, and a push says what it names.
+        // An older one changes nothing, and a push returns the pointer's value.
         let older = local.file("store-2");
         let pushed = cowslip_remote::push(&older, &format!("{url}/"), Some("latest"), &mut proceed);
         assert_eq!(pushed.unwrap().latest.unwrap().image, "store-5");
@@ -239,7 +239,7 @@ mod body {
         assert_eq!(pointers.count(), 1);
     }
 
-    /// What a pointer relies on, asked of the server itself.
+    /// Tests the condition that pointers rely on with the server itself.
     #[test]
     #[ignore = "run against each server"]
     fn a_put_with_a_condition_is_refused_if_that_fails() {

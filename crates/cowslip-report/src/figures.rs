@@ -12,7 +12,7 @@
 //!                       | promise | bound | held by | result |
 //!                       <!-- end -->
 //! ```
-//! The last column of such a table says by which committed result a promise is held, or that it is not.
+//! The last column of such a table names the committed result by which a promise is held, or says that it is not held.
 //!
 //! A cell names its bench, system, metric, statistic, size (`-`: none) and variant; `=TEXT` is that text. The best of a
 //! row, or with `"best": "column"` of a column, is bold: the least, but the most of shares and rates.
@@ -31,10 +31,10 @@ const BEGIN: &str = "<!-- figures ";
 const RESULTS: &str = "<!-- results -->\n";
 const END: &str = "<!-- end -->";
 
-/// `page` with its tables as the results in `folder` have them.
+/// Fills the tables of `page` from the results in `folder`.
 ///
 /// # Errors
-/// What the file system answers; [`io::ErrorKind::InvalidData`] for a table, a result or a figure that is not there.
+/// Errors of the file system; [`io::ErrorKind::InvalidData`] for a table, a result or a figure that is missing.
 pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
     let tables = parse(&folder.join("figures.json"))?;
     let mut filled = String::new();
@@ -55,7 +55,8 @@ pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
     Ok(format!("{before}{RESULTS}{table}{END}{after}"))
 }
 
-/// A row whose first cell is the name of a ratio, with the standing of that ratio's promise in its last cell.
+/// Completes a row: if its first cell is the name of a ratio, its last cell becomes the standing of that ratio's
+/// promise.
 fn with_standing(row: &str, standings: &BTreeMap<String, &str>) -> String {
     let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
     let name = cells.first().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'));

@@ -27,8 +27,8 @@ pub(super) fn groups(report: &Report) -> Vec<Group<'_>> {
     group(report.rows.iter())
 }
 
-/// Without the parts of what has a summary: of a metric of a system, the variants if there is a row
-/// without one.
+/// Rows without the parts of a summary: the variants of a system's metric are left out if there is a row without a
+/// variant.
 pub(super) fn summaries(report: &Report) -> Vec<Group<'_>> {
     let summed: HashSet<_> = report
         .rows
@@ -115,7 +115,7 @@ impl<'a> Line<'a> {
         !self.rows.is_empty()
     }
 
-    /// Whether some of it was measured while the host was unfit.
+    /// Returns true if some of it was measured while the host was unfit.
     pub(super) fn unfit(&self) -> bool {
         self.rows.iter().any(|row| row.host.is_some_and(|host| !host.host_fit))
     }
@@ -130,7 +130,7 @@ pub(super) fn heading(stat: &str) -> &str {
     if stat == "p999" { "p99.9" } else { stat }
 }
 
-/// Whether figures under this name were published by others, not measured in this run: it ends with a year.
+/// Returns true if figures under this name were published by others, not measured in this run: it ends with a year.
 pub(super) fn published(name: &str) -> bool {
     let year = name.rsplit_once(' ').map(|(_, year)| year);
     year.is_some_and(|year| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing but a browser.
+//! The report as one page that needs only a browser.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::{sink, units};
 /// Writes `report` to `path`, or to standard output if that is `-`.
 ///
 /// # Errors
-/// As [`sink::write`].
+/// Like [`sink::write`].
 pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     sink::write(path, &render(report).map_err(io::Error::other)?)
 }
@@ -74,7 +74,7 @@ fn chart(chart: Chart) -> Value {
     }
 }
 
-/// JSON that cannot end the `<script>` it stands in.
+/// JSON that cannot end its `<script>`.
 fn inside_script(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn the_page_has_charts_and_needs_no_network() {
         let page = render(&example::report()).unwrap();
-        // For a look at it in a browser.
+        // Writes the page for a look at it in a browser.
         if let Some(path) = std::env::var_os("COWSLIP_EXAMPLE_HTML") {
             write(&example::report(), Path::new(&path)).unwrap();
         }

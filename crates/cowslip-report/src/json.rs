@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::sink;
 
-/// Writes a report, or anything else that has a JSON form, to `path`, or to standard output if that is `-`.
+/// Writes a report, or any other value with a JSON form, to `path`, or to standard output if that is `-`.
 ///
 /// # Errors
-/// As [`sink::write`].
+/// Like [`sink::write`].
 pub fn write(report: &impl serde::Serialize, path: &Path) -> io::Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     sink::write(path, &(text + "\n"))

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use super::report::{Report, Row};
 
-/// Anything slower is counted as this slow.
+/// A slower event counts as this slow.
 const SLOWEST_NS: u64 = 3_600_000_000_000;
 
 /// Three significant digits between a nanosecond and an hour; recording never allocates.
@@ -20,29 +20,29 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// No event yet.
+    /// A histogram without events.
     pub fn new() -> Self {
         Self(Histogram::new_with_bounds(1, SLOWEST_NS, 3).expect("the bounds are constants"))
     }
 
-    /// One event.
+    /// Records one event.
     pub fn record(&mut self, latency: Duration) {
         self.record_ns(u64::try_from(latency.as_nanos()).unwrap_or(SLOWEST_NS));
     }
 
-    /// One event, in nanoseconds.
+    /// Records one event, in nanoseconds.
     pub fn record_ns(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// As many events as `n` of the same latency.
+    /// Records `n` events of the same latency.
     pub fn record_many(&mut self, ns: u64, n: u64) {
         self.0.saturating_record_n(ns, n);
     }
 
-    /// These latencies, of senders that wait for one answer before the next request, as senders with a
-    /// steady pace would have seen them: whoever waits long misses the requests that he would have sent
-    /// meanwhile ("coordinated omission"). The pace is the median latency.
+    /// Converts latencies of senders that wait for one answer before the next request into those of senders with a
+    /// steady pace. A sender that waits long misses the requests that it would have sent meanwhile ("coordinated
+    /// omission"). The pace is the median latency.
     pub fn at_steady_pace(&self) -> Self {
         Self(self.0.clone_correct(self.quantile_ns(0.5).max(1)))
     }
@@ -67,7 +67,7 @@ impl Latencies {
         self.0.mean()
     }
 
-    /// How many events there were.
+    /// The number of events.
     pub fn n(&self) -> u64 {
         self.0.len()
     }

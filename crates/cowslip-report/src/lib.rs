@@ -1,11 +1,11 @@
 //! Results of measurements, shown as a table, as JSON or as one HTML page with charts.
 //!
-//! A [`Report`] collects [`Row`]s, [`Ratio`]s between those who were measured, and [`Series`] over time. It begins
-//! with the facts of the machine. Three writers show it:
+//! A [`Report`] collects [`Row`]s, [`Ratio`]s between systems, and [`Series`] over time. It begins with the facts of
+//! the machine. Three writers show it:
 //!
 //! * [`table`] for people, on a terminal or in a log;
 //! * [`json`] for programs, with a schema that stays;
-//! * [`html`] as one page that needs nothing but a browser.
+//! * [`html`] as one page that needs only a browser.
 //!
 //! [`summary`] makes one page of the results of many runs, [`figures`] fills tables in others.
 //!
@@ -24,7 +24,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! What else a command that measures says is here too: [`Progress`] on standard error, [`units`] and [`text`] for
+//! Other output of a command that measures is here too: [`Progress`] on standard error, [`units`] and [`text`] for
 //! lines of its own, [`Paint`] for their colours, [`sink`] and [`Stream`] for files that are whole or absent.
 
 mod charts;

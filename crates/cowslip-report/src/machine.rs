@@ -1,4 +1,4 @@
-//! What a reader must know of the machine to compare numbers. A fact that cannot be read is null.
+//! Facts about the machine that a reader needs to compare numbers. A fact that cannot be read is null.
 
 use std::fs;
 use std::thread::available_parallelism;

@@ -7,16 +7,16 @@ use anstyle::{AnsiColor, Style};
 
 /// Heads of tables, and commands to run.
 pub const BOLD: Style = Style::new().bold();
-/// What explains.
+/// Explanations.
 pub const DIM: Style = Style::new().dimmed();
-/// What works or holds.
+/// Working or kept things.
 pub const GOOD: Style = AnsiColor::Green.on_default();
-/// What is missing and not needed.
+/// Missing things that are not needed.
 pub const WARN: Style = AnsiColor::Yellow.on_default();
-/// What is missing or missed.
+/// Missing or missed things.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Whether text gets colours.
+/// The choice of text with or without colours.
 #[derive(Clone, Copy, Debug)]
 pub struct Paint(bool);
 
@@ -33,7 +33,7 @@ impl Paint {
         Self(io::stdout().is_terminal() && !is_plain)
     }
 
-    /// `text` in that style, if there are colours.
+    /// Returns `text` in that style, if there are colours.
     pub fn paint(self, style: Style, text: &str) -> String {
         if self.0 { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }

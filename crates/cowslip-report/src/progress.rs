@@ -1,4 +1,4 @@
-//! How far a long run has come, told on standard error.
+//! Progress of a long run, shown on standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -11,12 +11,12 @@ const BYTES: &str =
 
 /// A spinner or bar on a terminal, one plain line per phase elsewhere.
 ///
-/// It redraws only when told to: a thread of its own would disturb what is being measured.
+/// It redraws only on a call: a thread of its own would disturb the measurement.
 #[derive(Debug)]
 pub struct Progress {
     terminal: bool,
     has_lines: bool,
-    /// Stands before the name of each phase.
+    /// Prefix of the name of each phase.
     stage: String,
     bar: ProgressBar,
 }
@@ -35,12 +35,12 @@ impl Progress {
         Self { terminal, has_lines: true, stage: String::new(), bar: ProgressBar::hidden() }
     }
 
-    /// For what takes seconds: nothing but on a terminal.
+    /// For work of a few seconds: shows nothing except on a terminal.
     pub fn brief() -> Self {
         Self { has_lines: false, ..Self::new() }
     }
 
-    /// From here on each phase says how far the whole is, such as `[2/6]`.
+    /// Puts the progress of the whole, such as `[2/6]`, before the name of each further phase.
     pub fn stage(&mut self, stage: &str) {
         self.stage = format!("{stage} ");
     }
@@ -68,7 +68,7 @@ impl Progress {
         self.advance(BAR, position, length);
     }
 
-    /// As [`Self::set`], in bytes, with their rate.
+    /// Like [`Self::set`], in bytes, with their rate.
     pub fn set_bytes(&self, position: u64, length: u64) {
         self.advance(BYTES, position, length);
     }

@@ -10,7 +10,7 @@ use super::machine;
 /// The JSON schema this module writes.
 pub const SCHEMA: &str = "cowslip.bench/1";
 
-/// Everything one run measured.
+/// All measurements of one run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
@@ -19,13 +19,13 @@ pub struct Report {
     pub bench: String,
     /// Kernel, processors, memory and settings; a fact that cannot be read is null.
     pub machine: Map<String, Value>,
-    /// What was asked for: sizes, repetitions, versions.
+    /// The options of the run: sizes, repetitions, versions.
     pub params: Map<String, Value>,
-    /// What was measured, in the order in which it was.
+    /// The measurements, in the order in which they were made.
     pub rows: Vec<Row>,
-    /// What is promised, and what came of it.
+    /// The promises, and whether they hold.
     pub ratios: Vec<Ratio>,
-    /// What was measured over time.
+    /// Measurements over time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Series>,
     /// Sentences a reader should know before believing the numbers (interrupted, noisy, …).
@@ -88,22 +88,22 @@ impl Report {
         })
     }
 
-    /// As [`Self::ratio`], with a lower bound.
+    /// Like [`Self::ratio`], with a lower bound.
     pub fn ratio_at_least(&mut self, name: &str, value: Option<f64>, bound: f64) {
         self.ratio(name, value, Some(bound), None);
     }
 
-    /// As [`Self::ratio`], with an upper bound.
+    /// Like [`Self::ratio`], with an upper bound.
     pub fn ratio_at_most(&mut self, name: &str, value: Option<f64>, bound: f64) {
         self.ratio(name, value, None, Some(bound));
     }
 
-    /// As [`Self::ratio`], with both bounds.
+    /// Like [`Self::ratio`], with both bounds.
     pub fn ratio_between(&mut self, name: &str, value: Option<f64>, low: f64, high: f64) {
         self.ratio(name, value, Some(low), Some(high));
     }
 
-    /// Adds a ratio with the bounds that were promised, if any; a quotient by zero counts as unmeasured.
+    /// Adds a ratio with its promised bounds, if any; a quotient by zero counts as unmeasured.
     pub fn ratio(
         &mut self,
         name: &str,
@@ -130,36 +130,36 @@ pub struct Row {
     pub metric: String,
     /// `p50`, `p99`, `p999`, `max`, `mean`, `value`, …; `all` in a skipped row.
     pub stat: String,
-    /// Size of the memory measured, where the metric depends on it.
+    /// Size of the measured memory, if the metric depends on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// What else tells this row from its neighbours (`sparse`, `dense`, `save 3`, …).
+    /// Distinguishes this row from its neighbours (`sparse`, `dense`, `save 3`, …).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
-    /// In `unit`.
+    /// The value in `unit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// `ns`, `bytes`, `pages`, `1/s`, `ratio`, `count`; empty in a skipped row.
     pub unit: &'static str,
-    /// How many events or repetitions are behind the value.
+    /// The number of events or repetitions behind the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// Why this system has no value here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// What the host did meanwhile; none of what it cannot spoil.
+    /// The host's state meanwhile; none for values that it cannot spoil.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostState>,
 }
 
-/// What the host of a virtual machine did while something was measured.
+/// The state of a virtual machine's host during a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct HostState {
-    /// Nanoseconds of a first write to a free page of 4 KiB: ten times as many where the host took the page back.
+    /// Nanoseconds of a first write to a free page of 4 KiB: many times as many if the host took the page back.
     pub touch_ns_per_page: f64,
     /// Processor time that the host gave to others, as a share of all processors'.
     pub stolen_share: f64,
-    /// Whether a value that was measured under it can be believed.
+    /// True if a value that was measured in this state can be believed.
     pub host_fit: bool,
 }
 
@@ -175,7 +175,7 @@ impl HostState {
 }
 
 impl Row {
-    /// A row that is named by these three alone.
+    /// A row that these three name alone.
     pub fn new(system: &str, metric: &str, stat: &str, value: f64, unit: &'static str) -> Self {
         Self {
             system: system.to_owned(),
@@ -191,45 +191,45 @@ impl Row {
         }
     }
 
-    /// Stands for every stat of a metric that could not be measured.
+    /// A row in place of every stat of a metric that could not be measured.
     pub fn skipped(system: &str, metric: &str, why: impl Into<String>) -> Self {
         let skipped = Some(why.into());
         Self { value: None, skipped, ..Self::new(system, metric, "all", 0.0, "") }
     }
 
-    /// The same, of memory of that size.
+    /// The same, for memory of that size.
     pub fn size_bytes(self, size_bytes: impl Into<Option<u64>>) -> Self {
         Self { size_bytes: size_bytes.into(), ..self }
     }
 
-    /// The same, told from its neighbours by `variant`.
+    /// The same, distinguished from its neighbours by `variant`.
     pub fn variant<'a>(self, variant: impl Into<Option<&'a str>>) -> Self {
         Self { variant: variant.into().map(str::to_owned), ..self }
     }
 
-    /// The same, with how many events or repetitions are behind it.
+    /// The same, with the number of events or repetitions behind it.
     pub fn n(self, n: u64) -> Self {
         Self { n: Some(n), ..self }
     }
 }
 
-/// A figure a promise is made about, and whether it was kept.
+/// A figure with a promise, and whether the promise was kept.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ratio {
-    /// What is compared, such as `first_write_p50_hugetlb_over_cowslip`.
+    /// The comparison, such as `first_write_p50_hugetlb_over_cowslip`.
     pub name: String,
     /// None if it was not measured.
     pub value: Option<f64>,
-    /// The lower bound that was promised.
+    /// The promised lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
-    /// The upper bound that was promised.
+    /// The promised upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// Whether the value is within the bounds; none without a value or without bounds.
+    /// True if the value is within the bounds; none without a value or without bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds: Option<bool>,
-    /// Whether all that it compares was measured while the host was fit; none where that is not known.
+    /// True if all that it compares was measured while the host was fit; none if that is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_fit: Option<bool>,
 }
@@ -237,11 +237,11 @@ pub struct Ratio {
 /// A measurement over time, for the charts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
-    /// As in a [`Row`].
+    /// The system, as in a [`Row`].
     pub system: String,
-    /// As in a [`Row`].
+    /// The metric, as in a [`Row`].
     pub metric: String,
-    /// As in a [`Row`].
+    /// The unit, as in a [`Row`].
     pub unit: &'static str,
     /// Seconds since the run of this system began, and the value then.
     pub points: Vec<(f64, f64)>,

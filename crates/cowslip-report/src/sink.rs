@@ -1,4 +1,4 @@
-//! Where a report goes: a file that is whole or absent, or standard output for `-`.
+//! The destination of a report: a file that is whole or absent, or standard output for `-`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,23 +8,23 @@ use cowslip_sys::error::io_kind;
 
 /// Writes `text` to `path`, or to standard output if that is `-`.
 ///
-/// A file is replaced when all of it is written, or stays as it was; a device or a pipe is written to.
+/// A file is replaced once all of it is written, or stays as it was; a device or a pipe is written to.
 ///
 /// # Errors
-/// The error says what could not be done with which file.
+/// The error names the action and the file.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     write_bytes(path, text.as_bytes())
 }
 
-/// As [`write()`], for what is no text.
+/// Like [`write()`], for binary data.
 ///
 /// # Errors
-/// As [`write()`].
+/// Like [`write()`].
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if path == Path::new("-") {
         return print_bytes(bytes);
     }
-    // A new file is one that everybody may read, as far as the umask permits.
+    // All users may read a new file, as far as the umask permits.
     atomic_file::replace(path, bytes, 0o666).map_err(|error| explain("write", path, &error))
 }
 

@@ -1,4 +1,4 @@
-//! What is too long to be held: a file that is whole or absent, or standard output for `-`.
+//! A destination for data too large for memory: a file that is whole or absent, or standard output for `-`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use cowslip_sys::atomic_file::{self, DurableFile};
 
 use super::sink::explain;
 
-/// Takes the place of a file when it is finished, and leaves nothing if it is dropped before.
+/// Replaces a file when it is finished, and leaves nothing behind if it is dropped before.
 #[derive(Debug)]
 pub struct Stream(Target);
 
@@ -25,8 +25,8 @@ enum Target {
 }
 
 impl Stream {
-    /// Opens a file that will be `path`, which other users may not read. A device or a FIFO is written to, and standard output if
-    /// `path` is `-`.
+    /// Opens a file that will be `path`, which other users may not read. Writes to a device or a FIFO itself, and to
+    /// standard output if `path` is `-`.
     ///
     /// # Errors
     /// The error names the file.
@@ -43,7 +43,7 @@ impl Stream {
         Ok(Self(Target::File { file, path: path.to_owned(), length_bytes: 0 }))
     }
 
-    /// What was written takes the place of the file.
+    /// Puts the written file in place.
     ///
     /// # Errors
     /// The error names the file, which stays as it was.

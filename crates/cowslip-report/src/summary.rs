@@ -1,4 +1,4 @@
-//! The results of many runs as one page in Markdown: each promise, what came of it, and whether it holds.
+//! The results of many runs as one page in Markdown: each promise, its results, and whether it holds.
 //!
 //! ```text
 //! FOLDER/results/2026-11-22-epyc-quiet/cow.json    of `cowslip bench cow --json`; its host had nothing else to do
@@ -20,7 +20,7 @@ use super::units;
 
 const ORDER: [&str; 7] = ["cow", "fork", "save", "restore", "bloat", "trace", "demo"];
 
-/// What one run gave for one ratio.
+/// One run's value for one ratio.
 #[derive(Clone, Debug)]
 struct Measured {
     value: Option<f64>,
@@ -37,7 +37,7 @@ impl Measured {
         Self { value: number("value"), at_least, at_most, is_fit }
     }
 
-    /// How far it is beyond what was promised, as a share of it: below zero it holds.
+    /// The distance of the value beyond its bound, as a share of the bound: at most zero if it holds.
     fn excess(&self) -> Option<f64> {
         let value = self.value?;
         let share = |beyond: f64, bound: f64| if bound == 0.0 { beyond } else { beyond / bound };
@@ -66,10 +66,10 @@ impl Measured {
     }
 }
 
-/// All that is known of one ratio.
+/// All results of one ratio.
 #[derive(Default, Debug)]
 struct Ratio {
-    /// What the newest result promises, measured or not.
+    /// The promise of the newest result, measured or not.
     promise: String,
     quiet: Option<Measured>,
     busy: Vec<Measured>,
@@ -108,20 +108,20 @@ impl Ratio {
     }
 }
 
-/// By bench, in the order of [`ORDER`]: its ratios by name, in their own order.
+/// The ratios by bench, in the order of [`ORDER`]: with their names, in their own order.
 type Ratios = BTreeMap<(usize, String), Vec<(String, Ratio)>>;
 
-/// Where a folder of results comes from.
+/// The origin of a folder of results.
 #[derive(Debug)]
 struct Host {
     folder: String,
     machine: Value,
 }
 
-/// Reads what lies in `folder`, and writes the page.
+/// Reads the results in `folder`, and returns the page.
 ///
 /// # Errors
-/// What the file system answers; [`io::ErrorKind::InvalidData`] for what is no result, with the file's name.
+/// Errors of the file system; [`io::ErrorKind::InvalidData`] for a file that is no result, with its name.
 pub fn markdown(folder: &Path) -> io::Result<String> {
     let (hosts, ratios) = read(folder)?;
     let reasons = folder.join("reasons.json");

@@ -1,8 +1,8 @@
-//! Just enough SVG to draw a chart: axes, shapes and what to say about a point under the pointer.
+//! Just enough SVG to draw a chart: axes, shapes and texts for points under the pointer.
 
 use std::fmt::{Display, Write};
 
-/// Says `text` when the pointer is nearest to this point.
+/// A text that is shown when the pointer is nearest to this point.
 pub(super) struct Tip {
     pub(super) x: f64,
     pub(super) y: f64,
@@ -26,7 +26,7 @@ impl Canvas {
         self.shapes.write_fmt(shape).expect("a String grows");
     }
 
-    /// `class` holds the colour and, where it is not the start, the `middle` or `end` to anchor at.
+    /// `class` holds the colour and, unless it is the start, the `middle` or `end` to anchor at.
     pub(super) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
         let text = escape(text);
         self.push(format_args!("<text x='{x:.1}' y='{y:.1}' class='{class}'>{text}</text>"));
@@ -59,7 +59,7 @@ impl Canvas {
         self.tips.push(Tip { x, y, text });
     }
 
-    /// The whole element; `label` describes it to those who cannot see it.
+    /// The whole element; `label` describes it to readers without sight.
     pub(super) fn svg(&self, near: &str, label: &str) -> String {
         let Self { width, height, shapes, .. } = self;
         let label = escape(label);
@@ -70,7 +70,7 @@ impl Canvas {
     }
 }
 
-/// An axis: where values of a range lie on the canvas.
+/// An axis: the places of a range's values on the canvas.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     low: f64,

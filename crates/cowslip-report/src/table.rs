@@ -13,7 +13,7 @@ const UNFIT: &str =
 /// Prints `report` to standard output, in colour if that is a terminal that wants it.
 ///
 /// # Errors
-/// As [`sink::print`].
+/// Like [`sink::print`].
 pub fn print(report: &Report) -> io::Result<()> {
     sink::print(&render(report, Paint::of_stdout()))
 }
@@ -78,7 +78,7 @@ fn push_group(lines: &mut Vec<String>, group: &Group<'_>, paint: Paint) {
     lines.push(String::new());
 }
 
-/// The left part of the heading and of each line: what was measured.
+/// The left part of the heading and of each line: the measured things.
 fn names(group: &Group<'_>) -> Vec<Vec<String>> {
     let name = |line: &Line<'_>| {
         let published = if published(line.system) { " †" } else { "" };
@@ -94,7 +94,7 @@ fn names(group: &Group<'_>) -> Vec<Vec<String>> {
     [heads].into_iter().chain(group.lines.iter().map(name)).map(pick).collect()
 }
 
-/// The right part, column by column with its heading: what came of it.
+/// The right part, column by column with its heading: the results.
 fn columns(group: &Group<'_>) -> Vec<Vec<String>> {
     let stats = group.stats.iter().filter(|stat| **stat != "mean" || group.stats.len() == 1);
     let of_stat = stats.map(|stat| {

@@ -1,11 +1,11 @@
 //! Columns and lines of plain text.
 
-/// No line is longer.
+/// The longest line.
 pub(super) const WIDTH: usize = 99;
 pub(super) const INDENT: &str = "  ";
 const NAME_WIDTH: usize = 24;
 
-/// Rows of cells as indented lines of equal width.
+/// Aligns rows of cells as indented lines of equal width.
 pub fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> =
@@ -34,7 +34,7 @@ pub fn clip(name: &str) -> String {
     name.chars().take(NAME_WIDTH - 1).chain(['…']).collect()
 }
 
-/// A number of things, by the word for one of them.
+/// A number of things; `one` is the word for one of them.
 pub fn count(number: usize, one: &str) -> String {
     let plural = match one.strip_suffix("ss") {
         _ if number == 1 => "",
@@ -44,7 +44,7 @@ pub fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{plural}")
 }
 
-/// A line that is no longer than others.
+/// Cuts a line to the longest width.
 pub fn fit(line: &str) -> String {
     let line = line.trim_end();
     match width(line) <= WIDTH {
@@ -53,7 +53,7 @@ pub fn fit(line: &str) -> String {
     }
 }
 
-/// The text without control characters, which could command the terminal.
+/// Replaces control characters, which could command the terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }

@@ -1,9 +1,9 @@
-//! Numbers as people read them.
+//! Numbers for people.
 
 use super::report::Ratio;
 
 const SIGNIFICANT: i32 = 3;
-/// Numbers from the one to the other are written out.
+/// Numbers between these are written out.
 const SHORTEST: f64 = 1e-6;
 const LONGEST: f64 = 1e15;
 /// From here on a number of the largest unit would be longer than the number without one.
@@ -35,7 +35,7 @@ pub fn size(bytes: u64) -> String {
     human(bytes as f64, "bytes")
 }
 
-/// What was promised about `ratio`, as an inequality.
+/// The promised bounds of `ratio`, as an inequality.
 pub(super) fn bound(ratio: &Ratio) -> String {
     match (ratio.at_least, ratio.at_most) {
         (Some(low), Some(high)) => format!("{low} … {high}"),
@@ -45,7 +45,7 @@ pub(super) fn bound(ratio: &Ratio) -> String {
     }
 }
 
-/// Whether `ratio` keeps its promise, in a word or two.
+/// The standing of `ratio`'s promise, in a word or two.
 pub(super) fn verdict(ratio: &Ratio) -> &'static str {
     match ratio.holds {
         Some(true) => "holds",
@@ -55,7 +55,7 @@ pub(super) fn verdict(ratio: &Ratio) -> &'static str {
     }
 }
 
-/// `value` with that many significant digits; whole numbers in full. What is too long for a column is scientific.
+/// `value` with that many significant digits; whole numbers in full. A number too long for a column is scientific.
 pub(super) fn digits(value: f64, significant: i32) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -65,7 +65,7 @@ pub(super) fn digits(value: f64, significant: i32) -> String {
     }
 }
 
-/// `value` with so many decimals; what is rounded to nought has no sign.
+/// `value` with this many decimals; a value that rounds to zero has no sign.
 pub fn fixed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {
@@ -76,7 +76,7 @@ pub fn fixed(value: f64, decimals: usize) -> String {
 
 fn decimals(size: f64, significant: i32) -> usize {
     let before_point = size.log10().floor() as i32 + 1;
-    // What is rounded up to another digit before the point has one fewer behind it.
+    // A number that rounds up to another digit before the point has one fewer behind it.
     let is_rounded_up =
         size * 10_f64.powi(significant - before_point) >= 10_f64.powi(significant) - 0.5;
     usize::try_from(significant - before_point - i32::from(is_rounded_up)).unwrap_or(0)
@@ -84,7 +84,7 @@ fn decimals(size: f64, significant: i32) -> usize {
 
 fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     let (mut unit, mut shown) = (0, value);
-    // As it will be rounded: 999,999 is 1.00 M, not 1000 k.
+    // Uses the rounded number: 999,999 is 1.00 M, not 1000 k.
     let is_too_long = |shown: f64| {
         let decimals = decimals(shown.abs(), SIGNIFICANT) as i32;
         (shown.abs() * 10_f64.powi(decimals)).round() / 10_f64.powi(decimals) >= base

@@ -6,10 +6,10 @@
 //!                  ▼                     ▼                              ▼
 //!                 gone           a thread: loads, lends                gone
 //! ```
-//! One thread accepts, hears and tells; it waits for no client. The limit counts all three kinds.
+//! One thread accepts clients, reads requests and answers; it waits for no client. The limit counts all three kinds.
 //!
-//! A client that is told maps the readers' token of the template, and then closes the connection. Until then the template
-//! is kept here: descriptors on their way over a socket keep nothing.
+//! An answered client maps the readers' token of the template, and then closes the connection. Until then the server
+//! keeps the template: descriptors on their way over a socket keep nothing alive.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -25,7 +25,7 @@ use cowslip_sys::{AsFd, BorrowedFd};
 use crate::metrics::count;
 use crate::residents::{Resident, Residents};
 
-/// A client has so long for its request, and then for each thing that it says or takes.
+/// Time for a client's request, and then for each further message.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Regions of the largest template that the accepting thread sends: 32 bytes each, which fit into the smallest buffer that a
 /// socket can have (`SO_SNDBUF`, `socket(7)`).
@@ -62,7 +62,7 @@ struct Thread {
     thread: JoinHandle<()>,
 }
 
-/// The next step of a client.
+/// The next state of a client.
 enum Heard {
     Later(Hearing),
     Request(UnixStream, Request),
@@ -75,7 +75,7 @@ impl Clients {
         Self { residents, most, tell, hearing: vec![], taking: vec![], threads: vec![] }
     }
 
-    /// Hears a client that was accepted just now.
+    /// Serves a client that was accepted just now.
     pub(crate) fn add(&mut self, stream: UnixStream) {
         self.threads.retain(|client| !client.thread.is_finished());
         let count_now = self.hearing.len() + self.taking.len() + self.threads.len();
@@ -92,7 +92,7 @@ impl Clients {
         self.hear(Hearing { stream, said: [0; Request::BYTES], len: 0, until });
     }
 
-    /// The connections that may become readable, and the time until the first of them is given up.
+    /// The connections that may become readable, and the time until the first of them times out.
     pub(crate) fn awaited(&self) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
         let hearing = self.hearing.iter().map(|it| (it.stream.as_fd(), it.until));
         let all = hearing.chain(self.taking.iter().map(|it| (it.stream.as_fd(), it.until)));
@@ -101,7 +101,7 @@ impl Clients {
         (streams, first.map(|end| end.saturating_duration_since(Instant::now())))
     }
 
-    /// Reads from every connection, and lets go of the clients that are done or had their time.
+    /// Reads from every connection, and drops the clients that are done or timed out.
     pub(crate) fn attend(&mut self) {
         let now = Instant::now();
         self.taking.retain(|client| client.until > now && is_open(&client.stream));
@@ -143,7 +143,7 @@ impl Clients {
         }
     }
 
-    /// Answers the requests that came by now, and waits for the threads.
+    /// Answers the requests that have arrived, and waits for the threads.
     pub(crate) fn end(mut self) {
         self.attend();
         self.threads.iter().for_each(Thread::hear_no_more);
@@ -182,13 +182,13 @@ impl Thread {
         let theirs = Arc::downgrade(&stream);
         let thread = thread::Builder::new().name("cowslip-client".into());
         let thread = thread.spawn(move || {
-            // An error is the client's: it said something else, or went.
+            // An error is the client's: it sent something else, or went.
             let _ = answer(&stream, request, &residents);
         })?;
         Ok(Self { stream: theirs, thread })
     }
 
-    /// Answers the questions that came by now, and ends.
+    /// Lets the thread answer the requests that have arrived, and end.
     fn hear_no_more(&self) {
         if let Some(stream) = self.stream.upgrade() {
             let _ = stream.shutdown(Shutdown::Read);
@@ -215,7 +215,7 @@ fn answer(mut client: &UnixStream, request: Request, residents: &Arc<Residents>)
         Ok(Resident::Whole(template)) => {
             count(&residents.metrics.templates);
             served::hand_out(&template, client).map_err(failed)?;
-            // Closed by the other side when it has the template, which this one keeps until then.
+            // The client closes the connection when it has the template, which is kept until then.
             let _ = client.read(&mut [0]);
             Ok(())
         }

@@ -1,11 +1,11 @@
-//! Images in memory, once a machine: a process that restores one is handed descriptors instead of reading a file.
+//! Keeps images in memory, once a machine: a process that restores one gets descriptors instead of reading a file.
 //!
 //! ```text
 //!   client ──request──▶ [server]  accepts, checks the user, hands out images in memory
 //!                          └──▶ [residents]  each image loaded once; the least recently used goes first
 //!   client ◀─template, or the part loaded by now── SCM_RIGHTS
 //! ```
-//! A client that has a template needs the server no more: the memory stays as long as anybody reads it.
+//! A client that has a template no longer needs the server: the memory stays while any process reads it.
 
 mod activation;
 mod clients;

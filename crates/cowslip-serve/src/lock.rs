@@ -23,14 +23,14 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Waits so long for other servers that begin to listen at `socket`.
+    /// Waits for other servers that begin to listen at `socket`, up to `patience`.
     pub(crate) fn of(socket: &Path, patience: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + patience;
         loop {
             let (path, file) = open(socket)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Self { path, _file: file }),
-                // The holder before removed it, and another may be locked by now.
+                // The former holder removed it, and another file may be locked by now.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(POLL),
                 Err(refused) => return Err(refused.into()),
@@ -51,8 +51,9 @@ fn is_at(file: &File, path: &Path) -> bool {
     there.is_ok_and(|there| file.metadata().map(id).is_ok_and(|locked| locked == there))
 }
 
-/// The file to lock: in a folder of the user's, named by the folder of the socket and the socket's name, so that every path
-/// of a socket has the same. It is beside the socket where there is no such folder, or nothing can be made in it.
+/// Opens the file to lock. It is in a folder of the user's, and named by the socket's folder and name, so that every
+/// path of a socket has the same lock. Where there is no such folder, or it is read-only, the file is beside the
+/// socket.
 fn open(socket: &Path) -> io::Result<(PathBuf, File)> {
     let name = socket.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let beside = socket.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -49,7 +49,7 @@ impl Metrics {
     }
 }
 
-/// One more.
+/// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }

@@ -6,8 +6,8 @@
 //!                 ▼
 //!              room? ──no──▶ is the image whole? ──yes──▶ the least recently used is given up, until there is
 //! ```
-//! An image that cannot be loaded is not read again for [`RETRY`], however often it is asked for.
-//! An image that is given up stays in memory as long as a client reads it, and no longer counts here.
+//! An image that cannot be loaded is not read again for [`RETRY`], however often it is requested. An image that is
+//! dropped stays in memory while a client reads it, and no longer counts here.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) struct Residents {
     pub(crate) metrics: Metrics,
 }
 
-/// An arena of an image: all of it, or a part.
+/// An arena of an image: all of it, or the part loaded so far.
 #[derive(Debug)]
 pub(crate) enum Resident {
     Whole(Arc<Template>),
@@ -51,11 +51,11 @@ pub(crate) enum Resident {
 struct Table {
     held: HashMap<Key, Held>,
     loading: HashMap<Key, Arc<Load>>,
-    /// When it could not be loaded.
+    /// The time at which it could not be loaded.
     failed: HashMap<Key, Instant>,
     /// Bytes of the images that are held or being loaded.
     bytes: u64,
-    /// Nothing is loaded, or waited for, any more.
+    /// No image is loaded, or waited for, any more.
     is_closed: bool,
     clock: u64,
 }
@@ -109,7 +109,7 @@ impl Residents {
         self.changed.notify_all();
     }
 
-    /// Loads what there is room for, in the order given. An image that cannot be loaded is told of and left out.
+    /// Loads the images that fit, in the given order. An image that cannot be loaded is reported and left out.
     pub(crate) fn load_all(self: &Arc<Self>) {
         for path in &self.paths {
             let image = match self.opener.open(path) {
@@ -131,8 +131,8 @@ impl Residents {
         }
     }
 
-    /// An arena of an image, loaded if need be: all of it, or, for a client that `borrows`, the part that is there. While there
-    /// is nothing to hand out, `wait` is called now and then, until it fails.
+    /// An arena of an image, loaded if need be: all of it, or, for a client that `borrows`, the part that is loaded.
+    /// While there is nothing to hand out, `wait` is called now and then, until it fails.
     pub(crate) fn get(
         self: &Arc<Self>,
         key: Key,
@@ -170,7 +170,7 @@ impl Residents {
                 return Err(Answer::Ending);
             }
             drop(table);
-            // The client has gone: it is told nothing.
+            // The client has gone: it gets no answer.
             wait().map_err(|_| Answer::Failed)?;
             let is_early = |table: &mut Table| {
                 let has_some = borrows && load.begun.get().is_some();
@@ -236,7 +236,7 @@ impl Loader {
             return Err(Answer::TooLarge);
         }
         if !self.take_room(bytes) {
-            // Nothing goes for an image that cannot be loaded.
+            // No image is dropped for one that cannot be loaded.
             self.verify(&image)?;
             self.make_room(bytes)?;
         }
@@ -262,7 +262,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Takes so much of the room that there is.
+    /// Takes `bytes` of the room, if that much is free.
     fn take_room(&mut self, bytes: u64) -> bool {
         let mut table = self.residents.table();
         let fits = table.bytes + bytes <= self.residents.most_bytes;
@@ -273,7 +273,7 @@ impl Loader {
         fits
     }
 
-    /// Gives up the images used least recently until there is room, or until none is left.
+    /// Drops the images used least recently until there is room, or until none is left.
     fn make_room(&mut self, bytes: u64) -> Result<(), Answer> {
         let residents = &self.residents;
         let mut table = residents.table();
@@ -313,7 +313,7 @@ impl Loader {
 impl Drop for Loader {
     fn drop(&mut self) {
         let mut table = self.residents.table();
-        // Unless it ended otherwise.
+        // This outcome is kept unless there is one already.
         let outcome = self.load.outcome.get_or_init(|| Err(Answer::Failed));
         if matches!(outcome, Err(Answer::Failed)) {
             table.failed.retain(|_, at| at.elapsed() < RETRY);

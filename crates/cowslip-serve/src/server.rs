@@ -1,4 +1,4 @@
-//! The socket: which users may connect, and how many clients at a time.
+//! The socket, the users that may connect, and the number of clients at a time.
 
 use std::fmt;
 use std::fs;
@@ -23,14 +23,14 @@ use crate::residents::Residents;
 /// Device and inode.
 type FileId = (u64, u64);
 
-/// How an image is opened: a file, or what else the server's owner can read.
+/// Opens images: files, or others that the server's owner can read.
 #[derive(Clone)]
 pub struct Opener(Arc<Open>);
 
 type Open = dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync;
 
 impl Opener {
-    /// Calls `open`.
+    /// An opener that calls `open`.
     pub fn new(open: impl Fn(&Path) -> cowslip::Result<Image> + Send + Sync + 'static) -> Self {
         Self(Arc::new(open))
     }
@@ -58,9 +58,9 @@ impl fmt::Debug for Opener {
 pub struct Options {
     /// The images.
     pub images: Vec<PathBuf>,
-    /// How they are opened.
+    /// The opener of the images.
     pub opener: Opener,
-    /// Clients at a time. One more is told that the server is busy.
+    /// Clients at a time. Further ones are refused as busy.
     pub most_clients: usize,
     /// Memory of the images held; the least recently used goes first.
     pub most_memory: ByteCount,
@@ -70,7 +70,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    /// The socket's place, and which file it is, if this process made it.
+    /// The socket's path and file id, if this process made it.
     made: Option<(PathBuf, FileId)>,
     options: Options,
     residents: Arc<Residents>,
@@ -78,12 +78,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a socket at `path`, of mode 0600. One that a server left which was killed is replaced. `tell` is what is done
-    /// with messages for a log.
+    /// Makes a socket at `path`, of mode 0600. A socket that a killed server left is replaced. `tell` gets messages for
+    /// a log.
     ///
     /// # Errors
-    /// `AddrInUse` if a server listens there, `AlreadyExists` if something else is at `path`; `WouldBlock` if another process of
-    /// this user keeps the lock by which its servers begin one after the other; the system's.
+    /// `AddrInUse` if a server listens there, `AlreadyExists` if something else is at `path`; `WouldBlock` if another
+    /// process of this user holds the lock by which its servers begin one after the other; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
         let locked = Lock::of(path, PATIENCE)?;
         let listener = match socket::listen_privately(path) {
@@ -109,9 +109,9 @@ impl Server {
         Self { listener, made: None, options, residents: Arc::new(residents), tell }
     }
 
-    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: one that restores an
-    /// image that is being loaded is lent the part that is there, and one that asks for a template waits. At the end the requests
-    /// that came by then are answered, lending and waiting end, and a load that is under way is given up.
+    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: one that
+    /// restores an image that is being loaded is lent the loaded part, and one that asks for a template waits. At the
+    /// end the requests that have arrived are answered, lending and waiting end, and a load in progress is abandoned.
     ///
     /// # Errors
     /// The system's, if it cannot wait.
@@ -147,7 +147,7 @@ impl Server {
                 Ok(_) => count(&self.residents.metrics.refused_peers),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => {
-                    // Too many open files, most likely: those of clients close.
+                    // Too many open files, most likely: those of clients will close.
                     if !std::mem::replace(&mut is_refused, true) {
                         (self.tell)(&format!("accept a client: {error}"));
                     }
@@ -165,7 +165,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Another server may have put its own there.
+        // Another server may have put its own socket there.
         if let Some((path, id)) = &self.made
             && file_id(path).is_ok_and(|now| now == *id)
         {
@@ -178,7 +178,7 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Tells a socket at `path` that no process listens to any more.
+/// Returns true for a socket at `path` that no process listens to any more.
 fn is_left_over(path: &Path) -> bool {
     is_socket(path) && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
 }
@@ -187,13 +187,12 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Tells if a process of this user, or of root, is at the other end.
+/// Returns true if a process of this user, or of root, is at the other end.
 fn is_of_us(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
 
-/// Where a server listens that was told nothing else: what `COWSLIP_SERVE` names, or a place in the user's runtime
-/// directory, or root's.
+/// The default socket: the one that `COWSLIP_SERVE` names, or a place in the user's runtime directory, or root's.
 pub fn default_socket() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let in_runtime =

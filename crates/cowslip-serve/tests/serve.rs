@@ -1,4 +1,4 @@
-//! A server and its clients, in one process: what is handed out, once, within limits, to whom.
+//! A server and its clients, in one process: images are handed out, loaded once, within limits, to permitted clients.
 
 use std::io::{PipeWriter, Write};
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ fn proceed(_: cowslip::image::Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -83,7 +83,7 @@ fn restored(path: &Path, via: Via) -> cowslip::Result<Restored> {
     Image::open(path).unwrap().restore(0, &options, &mut proceed)
 }
 
-/// Whether the arena holds the image of `first`, as it was handed out.
+/// Returns true if the arena holds the image of `first` unchanged.
 fn is_image(arena: &Arena, first: u64) -> bool {
     let range = VirtRange::new(arena.range().start, WORDS * 8);
     #[allow(unsafe_code)]
@@ -130,7 +130,7 @@ fn many_ask_at_once_and_the_image_is_loaded_once() {
     assert_eq!(metric(&folder, "loads_total"), 1);
     assert_eq!(metric(&folder, "templates_total") + metric(&folder, "lent_total"), 12);
     assert_eq!(metric(&folder, "held_bytes"), IMAGE_BYTES);
-    // What is handed out is what was in use when the image was saved, and can be saved again.
+    // The handed out ranges are those in use when the image was saved, and can be saved again.
     let again = restored(&image, Via::Server(folder.socket())).unwrap();
     let view = again.arena().freeze().unwrap();
     let copy = folder.0.join("copy");
@@ -143,7 +143,7 @@ fn many_ask_at_once_and_the_image_is_loaded_once() {
     assert!(is_image(restored(&copy, Via::File).unwrap().arena(), 5));
 }
 
-/// What the arena holds of its own: its files, and private pages.
+/// The memory of the arena itself: its files, and private pages.
 fn own_bytes(arena: &Arena) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     Footprint::measure(std::process::id() as i32, &smaps, &arena.metrics()).held_bytes
@@ -171,7 +171,7 @@ fn what_is_little_written_stays_on_the_servers_memory_until_it_is_asked_for() {
     eventually("what is written much is the process' own", || {
         own_bytes(much.arena()) >= CHUNK_BYTES as u64
     });
-    // The other arena's thread has had as long.
+    // The other arena's thread has had the same time.
     assert_eq!(own_bytes(few.arena()), 8 * 4096);
     server.end();
     assert!(few.wait(PATIENCE).unwrap() && much.wait(PATIENCE).unwrap());
@@ -206,7 +206,7 @@ fn what_was_used_least_recently_goes_first_and_comes_again_when_asked_for() {
     let server = Running::start(&folder, &paths, 8, 2 * IMAGE_BYTES);
     eventually("two fit", || metric(&folder, "images") == 2);
     let via = || Via::Server(folder.socket());
-    // 0 is used, so that 1 goes for 2.
+    // 0 is used, so 1 is dropped for 2.
     let held = restored(&images[0], via()).unwrap();
     drop(restored(&images[2], via()).unwrap());
     eventually("2 is loaded", || metric(&folder, "loads_total") == 3);
@@ -226,7 +226,7 @@ fn what_was_used_least_recently_goes_first_and_comes_again_when_asked_for() {
     small.end();
 }
 
-/// Changes a byte of what is stored of an image.
+/// Changes a stored byte of an image.
 fn damage(path: &Path) {
     let stored = Image::open(path).unwrap().stored_ranges().next().unwrap();
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -262,7 +262,7 @@ fn memory_is_counted_in_the_chunks_that_come() {
     let folder = Folder::new("chunks");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
     let range = arena.allocate(ByteCount((CHUNKS * CHUNK_BYTES) as u64), Prot::RW).unwrap();
-    // A page of each is used; of the last it is zeroes.
+    // A page of each chunk is used; that of the last is zeroes.
     for (i, start) in (range.start..range.end()).step_by(CHUNK_BYTES).enumerate() {
         let rest = VirtRange::new(start + 4096, CHUNK_BYTES - 4096);
         #[allow(unsafe_code)]
@@ -324,7 +324,7 @@ fn clients_beyond_the_limit_and_strange_ones_get_nothing_and_stop_nobody() {
     let path = folder.image("image", 4);
     let server = Running::start(&folder, &[&path], 1, 1 << 30);
     let identity = Image::open(&path).unwrap().identity();
-    // One that says nothing has the only place, until it goes.
+    // A client that sends nothing takes the only place, until it goes.
     let silent = UnixStream::connect(folder.socket()).unwrap();
     let request = Request::Template { image: identity, arena: 0 };
     eventually("there is no place for another", || {
@@ -334,7 +334,7 @@ fn clients_beyond_the_limit_and_strange_ones_get_nothing_and_stop_nobody() {
     drop(silent);
     eventually("its place is free", || metrics_of(&folder.socket()).is_ok());
     let mut strange = UnixStream::connect(folder.socket()).unwrap();
-    // The last one's place may not be free yet: then it is refused at once.
+    // The last client's place may not be free yet: this one is then refused at once.
     let _ = strange.write_all(&[7; 48]);
     eventually("they are served after that", || {
         restored(&path, Via::Server(folder.socket())).is_ok()

@@ -11,15 +11,15 @@ use super::report::{Outcome, Trouble};
 
 const DEVICE: &str = "/dev/userfaultfd";
 const RULES: &str = "/etc/udev/rules.d/60-cowslip.rules";
-/// A package's.
+/// Rules of packages.
 const PACKAGED: [&str; 2] =
     ["/usr/lib/udev/rules.d/60-cowslip.rules", "/lib/udev/rules.d/60-cowslip.rules"];
 const RULE: &str = include_str!("../../../packaging/60-cowslip.rules");
-/// Before the node's owner, group and mode as they were.
+/// Precedes the node's former owner, group and mode.
 const BEFORE: &str = "# before: ";
 const MODE: u32 = 0o660;
 
-/// Whose a node is, and who may do what with it.
+/// The owner, group and mode of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Access {
     owner: u32,
@@ -56,7 +56,7 @@ impl Access {
     }
 }
 
-/// The rule that udev applies when the machine starts.
+/// Writes the rule that udev applies when the machine starts.
 pub(crate) fn write_rule(machine: &Machine) -> Outcome {
     if let Some(file) = PACKAGED.into_iter().find(|file| machine.exists(file)) {
         return Ok(Needless(format!("{file} is there, a package's")));
@@ -78,11 +78,11 @@ pub(crate) fn write_rule(machine: &Machine) -> Outcome {
     }
 }
 
-/// The same at once.
+/// Applies the rule at once.
 pub(crate) fn open_to_group(machine: &Machine) -> Outcome {
     let is_now = Access::look()?;
     let Some(group) = group::id(machine)? else {
-        // In a dry run it is still to come.
+        // In a dry run there is no group yet.
         return Ok(Made(format!("{DEVICE}: mode {MODE:o}, group {GROUP}")));
     };
     let wanted = Access { group, mode: MODE, ..is_now };
@@ -95,7 +95,7 @@ pub(crate) fn open_to_group(machine: &Machine) -> Outcome {
     }
     let udev_runs = Path::new("/run/udev/control").exists();
     if udev_runs {
-        // What comes of it is looked at below.
+        // Its effect is checked below.
         let trigger = ["trigger", "--settle", "--sysname-match=userfaultfd"];
         let _ = machine.run("udevadm", &["control", "--reload"]);
         let _ = machine.run("udevadm", &trigger);
@@ -107,7 +107,7 @@ pub(crate) fn open_to_group(machine: &Machine) -> Outcome {
     Ok(Made(told + how))
 }
 
-/// Takes the rule away, and gives the device back to whom it was.
+/// Removes the rule, and restores the device's former owner, group and mode.
 pub(crate) fn undo(machine: &Machine) -> Outcome {
     let before = match machine.content(RULES)? {
         Content::Ours(text) => Access::parse(&text),

@@ -1,7 +1,6 @@
-//! The group whose members may open userfaultfd, and the users who joined it by setup.
+//! The group that may open userfaultfd, and the users that setup added to it.
 //!
-//! `/etc/sysusers.d/cowslip-setup.conf` makes the group, and is the record of what setup did: that the group is its
-//! work, and whom it added.
+//! `/etc/sysusers.d/cowslip-setup.conf` makes the group, and records that setup made it and which users it added.
 
 use super::machine::{Content, Machine};
 use super::report::Change::{Made, Needless};
@@ -11,7 +10,7 @@ pub(crate) const GROUP: &str = "cowslip";
 const RECORD: &str = "/etc/sysusers.d/cowslip-setup.conf";
 const MAKE: &str = "g cowslip -";
 const MEMBER: &str = "# member: ";
-/// A package's.
+/// Files of packages.
 const PACKAGED: [&str; 2] = ["/usr/lib/sysusers.d/cowslip.conf", "/lib/sysusers.d/cowslip.conf"];
 
 /// A line of `/etc/group`.
@@ -30,7 +29,7 @@ fn look(machine: &Machine) -> Result<Option<Group>, Trouble> {
     }))
 }
 
-/// Its number, if it is there.
+/// The group's number, if it exists.
 pub(crate) fn id(machine: &Machine) -> Result<Option<u32>, Trouble> {
     Ok(look(machine)?.map(|group| group.id))
 }
@@ -40,7 +39,7 @@ pub(crate) fn make(machine: &Machine) -> Outcome {
         return Ok(Needless(format!("{GROUP} is there, with number {}", group.id)));
     }
     let mut record = record(machine)?;
-    // It may have been removed by others since.
+    // Another program may have removed the group since.
     record.retain(|line| line != MAKE);
     record.insert(0, MAKE.to_owned());
     write_record(machine, &record)?;
@@ -72,7 +71,7 @@ pub(crate) fn make(machine: &Machine) -> Outcome {
     }
 }
 
-/// Has a user join.
+/// Adds a user to the group.
 pub(crate) fn join(machine: &Machine, user: &str) -> Outcome {
     if look(machine)?.is_some_and(|group| group.members.iter().any(|it| it == user)) {
         return Ok(Needless(format!("in the group {GROUP}")));
@@ -88,7 +87,7 @@ pub(crate) fn join(machine: &Machine, user: &str) -> Outcome {
     )))
 }
 
-/// Takes out a user whom setup let join.
+/// Removes a user that setup added.
 pub(crate) fn part(machine: &Machine, user: &str) -> Outcome {
     let mut record = record(machine)?;
     let line = format!("{MEMBER}{user}");
@@ -105,7 +104,7 @@ pub(crate) fn part(machine: &Machine, user: &str) -> Outcome {
     Ok(Made(format!("leaves the group {GROUP}")))
 }
 
-/// The users whom setup let join.
+/// The users that setup added.
 pub(crate) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
     Ok(record(machine)?
         .iter()
@@ -114,7 +113,7 @@ pub(crate) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
         .collect())
 }
 
-/// Removes the group, if it is setup's and nobody else uses it.
+/// Removes the group, if setup made it and it has no other users.
 pub(crate) fn remove(machine: &Machine) -> Outcome {
     let is_ours = record(machine)?.iter().any(|it| it == MAKE);
     let Some(group) = look(machine)?.filter(|_| is_ours) else {
@@ -142,7 +141,7 @@ pub(crate) fn remove(machine: &Machine) -> Outcome {
     Ok(Made(format!("the group {GROUP} is removed")))
 }
 
-/// What setup did, a line each.
+/// Setup's record of its changes, one per line.
 fn record(machine: &Machine) -> Result<Vec<String>, Trouble> {
     match machine.content(RECORD)? {
         Content::Ours(text) => Ok(text.lines().map(str::to_owned).collect()),

@@ -7,7 +7,7 @@ use super::report::Change::{Made, Needless};
 use super::report::{Outcome, Trouble};
 
 const FILE: &str = "/etc/tmpfiles.d/cowslip.conf";
-/// Before the kernel's setting as it was.
+/// Precedes the kernel's former setting.
 const BEFORE: &str = "# before: ";
 const WORD: &str = "advise";
 
@@ -26,7 +26,7 @@ pub(crate) fn allow(machine: &Machine) -> Outcome {
                 format!("if it may be otherwise: echo {WORD} > {setting}"),
             ));
         }
-        // Somebody else's work, and enough.
+        // Set by another program, and sufficient.
         Some(word) if word != "never" && is_set => {
             return Ok(Needless(format!("{setting} is {word}")));
         }
@@ -53,7 +53,7 @@ pub(crate) fn undo(machine: &Machine) -> Outcome {
     };
     machine.remove(FILE)?;
     let mut told = format!("{FILE} is removed");
-    // Not if somebody has changed it since.
+    // A setting that was changed since is kept.
     if let Some(before) =
         before.filter(|_| machine.is_running() && look().is_ok_and(|word| word == WORD))
     {

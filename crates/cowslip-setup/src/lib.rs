@@ -1,4 +1,4 @@
-//! What ordinary users' programs need of a machine, done once by root, said step by step, and taken back.
+//! Prepares a machine for ordinary users' programs, once, by root; reports each step, and can undo it.
 //!
 //! ```text
 //! group          cowslip, whose members may open /dev/userfaultfd     /etc/sysusers.d/cowslip-setup.conf
@@ -7,8 +7,8 @@
 //! NAME.service   is started by `cowslip run`                          /etc/systemd/system/NAME.service.d/cowslip.conf
 //! ```
 //!
-//! These files are all of the state: each begins with a mark, and names what was there before. A file without the mark
-//! is somebody else's, and stays.
+//! These files are all of the state: each begins with a mark, and records the former setting. A file without the mark
+//! is not setup's, and stays.
 
 mod device;
 mod group;
@@ -30,14 +30,14 @@ use service::Installed;
 pub use report::Steps;
 pub use writable::writable_folders;
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// systemd services, with the suffix `.service`.
     pub services: Vec<String>,
-    /// Users who are to join the group.
+    /// Users to add to the group.
     pub users: Vec<String>,
-    /// Take it back: for the services and users that are named, or all of it.
+    /// Undo the setup: for the named services and users, or all of it.
     pub undo: bool,
     /// Change nothing.
     pub dry_run: bool,
@@ -45,11 +45,12 @@ pub struct Plan {
     pub keep_shmem_enabled: bool,
     /// The system below this directory, which does not run.
     pub root: Option<PathBuf>,
-    /// Where this command's preload library is, or why it is not there.
+    /// The path of this command's preload library, or the reason why there is none.
     pub installed: Result<PathBuf, String>,
 }
 
-/// Does it, or says what would be done. A step that fails leaves the others their work, where they do not need it.
+/// Does the work, or reports the steps that it would take. After a failure, steps that do not depend on the failed one
+/// still run.
 pub fn run(plan: &Plan) -> Steps {
     let machine = Machine::new(plan.root.clone(), plan.dry_run);
     let mut steps = Steps::new(plan.dry_run);
@@ -75,7 +76,7 @@ fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
         steps.add("huge pages", huge_pages::allow(machine));
     }
     if !plan.services.is_empty() {
-        // A service whose group is not there does not start.
+        // A service does not start if its group does not exist.
         let installed = match has_group {
             true => Installed::look(machine, &plan.installed),
             false => Err(Trouble::new("left as it is, without the group", "mend the first step")),
@@ -97,7 +98,7 @@ fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
     }
 }
 
-/// Of the services and users that are named, or of all.
+/// Undoes the setup of the named services and users, or all of it.
 fn undo(machine: &Machine, plan: &Plan, steps: &mut Steps) {
     let is_all = plan.services.is_empty() && plan.users.is_empty();
     let services = if is_all { unit::with_drop_in(machine) } else { plan.services.clone() };
@@ -119,7 +120,7 @@ fn undo(machine: &Machine, plan: &Plan, steps: &mut Steps) {
     }
 }
 
-/// Has systemd read its files, if it runs and they changed.
+/// Has systemd read its files again, if it runs and they changed.
 fn reload(machine: &Machine, steps: &mut Steps) {
     if machine.is_running() && steps.changes() && Path::new("/run/systemd/system").exists() {
         let reloaded = machine.run("systemctl", &["daemon-reload"]);

@@ -9,7 +9,7 @@ use cowslip_sys::atomic_file;
 
 use super::report::Trouble;
 
-/// The first line of every file that setup writes, and the only ones that it changes or removes.
+/// The first line of every file that setup writes; it changes and removes no others.
 const MARK: &str = "# Written by `cowslip setup`, and removed by `cowslip setup --undo`.\n";
 
 /// The running system, or one below a directory.
@@ -18,12 +18,12 @@ pub(crate) struct Machine {
     dry_run: bool,
 }
 
-/// What a file holds.
+/// The content of a file.
 pub(crate) enum Content {
     Nothing,
-    /// What setup wrote, below its mark.
+    /// Setup's own text, below its mark.
     Ours(String),
-    /// Somebody else wrote it.
+    /// Not setup's.
     Foreign(String),
 }
 
@@ -32,7 +32,7 @@ impl Machine {
         Self { root, dry_run }
     }
 
-    /// The system that runs, whose settings can be changed and not only its files.
+    /// Returns true for the running system, which has settings to change besides its files.
     pub(crate) fn is_running(&self) -> bool {
         self.root.is_none()
     }
@@ -45,7 +45,7 @@ impl Machine {
         self.dry_run
     }
 
-    /// Where an absolute path of that system is.
+    /// The place of an absolute path in that system.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         match &self.root {
@@ -58,7 +58,7 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// Nothing, if there is no such file.
+    /// Returns `None` if there is no such file.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Result<Option<String>, Trouble> {
         let path = self.path(path);
         match fs::read(&path) {
@@ -78,7 +78,7 @@ impl Machine {
         })
     }
 
-    /// Whether the file had to be changed. One that somebody else wrote is left alone.
+    /// Returns true if the file had to be changed. A file that is not setup's is left alone.
     pub(crate) fn write(&self, path: &str, text: &str) -> Result<bool, Trouble> {
         match self.content(path)? {
             Content::Ours(there) if there == text => return Ok(false),
@@ -100,7 +100,7 @@ impl Machine {
         Ok(true)
     }
 
-    /// Removes a file that setup wrote, and the folder of a service's drop-ins if it is empty then.
+    /// Removes a file that setup wrote, and the folder of a service's drop-ins if that leaves it empty.
     pub(crate) fn remove(&self, path: &str) -> Result<bool, Trouble> {
         if !matches!(self.content(path)?, Content::Ours(_)) {
             return Ok(false);
@@ -110,14 +110,14 @@ impl Machine {
             fs::remove_file(&path).map_err(|error| of_file("remove", &path, &error))?;
             let folder = path.parent().filter(|it| it.to_string_lossy().ends_with(".service.d"));
             if let Some(folder) = folder {
-                // One that others use is not empty.
+                // It is not empty if others use it.
                 let _ = fs::remove_dir(folder);
             }
         }
         Ok(true)
     }
 
-    /// The command of that name, where root finds commands.
+    /// Returns true if root's folders of commands have one of this name.
     pub(crate) fn has_command(&self, name: &str) -> bool {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
             .iter()
@@ -150,7 +150,7 @@ impl Machine {
         }
     }
 
-    /// Writes to a file of the kernel's.
+    /// Writes to a kernel setting.
     pub(crate) fn set(&self, path: &str, word: &str) -> Result<(), Trouble> {
         match self.dry_run {
             true => Ok(()),

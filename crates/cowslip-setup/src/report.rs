@@ -1,19 +1,19 @@
-//! What the steps came to: lines for people, JSON for programs (schema `cowslip.setup/1`).
+//! The results of the steps: lines for people, JSON for programs (schema `cowslip.setup/1`).
 
 use cowslip_report::{BAD, DIM, GOOD, Paint};
 use serde_json::{Value, json};
 
-/// What a step found or did.
+/// The result of a step.
 pub(crate) enum Change {
-    /// It was needed, and was done: or would be, in a dry run.
+    /// The change was needed, and was made, or would be in a dry run.
     Made(String),
-    /// All was as it should be.
+    /// Everything was right already.
     Needless(String),
     /// It was tried, and works.
     Proved(String),
 }
 
-/// Why a step could not be done, and what helps.
+/// The reason why a step failed, and a remedy.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     pub(crate) why: String,
@@ -39,19 +39,19 @@ impl Steps {
         Self { steps: Vec::new(), dry_run }
     }
 
-    /// Whether the step is as it should be now.
+    /// Records a step, and returns true if it succeeded.
     pub(crate) fn add(&mut self, name: impl Into<String>, outcome: Outcome) -> bool {
         let is_well = outcome.is_ok();
         self.steps.push((name.into(), outcome));
         is_well
     }
 
-    /// No step failed.
+    /// Returns true if no step failed.
     pub fn all_well(&self) -> bool {
         self.steps.iter().all(|(_, outcome)| outcome.is_ok())
     }
 
-    /// Whether something was changed, or would be.
+    /// Returns true if something was changed, or would be.
     pub(crate) fn changes(&self) -> bool {
         self.steps.iter().any(|(_, outcome)| matches!(outcome, Ok(Change::Made(_))))
     }
@@ -66,7 +66,7 @@ impl Steps {
         }
     }
 
-    /// For people.
+    /// Formats the steps for people.
     pub fn lines(&self, paint: Paint) -> String {
         let mut text = String::new();
         for (name, outcome) in &self.steps {
@@ -81,7 +81,7 @@ impl Steps {
         text
     }
 
-    /// For programs.
+    /// Formats the steps for programs.
     pub fn document(&self, undo: bool) -> Value {
         let step = |(name, outcome): &(String, Outcome)| {
             let (detail, fix) = match outcome {

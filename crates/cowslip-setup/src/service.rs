@@ -1,4 +1,4 @@
-//! A systemd service by `cowslip run`: the drop-in that it takes, and no more than that.
+//! Runs a systemd service by `cowslip run`: with the drop-in that this takes, and nothing more.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,17 +10,17 @@ use super::report::Change::{Made, Needless};
 use super::report::{Outcome, Trouble};
 use super::unit::{Unit, own_drop_in};
 
-/// Where commands are that packages install.
+/// The places where packages install the command.
 const PROGRAMS: [&str; 2] = ["/usr/bin/cowslip", "/usr/local/bin/cowslip"];
 /// A program that may open fewer files gets no arena.
 const FEWEST_FILES: u64 = 64;
-/// What an arena takes, for filters that list what is allowed.
+/// The calls that an arena needs, for filters that list the permitted ones.
 const CALLS: &str = "memfd_create madvise mremap process_madvise pidfd_open userfaultfd";
 
-/// What services run.
+/// The command and the libraries for services.
 pub(crate) struct Installed {
     command: String,
-    /// Where its libraries are.
+    /// The folder of its libraries.
     libraries: String,
 }
 
@@ -143,7 +143,7 @@ fn drop_in(unit: &Unit, installed: &Installed) -> Result<String, Trouble> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// What no drop-in mends.
+/// Refuses services that no drop-in can help.
 fn refuse(unit: &Unit, installed: &Installed) -> Result<(), Trouble> {
     let install = "install it below /usr, and run this again";
     for root in ["RootDirectory", "RootImage"] {
@@ -177,7 +177,7 @@ fn refuse(unit: &Unit, installed: &Installed) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// A command line of a unit, by `cowslip run`.
+/// A unit's command line, run by `cowslip run`.
 fn wrapped(unit: &Unit, line: &str, cowslip: &str) -> Result<String, Trouble> {
     let (prefixes, command) =
         line.split_at(line.find(|it| !"@-:+!|".contains(it)).unwrap_or(line.len()));

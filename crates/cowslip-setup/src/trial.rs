@@ -1,4 +1,4 @@
-//! The proof of a setup: what the doctor finds in a process of the group without any privilege.
+//! The proof of a setup: the doctor's findings in a process of the group without any privilege.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::machine::{Machine, of_file};
 use super::report::Trouble;
 
-/// Where units lie, the first of a name counts.
+/// The folders of units; the first unit of a name counts.
 const FOLDERS: [&str; 6] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -21,7 +21,7 @@ const OF_INIT_SCRIPTS: &str = "/run/systemd/generator.late";
 
 /// The settings of the section `[Service]`, in their order.
 pub(crate) struct Unit {
-    /// Its own, where it was asked for by an alias.
+    /// The unit's own name, even if it was requested by an alias.
     pub(crate) name: String,
     settings: Vec<(String, String)>,
 }
@@ -44,13 +44,13 @@ impl Unit {
         Ok(Self { name: name.to_owned(), settings })
     }
 
-    /// The last word on a setting.
+    /// The last value of a setting.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         let last = self.settings.iter().rfind(|(it, _)| it == key);
         last.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// All values of a setting that takes several; an empty one takes back those before it.
+    /// All values of a setting that takes several; an empty one resets it.
     pub(crate) fn list(&self, key: &str) -> Vec<&str> {
         let mut values = Vec::new();
         for (_, value) in self.settings.iter().filter(|(it, _)| it == key) {
@@ -74,12 +74,12 @@ impl Unit {
     }
 }
 
-/// Of setup, for a service.
+/// The path of setup's own drop-in for a service.
 pub(crate) fn own_drop_in(name: &str) -> String {
     format!("{}/{name}.d/cowslip.conf", FOLDERS[0])
 }
 
-/// The services that setup wrote a drop-in for, or might have.
+/// The services for which setup wrote a drop-in, or might have.
 pub(crate) fn with_drop_in(machine: &Machine) -> Vec<String> {
     let folders = fs::read_dir(machine.path(FOLDERS[0])).into_iter().flatten().flatten();
     let names =
@@ -92,7 +92,7 @@ pub(crate) fn with_drop_in(machine: &Machine) -> Vec<String> {
 fn main_file(machine: &Machine, name: &str) -> Result<PathBuf, Trouble> {
     for name in [Some(name.to_owned()), template(name)].into_iter().flatten() {
         let files = FOLDERS.iter().map(|folder| Path::new(folder).join(&name));
-        // A symbolic link to nothing too: it masks what comes after it.
+        // This includes a symbolic link to nothing: it masks later units.
         if let Some(file) =
             files.into_iter().find(|file| machine.path(file).symlink_metadata().is_ok())
         {
@@ -115,7 +115,7 @@ fn template(name: &str) -> Option<String> {
     Some(format!("{stem}@.service"))
 }
 
-/// By their names, and of one name the most particular and then the first.
+/// The drop-ins by name; of one name the most specific one, and then the first.
 fn drop_ins(machine: &Machine, name: &str) -> Vec<PathBuf> {
     let mut of: Vec<String> =
         [Some(name.to_owned()), template(name)].into_iter().flatten().collect();

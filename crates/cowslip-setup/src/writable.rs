@@ -1,4 +1,4 @@
-//! Where a systemd service may write (`systemd.exec(5)`).
+//! The folders that a systemd service may write to (`systemd.exec(5)`).
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ const MADE: [(&str, &str); 4] = [
     ("LogsDirectory", "/var/log"),
 ];
 
-/// The folders of the system, which is below `root` or runs, that a service may write to and others see; `None` if there is no
-/// such service, or `ProtectSystem=strict` does not limit it.
+/// The folders that a service may write to and others see, on the running system or on the one below `root`. Returns
+/// `None` if there is no such service, or `ProtectSystem=strict` does not limit it.
 pub fn writable_folders(root: Option<PathBuf>, service: &str) -> Option<Vec<PathBuf>> {
     let unit = Unit::load(&Machine::new(root, true), service).ok()?;
     (unit.get("ProtectSystem") == Some("strict")).then(|| folders(&unit))
@@ -23,7 +23,7 @@ pub fn writable_folders(root: Option<PathBuf>, service: &str) -> Option<Vec<Path
 fn folders(unit: &Unit) -> Vec<PathBuf> {
     let words = |key| unit.list(key).into_iter().flat_map(str::split_whitespace);
     let made = MADE.iter().flat_map(|(key, parent)| {
-        // A link to the folder may follow its name.
+        // The name may be followed by a link to the folder.
         let name = |word: &str| word.split(':').next().map(|name| Path::new(parent).join(name));
         words(key).filter_map(name)
     });

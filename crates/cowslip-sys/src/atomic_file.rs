@@ -1,6 +1,6 @@
-//! Files that are there whole or not at all: written without a name, synced, renamed.
+//! Files that appear whole or not at all: written without a name, synced, then renamed.
 //!
-//! A device, a FIFO or a socket stays what it is: it is written to in place, or refused where that makes no sense.
+//! A device, a FIFO or a socket stays as it is: it is written in place, or refused where that makes no sense.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -17,27 +17,28 @@ use rustix::process::Pid;
 use crate::Errno;
 use crate::failpoints::{self, Op};
 
-/// What direct I/O wants memory, offsets and lengths to be multiples of: a page is enough everywhere.
+/// The alignment that direct I/O needs for memory, offsets and lengths: a page is enough everywhere.
 const DIRECT_BYTES: usize = 4096;
 
-/// A file that takes its name when it is [committed](Self::commit), and vanishes if it never is: at once
-/// with its process, where the file system has files without a name (`O_TMPFILE`, `open(2)`).
+/// A file that takes its name when it is [committed](Self::commit), and vanishes otherwise: together with its process,
+/// where the file system supports unnamed files (`O_TMPFILE`, `open(2)`).
 #[derive(Debug)]
 pub struct DurableFile {
     file: File,
-    /// The same file once more, around the page cache (`O_DIRECT`), where the file system has that.
+    /// The same file, opened around the page cache (`O_DIRECT`) where the file system supports
+    /// that.
     direct: Option<File>,
     refuses_direct: AtomicBool,
     target: PathBuf,
-    /// Its name until it has the target's.
+    /// Its name until it takes the target's.
     temporary: PathBuf,
     has_temporary: bool,
 }
 
-/// What a name stands for, for a writer.
+/// The target of a write, found by its name.
 #[derive(Debug)]
 pub enum Target {
-    /// A regular file, or none yet: its path, without a link at its end.
+    /// A regular file, or none yet: its path, with a final link resolved.
     File(PathBuf),
     /// A device, a FIFO or a socket. It is written to in place.
     Stream,
@@ -47,7 +48,7 @@ impl Target {
     /// Follows links (`path_resolution(7)`).
     ///
     /// # Errors
-    /// The file system's (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder, or a link to nothing.
+    /// An error of the file system (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder or a dangling link.
     pub fn find(path: &Path) -> io::Result<Self> {
         let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
         let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -62,11 +63,11 @@ impl Target {
     }
 }
 
-/// Puts `bytes` into a file of this mode (less the umask), in place of what has its name: whole or not at all. A device, a
-/// FIFO or a socket is written to.
+/// Replaces the file of this name by one with `bytes` and this mode (less the umask): whole or not at all. A device, a
+/// FIFO or a socket is written in place.
 ///
 /// # Errors
-/// The file system's; then the file is as it was.
+/// An error of the file system; then the file is unchanged.
 pub fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     if let Target::Stream = Target::find(target)? {
         return fs::write(target, bytes);
@@ -77,11 +78,12 @@ pub fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 impl DurableFile {
-    /// Creates an empty file with mode 0600 beside `target`, which is not touched yet. What killed processes
-    /// left of such files is removed.
+    /// Creates an empty file with mode 0600 beside `target`, which is not touched yet. Removes such files that killed
+    /// processes left behind.
     ///
     /// # Errors
-    /// The file system's (`open(2)`); [`io::ErrorKind::InvalidInput`] for what is there and no regular file.
+    /// An error of the file system (`open(2)`); [`io::ErrorKind::InvalidInput`] if `target` exists and is no regular
+    /// file.
     pub fn create(target: &Path) -> io::Result<Self> {
         Self::with_mode(target, 0o600)
     }
@@ -108,7 +110,8 @@ impl DurableFile {
             }
             Err(error) => return Err(error),
         };
-        // For who finds it with its temporary name, and may not know this process: see `tidy`.
+        // Tells a process that finds the temporary name, and may not see this process, that the
+        // file is in use: see `tidy`.
         let _ = file.try_lock();
         let mut options = OpenOptions::new();
         options.write(true).custom_flags(libc::O_DIRECT);
@@ -117,11 +120,11 @@ impl DurableFile {
         Ok(Self { file, direct, refuses_direct, target, temporary, has_temporary })
     }
 
-    /// Writes all of `bytes` at an offset; from several threads, if they like. What begins at a page, in
-    /// memory and in the file, and is whole pages goes around the page cache.
+    /// Writes all of `bytes` at an offset; several threads may write at once. Whole pages that begin at a page, in
+    /// memory and in the file, go around the page cache.
     ///
     /// # Errors
-    /// The file system's (`pwrite(2)`): `ENOSPC`, `EIO`, `EDQUOT`.
+    /// An error of the file system (`pwrite(2)`): `ENOSPC`, `EIO`, `EDQUOT`.
     pub fn write_at(&self, mut bytes: &[u8], mut offset_bytes: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.write_once(bytes, offset_bytes) {
@@ -139,7 +142,7 @@ impl DurableFile {
 
     fn write_once(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<usize> {
         failpoints::check(Op::DurableWrite)?;
-        // As if a signal or a full disk had cut it short.
+        // Cut short, as by a signal or a full disk.
         let is_cut = failpoints::check(Op::DurableShort).is_err();
         let bytes = if is_cut { &bytes[..bytes.len().div_ceil(2)] } else { bytes };
         let parts = [bytes.as_ptr() as usize, bytes.len(), offset_bytes as usize];
@@ -149,7 +152,7 @@ impl DurableFile {
         {
             let written = failpoints::check(Op::DurableDirect).map_err(io::Error::from);
             match written.and_then(|()| direct.write_at(bytes, offset_bytes)) {
-                // Some file systems say so only here.
+                // Some file systems refuse direct I/O only here.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.refuses_direct.store(true, Relaxed);
                 }
@@ -159,17 +162,17 @@ impl DurableFile {
         self.file.write_at(bytes, offset_bytes)
     }
 
-    /// Makes the content durable, gives the file its name in place of what had it, and makes that durable.
+    /// Makes the content durable, gives the file its name in place of the old file, and makes that durable.
     ///
     /// # Errors
-    /// The file system's (`fsync(2)`, `rename(2)`). If the last step alone fails, the file has its name,
-    /// but may lose it again in a crash of the machine.
+    /// An error of the file system (`fsync(2)`, `rename(2)`). If only the last step fails, the file has its name, but
+    /// may lose it again if the machine crashes.
     pub fn commit(mut self) -> io::Result<()> {
         failpoints::check(Op::DurableSync)?;
         self.file.sync_all()?;
         failpoints::check(Op::DurableRename)?;
         if !self.has_temporary {
-            // What a process of this number left behind when it was killed.
+            // A killed process with the same number may have left one behind.
             let _ = fs::remove_file(&self.temporary);
             linkat(CWD, itself(&self.file), CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)?;
             self.has_temporary = true;
@@ -201,8 +204,8 @@ fn file_at(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Removes files of this name and the number of a process, if there is no such process and nobody has them
-/// locked: a process that cannot be seen from here may be writing to one.
+/// Removes files with this name and a process number, if there is no such process and none of them is locked: a process
+/// that cannot be seen from here may be writing to one.
 fn tidy(folder: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -219,7 +222,7 @@ fn tidy(folder: &Path, name: &OsStr) {
     }
 }
 
-/// A path to an open file, whether it has a name or not.
+/// A path to an open file, with or without a name.
 fn itself(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -229,7 +232,7 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// As `open(2)` says for file systems and kernels without them.
+/// The errors that `open(2)` documents for file systems and kernels without unnamed files.
 fn lacks_nameless_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL))
 }

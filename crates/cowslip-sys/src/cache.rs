@@ -1,4 +1,4 @@
-//! The page cache of a file: how much of the file it holds, and none of it.
+//! The page cache of a file: how much it holds of the file, and how to empty it.
 
 use rustix::fs::{self, Advice};
 use rustix::mm::{self, MapFlags, ProtFlags};
@@ -10,28 +10,27 @@ use crate::{AsRawFd, BorrowedFd, Errno, Result};
 /// `cachestat(2)`; the same on every architecture.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Writes what is dirty, and drops the file's pages from the cache (`posix_fadvise(2)`), except those
-/// that somebody has mapped.
+/// Writes dirty pages and drops the file's pages from the cache (`posix_fadvise(2)`), except mapped ones.
 pub fn drop_cached(file: BorrowedFd<'_>) -> Result<()> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, Advice::DontNeed)
 }
 
-/// Whether the cache holds the page at `offset_bytes`, where one begins (`mincore(2)`). Yes for every page of a
-/// file that is not the caller's to write, as the kernel tells nobody else; nothing is read.
+/// Returns true if the cache holds the page that begins at `offset_bytes` (`mincore(2)`). Always true for a file that
+/// the caller may not write, because the kernel hides its residency; nothing is read.
 pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64) -> Result<bool> {
     let mut page = [0];
     residency(file, offset_bytes, &mut page)?;
     Ok(page[0] & 1 != 0)
 }
 
-/// Fills in a byte for each page from `offset_bytes` on, where one begins; its lowest bit says that the cache holds it
-/// (`mincore(2)`).
+/// Fills in a byte for each page from `offset_bytes` on, the start of a page; its lowest bit says that the cache holds
+/// the page (`mincore(2)`).
 #[allow(unsafe_code)]
 fn residency(file: BorrowedFd<'_>, offset_bytes: u64, pages: &mut [u8]) -> Result<()> {
     let (nowhere, len_bytes) = (core::ptr::null_mut(), pages.len() * page_size_bytes());
-    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing; nobody looks at it.
-    // mincore(2) writes a byte for each of its pages.
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing, and nothing accesses
+    // it. mincore(2) writes a byte for each of its pages.
     unsafe {
         let shown =
             mm::mmap(nowhere, len_bytes, ProtFlags::READ, MapFlags::SHARED, file, offset_bytes)?;
@@ -44,8 +43,8 @@ fn residency(file: BorrowedFd<'_>, offset_bytes: u64, pages: &mut [u8]) -> Resul
     }
 }
 
-/// The first page in `from .. end` of the file, both where pages begin, that the cache does not hold and `is_absent` agrees
-/// about; `end` if there is none.
+/// The first page in `from .. end` of the file, both page-aligned, that the cache does not hold and for which
+/// `is_absent` returns true; `end` if there is none.
 pub(crate) fn first_absent(
     file: BorrowedFd<'_>,
     from: u64,
@@ -69,7 +68,8 @@ pub(crate) fn first_absent(
     Ok(end)
 }
 
-/// Bytes in the cache of `len_bytes` from `offset_bytes` on, the start of a page (`mincore(2)`).
+/// Bytes that the cache holds of the `len_bytes` from `offset_bytes` on, the start of a page
+/// (`mincore(2)`).
 pub(crate) fn resident_bytes(
     file: BorrowedFd<'_>,
     offset_bytes: u64,
@@ -89,23 +89,23 @@ pub(crate) fn resident_bytes(
     Ok(resident)
 }
 
-/// What the cache holds of a part of a file.
+/// The state of the cache for a part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cached {
     /// Bytes that it holds.
     pub bytes: u64,
-    /// Bytes that it held and does not any more; of a file in memory: what is swapped out.
+    /// Bytes that it held and no longer holds; for a file in memory: those swapped out.
     pub evicted_bytes: u64,
 }
 
 /// Bytes of the file that the cache holds (`cachestat(2)`, Linux 6.5; before: `ENOSYS`).
 pub fn cached_bytes(file: BorrowedFd<'_>) -> Result<u64> {
-    // From 0, as long as the file is.
+    // From 0 to the end of the file.
     cached(file, 0, 0).map(|cached| cached.bytes)
 }
 
-/// What the cache holds of `len_bytes` from `offset_bytes` on; 0 bytes: of all that follows (`cachestat(2)`, Linux 6.5;
-/// before: `ENOSYS`).
+/// The state of the cache for `len_bytes` from `offset_bytes` on; 0 bytes stands for all that follows (`cachestat(2)`,
+/// Linux 6.5; before: `ENOSYS`).
 #[allow(unsafe_code)]
 pub fn cached(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<Cached> {
     failpoints::check(Op::Cachestat)?;

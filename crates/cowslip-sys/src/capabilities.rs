@@ -1,16 +1,16 @@
-//! What this thread may do beyond its user (`capabilities(7)`).
+//! The capabilities of this thread (`capabilities(7)`).
 
 pub use rustix::thread::CapabilitySet;
 
-/// The command by which root gives the command `cowslip` all that it can use (`setcap(8)`). One for every purpose: a second
-/// one takes back what the first gave.
+/// The command with which root gives the command `cowslip` all capabilities that it can use (`setcap(8)`). It is one
+/// command for every purpose: a second would revoke those that the first gave.
 pub const SETCAP: &str =
     "setcap cap_dac_read_search,cap_perfmon,cap_sys_nice,cap_sys_ptrace+ep $(command -v cowslip)";
 
-/// The capabilities that are in force.
+/// The effective capabilities.
 ///
 /// # Errors
-/// The kernel's (`capget(2)`), as where a filter forbids the call.
+/// An error of the kernel (`capget(2)`), for example where a filter forbids the call.
 pub fn effective() -> crate::Result<CapabilitySet> {
     rustix::thread::capabilities(None).map(|sets| sets.effective)
 }

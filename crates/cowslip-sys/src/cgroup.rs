@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::procfs::Pressure;
 
-/// The tightest limit between a process's group and the top of what it can see.
+/// The tightest limit between a process's group and the top of the visible hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// What the group may have.
+    /// The limit of the group.
     pub limit_bytes: u64,
-    /// What it has.
+    /// The memory that it uses.
     pub used_bytes: u64,
 }
 
@@ -19,10 +19,10 @@ pub struct Limit {
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// Another limit, and what counts against it. Version 1: memory and swap together. Version 2: above it the kernel
-    /// holds the group's threads up.
+    /// Another limit and the usage that counts against it. Version 1: memory and swap together. Version 2: the limit
+    /// above which the kernel throttles the group's threads.
     other: [&'static str; 2],
-    /// In `memory.stat`, of the group and those below it: files' pages, which the kernel takes back.
+    /// In `memory.stat`, for the group and those below it: file pages, which the kernel reclaims.
     files: [&'static str; 2],
 }
 
@@ -44,14 +44,14 @@ pub fn memory_limit() -> Option<Limit> {
     tightest(&Group::of_this_process()?)
 }
 
-/// What a group, or one that it is a part of, allows.
+/// The memory that a group, or one that it is part of, allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Where the group is in the file system.
+    /// The group's place in the file system.
     pub directory: PathBuf,
-    /// What it may have.
+    /// Its limit.
     pub limit_bytes: u64,
-    /// What is left of that, with pages of files that the kernel takes back.
+    /// The part of the limit that is left, including file pages that the kernel reclaims.
     pub room_bytes: u64,
 }
 
@@ -64,27 +64,27 @@ pub struct Group {
 }
 
 impl Group {
-    /// That whose memory this process uses, if it can be seen.
+    /// The group that this process's memory is charged to, if it can be seen.
     pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         locate(&groups, &mounts)
     }
 
-    /// Time in which some task of it waited for memory, percent of the last ten seconds; 0 where the kernel does not say
-    /// (version 1).
+    /// Share of the last ten seconds in which some task of the group waited for memory, in percent; 0 where the kernel
+    /// does not report it (version 1).
     pub fn pressure_percent(&self) -> f64 {
         let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
         Pressure::parse(&text).some_avg10_percent
     }
 
-    /// How much more its processes can have before they are held up or killed, if anything limits them. More than `enough`
-    /// may be less than there is.
+    /// The memory that its processes can still have before they are throttled or killed, if anything limits them. A
+    /// result above `enough` may be less than the true room.
     pub fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
         self.rooms(|_| enough_bytes).map(|room| room.room_bytes).min()
     }
 
-    /// The same of each group on the way up that limits them, `enough` for its limit.
+    /// The same for each limiting group on the way up, `enough` by its limit.
     pub fn rooms(&self, enough_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = Room> {
         self.upwards().filter_map(move |directory| {
             let mut room = self.room_in(directory)?;
@@ -95,7 +95,7 @@ impl Group {
         })
     }
 
-    /// Whether a limit on the way up is below `total_bytes`.
+    /// Returns true if a limit on the way up is below `total_bytes`.
     pub fn is_limited_below(&self, total_bytes: u64) -> bool {
         let names = [self.version.limit, self.version.other[0]];
         let is_below = |at: &Path, name| number(at, name).is_some_and(|limit| limit < total_bytes);
@@ -113,7 +113,7 @@ impl Group {
         Some(Room { directory: directory.to_owned(), limit_bytes, room_bytes })
     }
 
-    /// What the kernel takes back when a limit is reached.
+    /// The memory that the kernel reclaims when a limit is reached.
     fn files_bytes(&self, directory: &Path) -> u64 {
         let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
         self.version.files.iter().map(|name| field(&stat, name)).sum()
@@ -143,7 +143,8 @@ fn tightest(group: &Group) -> Option<Limit> {
     group.upwards().filter_map(limit_of).min_by_key(|limit| limit.limit_bytes)
 }
 
-/// The group whose memory a process uses, by its `/proc/PID/cgroup` and our `/proc/self/mountinfo`.
+/// The group that a process's memory is charged to, by its `/proc/PID/cgroup` and our
+/// `/proc/self/mountinfo`.
 pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
     let is_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
     let of_v1 = groups.lines().find_map(|line| {
@@ -166,7 +167,7 @@ pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
             V1 => kind == "cgroup" && is_memory(options),
             _ => kind == "cgroup2",
         };
-        // In a container the mount may show a part of the tree only.
+        // In a container the mount may show only a part of the tree.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         is_it.then(|| Group { version, directory: mount.join(below), mount })
     })

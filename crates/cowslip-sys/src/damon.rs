@@ -1,11 +1,11 @@
-//! Which memory of processes is accessed, as the kernel samples it (DAMON, `/sys/kernel/mm/damon/admin`).
+//! Samples which memory of processes is accessed, with the kernel's DAMON (`/sys/kernel/mm/damon/admin`).
 //!
-//! DAMON tests the accessed bit of one page of each of its regions, again and again, and splits and joins
-//! regions as their accesses differ: heat of a few MiB, at a cost that does not grow with memory. One
-//! kernel thread does it for all processes given; of each, a scheme that changes nothing says what it saw.
+//! DAMON tests the accessed bit of one page of each of its regions, again and again, and splits and joins regions by
+//! their accesses: heat at a grain of a few MiB, at a cost that does not grow with memory. One kernel thread serves all
+//! given processes; for each, a scheme without an action reports the accesses.
 //!
-//! The interface is root's and the whole system's. It is taken only if nobody else has it, and given back
-//! as it was found. Linux 6.7 and later: before, a scheme cannot be of one process alone, or cannot say.
+//! The interface belongs to root and to the whole system. It is taken only if it is free, and given back as it was
+//! found. It needs Linux 6.7: earlier schemes cannot be limited to one process, or cannot report.
 
 use std::fmt::Display;
 use std::fs;
@@ -19,21 +19,21 @@ const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 const SAMPLE_US: u32 = 25_000;
 /// Accesses are counted over this many samples.
 const SAMPLES: u32 = 20;
-/// What is mapped is found out again after this time.
+/// The mappings are looked up again after this time.
 const UPDATE_US: u32 = 1_000_000;
 const LEAST_REGIONS: u32 = 10;
 const MOST_REGIONS: u32 = 500;
 
-/// Part of a process, and how much it is accessed.
+/// A part of a process and its share of accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accesses {
-    /// Which part.
+    /// The part.
     pub range: VirtRange,
-    /// In how many samples of the last half second, percent.
+    /// Percent of the samples of the last half second in which it was accessed.
     pub percent: u8,
 }
 
-/// The interface, taken.
+/// The interface, taken by this process.
 #[derive(Debug)]
 struct Claim {
     kdamonds: PathBuf,
@@ -46,14 +46,14 @@ pub struct Damon {
     count: usize,
 }
 
-/// Whether processes can be watched, found out by preparing it: `ENOSYS` without DAMON, `EOPNOTSUPP` if it
-/// knows no processes (`CONFIG_DAMON_VADDR`) or cannot say what it saw of one (before Linux 6.7), `EACCES`
-/// for others than root, `EBUSY` while somebody else uses it.
+/// Finds out by a preparation if processes can be watched: `ENOSYS` without DAMON, `EOPNOTSUPP` if it does not support
+/// processes (`CONFIG_DAMON_VADDR`) or cannot report on a single one (before Linux 6.7), `EACCES` for users other than
+/// root, `EBUSY` while it is in use.
 pub fn probe() -> Result<()> {
     Claim::take(Path::new(ADMIN))?.prepare(&[std::process::id().cast_signed()])
 }
 
-/// The kernel thread that watches now, whoever started it, and whether it watches anything.
+/// The number of the kernel thread that watches now, by any starter and with any target.
 pub fn kernel_thread() -> Option<i32> {
     fs::read_to_string(Path::new(ADMIN).join("0/pid"))
         .ok()?
@@ -63,8 +63,7 @@ pub fn kernel_thread() -> Option<i32> {
         .filter(|it| *it > 0)
 }
 
-/// Ends the watching of a process that was killed before it could: only if `kernel_thread` is the one that
-/// it had started.
+/// Stops the watching that a killed process left running: only if `kernel_thread` is still the one that it started.
 pub fn end(thread: i32) -> Result<()> {
     if kernel_thread() != Some(thread) {
         return Ok(());
@@ -83,8 +82,8 @@ impl Damon {
         Ok(Self { claim, count: pids.len() })
     }
 
-    /// What was accessed lately, for each process in the order of [`Self::start`]: by address, with gaps. It
-    /// waits for the next sample; `EINVAL` once all processes have ended.
+    /// The latest accesses, for each process in the order of [`Self::start`]: by address, with gaps. Waits for the next
+    /// sample; `EINVAL` once all processes have ended.
     pub fn accesses(&self) -> Result<Vec<Vec<Accesses>>> {
         self.claim.write("0/state", "update_schemes_tried_regions")?;
         let all = (0..self.count).map(|index| self.claim.tried(index)).collect();
@@ -95,7 +94,7 @@ impl Damon {
 
 impl Drop for Damon {
     fn drop(&mut self) {
-        // It has ended by itself if all processes have.
+        // It has stopped by itself if all processes have ended.
         let _ = self.claim.write("0/state", "off");
     }
 }
@@ -116,7 +115,7 @@ impl Claim {
         Ok(Self { kdamonds: kdamonds.to_owned() })
     }
 
-    /// Sets one thread up to watch these processes, with a scheme for each.
+    /// Sets up one thread to watch these processes, with a scheme for each.
     fn prepare(&self, pids: &[i32]) -> Result<()> {
         self.write("0/contexts/nr_contexts", "1")?;
         knows_processes(&self.kdamonds.join("0/contexts/0"))?;
@@ -134,7 +133,7 @@ impl Claim {
         for (index, pid) in pids.iter().enumerate() {
             set(&format!("targets/{index}/pid_target"), pid)?;
             let scheme = |name: &str, value: &dyn Display| {
-                // A kernel that lacks one of these files cannot say what it saw of one process.
+                // A kernel that lacks one of these files cannot report on a single process.
                 set(&format!("schemes/{index}/{name}"), value).map_err(or_unsupported)
             };
             scheme("action", &"stat")?;
@@ -146,7 +145,7 @@ impl Claim {
             scheme("filters/nr_filters", &1)?;
             scheme("filters/0/type", &"target")?;
             scheme("filters/0/damon_target_idx", &index)?;
-            // What is of no such target is filtered out.
+            // Filters out regions of other targets.
             scheme("filters/0/matching", &"N")?;
         }
         Ok(())
@@ -159,7 +158,7 @@ impl Claim {
             let number = |name: &str| -> Result<u64> {
                 read(&entry.path().join(name))?.parse().map_err(|_| Errno::IO)
             };
-            // Beside the regions there is a file of their sum.
+            // A file with their sum lies beside the regions.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let range = VirtRange::between(number("start")? as usize, number("end")? as usize);
                 let percent = number("nr_accesses")? * 100 / u64::from(SAMPLES);
@@ -177,12 +176,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Nothing else is to be done if somebody else has meanwhile made it theirs.
+        // If another process has taken it meanwhile, there is nothing left to do.
         let _ = self.write("nr_kdamonds", "0");
     }
 }
 
-/// Whether a context can watch processes at all.
+/// Fails with `EOPNOTSUPP` if a context cannot watch processes.
 fn knows_processes(context: &Path) -> Result<()> {
     let known = read(&context.join("avail_operations"))?;
     known.lines().any(|it| it == "vaddr").then_some(()).ok_or(Errno::OPNOTSUPP)

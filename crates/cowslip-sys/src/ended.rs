@@ -1,8 +1,8 @@
-//! What each thread of the machine had waited for when it ended (taskstats,
+//! How long each thread of the machine had waited by the time it ended (taskstats,
 //! `Documentation/accounting/taskstats.rst`).
 //!
-//! A thread's record is sent before whoever waits for its process can know of its end. It comes over generic netlink
-//! (`genetlink(7)`), and only to who has `CAP_NET_ADMIN` in the first user and PID namespaces.
+//! A thread's record is sent before a waiter can learn of the end of its process. It arrives over generic netlink
+//! (`genetlink(7)`), and only at listeners with `CAP_NET_ADMIN` in the initial user and PID namespaces.
 
 use core::time::Duration;
 use std::fs;
@@ -14,13 +14,13 @@ use rustix::net::{
 
 use crate::{Errno, OwnedFd, Result};
 
-/// `struct nlmsghdr` and `struct genlmsghdr`: what comes before the attributes of a message.
+/// `struct nlmsghdr` and `struct genlmsghdr`, which precede the attributes of a message.
 const HEADERS_BYTES: usize = 16 + 4;
 /// `struct nlattr`.
 const ATTRIBUTE_BYTES: usize = 4;
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
-/// The type of an answer that is an error number, 0 among them.
+/// The type of an answer that is an error number, possibly 0.
 const ANSWER: u16 = 2;
 /// `GENL_ID_CTRL` with its command and attributes that name a family.
 const CONTROL: u16 = 16;
@@ -35,7 +35,7 @@ const DEREGISTER: u16 = 4;
 const OF_THREAD: u16 = 4;
 const RECORD: u16 = 3;
 
-/// Where `struct taskstats` has what is read of it; later versions add to its end.
+/// Offsets in `struct taskstats` of the fields read here; later versions add to its end.
 const PROCESSOR_WAIT_AT: usize = 24;
 const DISK_WAIT_AT: usize = 40;
 const THREAD_AT: usize = 128;
@@ -51,15 +51,15 @@ const MESSAGE_BYTES: usize = 8 << 10;
 /// A thread that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Its number; the process's for the first thread.
+    /// Its number; for the first thread, that of the process.
     pub thread: u32,
-    /// Of its process.
+    /// The number of its process.
     pub process: u32,
-    /// Of the process's parent.
+    /// The number of the process's parent.
     pub parent: u32,
-    /// How long it was ready to run and did not.
+    /// How long it was ready to run but did not run.
     pub processor_wait: Duration,
-    /// How long it waited for a disk; nought unless `kernel.task_delayacct` was set before it began.
+    /// How long it waited for a disk; zero unless `kernel.task_delayacct` was set before it began.
     pub disk_wait: Duration,
 }
 
@@ -72,13 +72,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins. `EPERM` without the privilege, `EINVAL` in another namespace, `ENOENT` if the kernel has no such family,
-    /// `EOPNOTSUPP` before Linux 5.19, whose records do not name the process.
+    /// Begins to listen. `EPERM` without the privilege, `EINVAL` in another namespace, `ENOENT` if the kernel has no
+    /// such family, `EOPNOTSUPP` before Linux 5.19, where records do not name the process.
     pub fn start() -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = (AddressFamily::NETLINK, SocketType::RAW, Some(netlink::GENERIC));
         let socket = net::socket_with(kind.0, kind.1, flags, kind.2)?;
-        // Without the privilege there is nothing to receive either.
+        // A failure is ignored: without the privilege there is nothing to receive either.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES);
         let processors = fs::read_to_string("/sys/devices/system/cpu/possible")
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -87,7 +87,7 @@ impl Listener {
         let family = listener.ask(GET_FAMILY, FAMILY_NAME, b"TASKSTATS\0")?;
         listener.family = family.ok_or(Errno::PROTO)?;
         listener.ask(GET, REGISTER, listener.processors.as_bytes())?;
-        // A thread of our own says which fields this kernel sends.
+        // The record of a thread of our own shows which fields this kernel sends.
         let own = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get() as u32);
         let own = own.join().map_err(|_| Errno::AGAIN)?;
         let mut is_told = false;
@@ -100,8 +100,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Hands over all that have ended by now. `ENOBUFS`: more had ended since the last time than the queue holds, and
-    /// some of them are lost.
+    /// Hands over all threads that have ended by now. `ENOBUFS`: more have ended since the last call than the queue
+    /// holds, and some records are lost.
     pub fn drain(&self, mut each: impl FnMut(Ended)) -> Result<()> {
         let mut message = [0; MESSAGE_BYTES];
         loop {
@@ -121,8 +121,8 @@ impl Listener {
         }
     }
 
-    /// Sends a request with one attribute and takes the answers, which are there at once; the number of a family if
-    /// one came.
+    /// Sends a request with one attribute and takes the answers, which arrive at once; returns the number of a family
+    /// if one came.
     fn ask(&self, command: u8, attribute: u16, value: &[u8]) -> Result<Option<u16>> {
         let mut message = vec![0; HEADERS_BYTES];
         message.extend(((ATTRIBUTE_BYTES + value.len()) as u16).to_ne_bytes());
@@ -165,7 +165,8 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// The kernel would send on to the number of a closed socket, which another may have by then.
+    /// Deregisters: the kernel would keep sending to the number of the closed socket, which another
+    /// may have by then.
     fn drop(&mut self) {
         let _ = self.ask(GET, DEREGISTER, self.processors.as_bytes());
     }
@@ -183,7 +184,7 @@ fn parse(record: &[u8]) -> Option<Ended> {
     })
 }
 
-/// The attributes in `bytes`, each with its type; what is cut short ends them.
+/// The attributes in `bytes`, each with its type; a truncated one ends them.
 fn all(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     core::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(bytes_at(bytes, 0)?));

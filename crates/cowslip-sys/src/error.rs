@@ -1,4 +1,4 @@
-//! One error for all crates: what failed, on what, the errno, why, and what to do about it.
+//! One error type for all crates: the operation, its object, the errno, the reason and some advice.
 //!
 //! Calls of this crate return a bare [`Errno`]; [`During`] gives it the operation that it came from.
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::Errno;
 use crate::units::VirtRange;
 
-/// What kind of failure it is; each has an exit code of the `cowslip` command.
+/// The kind of a failure; each has an exit code of the `cowslip` command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -24,11 +24,11 @@ pub enum ErrorKind {
     Vanished,
     /// There is not enough memory, pool or address space for it (70).
     OutOfMemory,
-    /// What would have to change is still in use (70).
+    /// The object of the change is still in use (70).
     Busy,
-    /// What was received or read is not what it should be (6).
+    /// Received or read data is malformed (6).
     Corrupt,
-    /// A file cannot be read or written (2, or 70 for want of room or because it is in use).
+    /// A file cannot be read or written (2, or 70 if space ran out or it is in use).
     File,
     /// The kernel refused for another reason (70).
     System,
@@ -77,7 +77,7 @@ impl Error {
         }))
     }
 
-    /// A refusal of the file system or of a socket.
+    /// An error of the file system or of a socket.
     pub fn from_io(operation: impl fmt::Display, error: &io::Error) -> Self {
         let Some(errno) = Errno::from_io_error(error) else {
             return Self::new(told_kind(error), format!("{operation}: {error}"));
@@ -93,7 +93,7 @@ impl Error {
         failed
     }
 
-    /// A refusal of the kernel; the error number says which kind of failure it is.
+    /// An error of the kernel; the error number determines the kind of failure.
     pub fn from_errno(operation: &'static str, errno: Errno) -> Self {
         let kind = match errno {
             Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => ErrorKind::OutOfMemory,
@@ -134,14 +134,14 @@ impl Error {
         self
     }
 
-    /// What to do about it: an imperative, such as "raise vm.max_map_count".
+    /// The advice: an imperative, such as "raise vm.max_map_count".
     #[must_use]
     pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
         self.0.advice = Some(advice.into());
         self
     }
 
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -151,19 +151,19 @@ impl Error {
         self.0.errno.map(Errno::raw_os_error)
     }
 
-    /// What failed and why, as a clause, and what to do about it: for languages that hand out the two apart.
+    /// The failure and its reason, as a clause, and the advice: for languages that report the two apart.
     pub fn told(&self) -> (String, Option<&str>) {
         let mut clause = String::new();
         self.write_clause(&mut clause, "cannot ").expect("a string takes all");
         (clause, self.advice())
     }
 
-    /// Why it failed, if more is known than the error number.
+    /// The reason of the failure, if more is known than the error number.
     pub fn reason(&self) -> Option<&str> {
         self.0.reason.as_deref()
     }
 
-    /// What to do about it, if that is known.
+    /// The advice, if there is any.
     pub fn advice(&self) -> Option<&str> {
         self.0.advice.as_deref()
     }
@@ -174,7 +174,7 @@ impl Error {
         if let Some(file) = file {
             write!(to, "{}: ", file.display())?;
         }
-        // What is wrong with a file says more than what was to be done with it.
+        // The fault of a file says more than the failed operation.
         if let (Some(_), None, Some(reason)) = (file, errno, reason) {
             to.write_str(reason)?;
             return range.map_or(Ok(()), |range| write!(to, ", needed for {range}"));
@@ -184,7 +184,7 @@ impl Error {
             write!(to, " on {range}")?;
         }
         if let Some(errno) = errno {
-            // Not by libc: an allocator may be who called.
+            // Not formatted by libc: the caller may be an allocator.
             write!(to, ": {} (os error {})", crate::reason(*errno), errno.raw_os_error())?;
         }
         reason.as_ref().map_or(Ok(()), |reason| write!(to, ": {reason}"))
@@ -206,7 +206,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Gives an errno the operation it came from.
+/// Adds the operation to an errno.
 pub trait During<T> {
     /// The same result, with the operation in its error.
     fn during(self, operation: &'static str) -> Result<T>;
@@ -223,7 +223,7 @@ pub fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// The file system's refusal of something done to a file.
+/// An error of the file system in an operation on a file.
 pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Error {
     let failed = match (Errno::from_io_error(&error), error.kind()) {
         (Some(errno), io::ErrorKind::PermissionDenied) => Error::from_errno(operation, errno),
@@ -238,8 +238,8 @@ pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Err
     failed.of_file(path)
 }
 
-/// The kind of an error of the standard library. It has none of its own for too many open files, which this takes for memory
-/// that ran out.
+/// The kind of an error of the standard library. Too many open files, for which the library has no kind, count as out
+/// of memory.
 pub fn io_kind(error: &io::Error) -> io::ErrorKind {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE) => io::ErrorKind::OutOfMemory,
@@ -247,7 +247,7 @@ pub fn io_kind(error: &io::Error) -> io::ErrorKind {
     }
 }
 
-/// The kind of an error that has words in the place of an error number.
+/// The kind of an error that has text in place of an error number.
 fn told_kind(error: &io::Error) -> ErrorKind {
     use io::ErrorKind as Io;
     match error.kind() {

@@ -1,4 +1,4 @@
-//! What `execve(2)` would run: which file a name means, and what kind of program that is (`elf(5)`).
+//! The program that `execve(2)` would run: which file a name means, and the kind of that program (`elf(5)`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,16 +13,16 @@ use object::{NativeEndian, ReadCache, ReadRef};
 
 use crate::{Errno, Result};
 
-/// What kind of program a file is.
+/// The kind of program that a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Names a program interpreter (`PT_INTERP`): a preload library is loaded with it.
     Dynamic,
-    /// As dynamic, for the C library musl.
+    /// Dynamic, for the C library musl.
     Musl,
     /// Dynamic or not, from the Go compiler.
     Go,
-    /// Dynamic, with the run-time library of a sanitizer (ASan, LSan, MSan or TSan), which is to be the first that is loaded.
+    /// Dynamic, with the run-time library of a sanitizer (ASan, LSan, MSan or TSan), which must be loaded first.
     Sanitized,
     /// Without an interpreter.
     Static,
@@ -41,7 +41,7 @@ const MACHINE: elf::Machine = elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: elf::Machine = elf::EM_AARCH64;
 
-/// A dynamic symbol or a library of what a sanitizer was built into begins thus.
+/// Prefixes of the dynamic symbols and libraries of programs built with a sanitizer.
 const SANITIZERS: [&[u8]; 7] = [
     b"__asan_init",
     b"__tsan_init",
@@ -52,17 +52,18 @@ const SANITIZERS: [&[u8]; 7] = [
     b"liblsan.so",
 ];
 
-/// Scripts whose interpreters are scripts, at most; as the kernel has it.
+/// The deepest nesting of script interpreters, the same as the kernel's.
 const DEEPEST: usize = 5;
-/// Of a script's first line, as the kernel reads it.
+/// The bytes of a script's first line that the kernel reads.
 const FIRST_LINE_BYTES: u64 = 256;
 
-/// What kind of program this is; [`Kind::Other`] if it cannot be read.
+/// The kind of program; [`Kind::Other`] if it cannot be read.
 pub fn kind(path: &Path) -> Kind {
     look(path).map_or(Kind::Other, |found| found.unwrap_or(Kind::Other))
 }
 
-/// What the kernel executes for `path`: itself, or the interpreter of a script. [`Kind::Script`] if that goes on too long.
+/// The kind of the file that the kernel executes for `path`: itself, or the interpreter of a script. [`Kind::Script`]
+/// if scripts nest too deep.
 pub fn kind_that_runs(path: &Path) -> Kind {
     let mut program = path.to_owned();
     for _ in 0..DEEPEST {
@@ -85,7 +86,8 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
-/// The file that `name` means: itself if it has a slash, else what `path` (as `PATH`, `environ(7)`) has of that name first.
+/// The file that `name` means: itself if it has a slash, else the first of that name in `path` (like `PATH`,
+/// `environ(7)`).
 ///
 /// # Errors
 /// `ENOENT` if there is none, `EACCES` if none of them may be executed (`execvp(3)`).
@@ -185,7 +187,7 @@ mod tests {
         std::fs::write(&script, "#! /bin/sh -e\n").unwrap();
         assert_eq!(kind(&script), Kind::Script);
         assert_eq!(interpreter(&script).as_deref(), Some(Path::new("/bin/sh")));
-        // Busybox' may be static.
+        // Busybox is often static.
         let shell = kind(Path::new("/bin/sh"));
         assert!(matches!(shell, Kind::Dynamic | Kind::Static), "{shell:?}");
         assert_eq!(kind_that_runs(&script), shell);

@@ -1,4 +1,4 @@
-//! Exit codes of the project's commands by what went wrong, one table for all of them.
+//! Exit codes of the project's commands for each kind of failure, in one table.
 
 use std::io;
 
@@ -13,13 +13,14 @@ pub const UNSUPPORTED: u8 = 3;
 pub const DENIED: u8 = 4;
 /// The target vanished.
 pub const VANISHED: u8 = 5;
-/// What was read is not what it should be.
+/// Malformed input.
 pub const CORRUPT: u8 = 6;
-/// Memory or room ran out, something is in use, or the kernel refused for another reason (`EX_SOFTWARE`,
+/// Memory or space ran out, something is in use, or the kernel refused for another reason (`EX_SOFTWARE`,
 /// `sysexits.h(3head)`).
 pub const FAILED: u8 = 70;
 
-/// The exit code of an error. A file that cannot be written for want of room is no wrong request.
+/// The exit code of an error. A file that cannot be written for lack of space is not a wrong
+/// request.
 pub fn of(error: &Error) -> u8 {
     let is_short = || {
         let errno = error.errno().map(Errno::from_raw_os_error);
@@ -36,12 +37,12 @@ pub fn of(error: &Error) -> u8 {
     }
 }
 
-/// The exit code of a refusal of something done to a file, a socket or an address that the request named.
+/// The exit code of a failed operation on a file, a socket or an address that the request named.
 pub fn of_file(error: &io::Error) -> u8 {
     refusal(error).unwrap_or(USAGE)
 }
 
-/// The exit code of a refusal of something that no request named.
+/// The exit code of a failed operation on something that no request named.
 pub fn of_system(error: &io::Error) -> u8 {
     refusal(error).unwrap_or(FAILED)
 }

@@ -1,7 +1,7 @@
-//! Points of failure, for tests: the n-th call of an operation fails with a chosen errno.
+//! Failure points for tests: the n-th call of an operation fails with a chosen errno.
 //!
-//! Without the feature `failpoints` there is nothing here. With it, one rule per operation is kept in an
-//! atomic, so that it works from any thread and from the service thread of an arena.
+//! Without the feature `failpoints` this does nothing. With it, each operation has one rule in an atomic, so that it
+//! works from any thread, including the service thread of an arena.
 
 use crate::Result;
 
@@ -72,8 +72,8 @@ mod active {
     // Per operation: calls to let pass (bits 40..), calls to fail (bits 16..40), errno (bits 0..16).
     static RULES: [AtomicU64; OPS] = [const { AtomicU64::new(0) }; OPS];
 
-    /// Lets the next `pass` calls of `op` through, then makes `times` calls fail with `errno`.
-    /// The rule ends when the guard is dropped.
+    /// Lets the next `pass` calls of `op` through, then makes `times` calls fail with `errno`. The
+    /// rule ends when the guard is dropped.
     pub fn fail(op: Op, pass: u32, times: u32, errno: Errno) -> Injection {
         let errno = u64::from(errno.raw_os_error().unsigned_abs() as u16);
         RULES[op as usize]
@@ -89,7 +89,7 @@ mod active {
     }
 
     impl Injection {
-        /// Whether every failure asked for has happened.
+        /// Returns true once every requested failure has happened.
         pub fn is_spent(&self) -> bool {
             RULES[self.op as usize].load(Relaxed) == 0
         }

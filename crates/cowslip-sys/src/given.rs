@@ -1,13 +1,13 @@
 #![allow(unsafe_code)]
-//! What a program's calls point to, looked at before the kernel does.
+//! Reads the memory that a program's calls point to, before the kernel does.
 //!
-//! A pointer that a program hands to the kernel may lead nowhere: then the kernel says `EFAULT`, and who looked first must
-//! not die of it. The kernel is asked whether the words are there by a call that reads a word and does nothing:
-//! `rt_sigprocmask(2)` copies the new mask before it refuses to know what is to be done with it.
+//! A pointer that a program passes to the kernel may be invalid: then the kernel returns `EFAULT`, and this code must
+//! not die when it looks first. It asks the kernel if the words are there, by a call that reads a word and does
+//! nothing: `rt_sigprocmask(2)` copies the new mask before it rejects an unknown `how`.
 //!
 //! # Safety
-//! Memory is read only after the kernel has read it under the same addresses. A program that unmaps it at that instant
-//! in another thread is one whose own call would find it unmapped as well.
+//! Memory is read only after the kernel has read it at the same addresses. If another thread of the program unmaps it
+//! at that instant, the program's own call could find it unmapped as well.
 
 use core::mem::size_of;
 use core::ops::ControlFlow;
@@ -19,7 +19,7 @@ use crate::units::page_size_bytes;
 const WORD_BYTES: usize = size_of::<u64>();
 const DO_NOTHING: i32 = -1;
 
-/// Whether `addr .. addr + len` can be read.
+/// Returns true if `addr .. addr + len` can be read.
 pub fn is_readable(addr: usize, len: usize) -> bool {
     let Some(end) = addr.checked_add(len) else { return false };
     if len == 0 {
@@ -50,7 +50,7 @@ fn has_word(addr: usize) -> bool {
     }
 }
 
-/// What lies at `addr`, if it can be read.
+/// Reads the value at `addr`, if it can be read.
 pub fn read<T: Copy + Plain>(addr: usize) -> Option<T> {
     if addr == 0 || !is_readable(addr, size_of::<T>()) {
         return None;
@@ -59,7 +59,7 @@ pub fn read<T: Copy + Plain>(addr: usize) -> Option<T> {
     Some(unsafe { core::ptr::read_unaligned(addr as *const T) })
 }
 
-/// Goes through the array of `count` elements at `addr`, as far as it can be read.
+/// Visits the array of `count` elements at `addr`, as far as it can be read.
 pub fn each<T: Copy + Plain>(addr: usize, count: usize, mut act: impl FnMut(T) -> ControlFlow<()>) {
     for i in 0..count {
         let at = i.checked_mul(size_of::<T>()).and_then(|offset| addr.checked_add(offset));
@@ -70,7 +70,7 @@ pub fn each<T: Copy + Plain>(addr: usize, count: usize, mut act: impl FnMut(T) -
     }
 }
 
-/// Types of which any bytes are a value.
+/// Types for which any bytes are a valid value.
 ///
 /// # Safety
 /// Integers, and structures of them without padding that matters.

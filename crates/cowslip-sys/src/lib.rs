@@ -4,41 +4,41 @@
 //!   mean.
 //! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
-//! * [`pagemap`]: which pages of a range are private copies, and what the pages of another process are
+//! * [`pagemap`]: which pages of a range are private copies, and the state of the pages of another process
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
-//! * [`pageflags`]: what page frames are.
+//! * [`pageflags`]: the flags of page frames.
 //! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
 //! * [`cgroup`]: the memory limits of control groups.
-//! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
-//! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
-//! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
+//! * [`procfs`]: the mappings, free memory, pressure and huge pages that `/proc` and `/sys` report.
+//! * [`perf`]: the kernel's events of programs while they run (`perf_event_open(2)`).
+//! * [`damon`]: samples which memory of processes is accessed.
 //! * [`process`], [`thread`], [`reserved_fd`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
-//! * [`waiting`]: for descriptors, under limits and filters too.
+//! * [`waiting`]: waits for descriptors, even under limits and filters.
 //! * [`scheduling`]: when and where threads run.
-//! * [`executable`]: which file a name means, and what kind of program it is.
+//! * [`executable`]: which file a name means, and the kind of that program.
 //! * [`suspended_child`]: a child that waits before it executes a program.
-//! * [`fault_cost`]: what a page fault costs here.
+//! * [`fault_cost`]: the cost of a page fault on this machine.
 //! * [`usage`], [`ended`]: resources of a child or of this process, and the waits of threads that have ended.
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
-//! * [`capabilities`]: what this thread may do beyond its user.
+//! * [`capabilities`]: the capabilities of this thread.
 //! * [`terminal`]: its size and its keys.
-//! * [`out_of_memory`]: a command that ends for want of memory.
-//! * [`socket`], [`packets`]: descriptors handed to another process, and whole messages.
-//! * [`supervision`]: copies of a program, and who answers for them.
+//! * [`out_of_memory`]: ends a command when memory runs out.
+//! * [`socket`], [`packets`]: descriptors passed to another process, and whole messages.
+//! * [`supervision`]: copies of a program, and the process that answers for them.
 //! * [`dynamic`]: functions of other libraries in this process.
-//! * [`given`]: what a program's calls point to, looked at before the kernel does.
-//! * [`passthrough`]: the calls a preload library hands on unchanged.
-//! * [`error`], [`exit_code`]: the error that all crates return, with the operation, the range and what to do about it; what a
-//!   command ends with for it.
+//! * [`given`]: reads the memory that a program's calls point to, before the kernel does.
+//! * [`passthrough`]: the calls that a preload library passes on unchanged.
+//! * [`error`], [`exit_code`]: the error that all crates return, with the operation, the range and some advice; the
+//!   exit code of a command for it.
 //! * [`failpoints`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
 //! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
 //! libc functions that the preload library replaces.
 //!
-//! The calls' errors are [`Errno`] values. Calls that a signal interrupts (`EINTR`) are made again where that is safe; no other
-//! refusal is. Nothing here logs, or allocates in its steady state.
+//! The calls' errors are [`Errno`] values. A call that a signal interrupts (`EINTR`) is repeated where that is safe;
+//! after any other error it is not. Nothing here logs, or allocates in its steady state.
 
 pub mod atomic_file;
 pub mod cache;
@@ -80,10 +80,10 @@ pub mod waiting;
 pub use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 pub use rustix::io::Errno;
 
-/// What every wrapper returns: the value, or the kernel's error number.
+/// The result of every wrapper: the value, or the kernel's error number.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// What an error number means, without asking libc: `strerror(3)` may allocate, and who calls may be an allocator.
+/// The meaning of an error number, without asking libc: `strerror(3)` may allocate, and the caller may be an allocator.
 pub fn reason(errno: Errno) -> &'static str {
     nix::errno::Errno::from_raw(errno.raw_os_error()).desc()
 }

@@ -12,7 +12,7 @@ use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
 
 bitflags! {
-    /// What may no longer be done to a memfd (`memfd_create(2)`, `fcntl(2)`).
+    /// Operations that are no longer allowed on a memfd (`memfd_create(2)`, `fcntl(2)`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Seals: u32 {
         /// `F_SEAL_SEAL`
@@ -21,12 +21,12 @@ bitflags! {
         const SHRINK = 2;
         /// `F_SEAL_GROW`
         const GROW = 4;
-        /// `F_SEAL_WRITE`: refused with `EBUSY` while anybody maps the file shared and writable.
+        /// `F_SEAL_WRITE`: refused with `EBUSY` while the file is mapped shared and writable.
         const WRITE = 8;
     }
 }
 
-/// What a memfd is made of.
+/// The memory behind a memfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemfdKind {
     /// shmem
@@ -43,14 +43,15 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = fs::memfd_create(name, flags)?;
-    // The kernel gives a memfd all permissions. Another user's process that is handed it for reading could open it for writing.
+    // The kernel gives a memfd all permissions. A process of another user that receives it for reading could reopen it
+    // for writing.
     fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     fs::ftruncate(&fd, len_bytes)?;
     Ok(fd)
 }
 
-/// Sets `O_NONBLOCK` of the open file description, which a forked process shares: see it by [`is_marked`]. To a file in memory
-/// the flag means nothing, and it takes no rights (`fcntl(2)`, `F_SETFL`).
+/// Sets `O_NONBLOCK` of the open file description, which a forked process shares; [`is_marked`] reads it. The flag has
+/// no effect on a file in memory, and setting it needs no rights (`fcntl(2)`, `F_SETFL`).
 pub fn mark(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = fs::fcntl_getfl(fd)?;
     fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)
@@ -61,10 +62,10 @@ pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK))
 }
 
-/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
-/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the process and its files.
+/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages regardless of
+/// `shmem_enabled`. Nothing appears in the mount table; the mount ends with the process and its files.
 ///
-/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. Needs `CAP_SYS_ADMIN` for the first (else `EPERM`).
+/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. The first needs `CAP_SYS_ADMIN` (else `EPERM`).
 pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     failpoints::check(Op::MemfileOpen)?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -82,17 +83,17 @@ pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether this process may mount what [`huge_tmpfs_file`] needs, as far as privileges go: the first step is done.
+/// Returns true if this process has the privileges to mount for [`huge_tmpfs_file`]: tries the first step.
 pub fn may_mount_tmpfs() -> bool {
     mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
 }
 
-/// Kept until [`close_mount`], or the end of the process: to close a mount takes as long as the rest of making an arena, as the
-/// kernel waits until nobody can be looking at it.
+/// Kept until [`close_mount`] or the end of the process: closing a mount takes as long as the rest of making an arena,
+/// because the kernel waits until no thread can be using it.
 static MOUNT: Kept = Kept::none();
 
-/// Closes the mount of [`huge_tmpfs_file`]; the next call makes one anew. It is for a process in which no other thread makes
-/// such a call meanwhile.
+/// Closes the mount of [`huge_tmpfs_file`]; the next call makes a new one. No other thread of the process may make such
+/// a call meanwhile.
 pub fn close_mount() {
     MOUNT.close();
 }
@@ -107,23 +108,23 @@ fn mount_huge_tmpfs() -> Result<OwnedFd> {
     mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Adds seals; `EBUSY` means that somebody still maps the file shared and writable.
+/// Adds seals; `EBUSY` means that the file is still mapped shared and writable.
 pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> Result<()> {
     fs::fcntl_add_seals(fd, SealFlags::from_bits_retain(seals.bits()))
 }
 
-/// Locks the file for this process, at once or not at all: `EAGAIN` or `EACCES` if another process has it locked
-/// (`fcntl(2)`, `F_SETLK`). The kernel takes the lock back when the process ends.
+/// Locks the file for this process without waiting: `EAGAIN` or `EACCES` if another process has it locked (`fcntl(2)`,
+/// `F_SETLK`). The kernel releases the lock when the process ends.
 pub fn lock(fd: BorrowedFd<'_>) -> Result<()> {
     fs::fcntl_lock(fd, fs::FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Ends the [`lock`].
+/// Releases the [`lock`].
 pub fn unlock(fd: BorrowedFd<'_>) {
     let _ = fs::fcntl_lock(fd, fs::FlockOperation::NonBlockingUnlock);
 }
 
-/// Gives the pages of a part of the file back; it reads as zeroes afterwards.
+/// Frees the pages of a part of the file; it reads as zeroes afterwards.
 pub fn punch_hole(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
     failpoints::check(Op::Fallocate)?;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -151,7 +152,7 @@ pub fn write_zeroes(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Re
     Ok(())
 }
 
-/// Where data begins in `from .. end` of the file.
+/// The offset in `from .. end` of the file at which data begins.
 pub fn data_at_or_after(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<u64>> {
     match fs::seek(fd, SeekFrom::Data(from)) {
         Ok(start) if start < end => Ok(Some(start)),
@@ -160,26 +161,26 @@ pub fn data_at_or_after(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Optio
     }
 }
 
-/// The first part with data in `from .. end` of the file: offsets of its start and end. Memory that is allocated and was
+/// The first part with data in `from .. end` of the file: offsets of its start and end. Memory that was allocated but
 /// never used may count as data.
 ///
-/// A search for a hole (`SEEK_HOLE`, `lseek(2)`) has no bound: it looks through all data up to the next hole of the file, or its
-/// end. For a file in memory it is made only where `cachestat(2)` says that a hole is near. Before Linux 6.5 the pages are looked
-/// at, up to `end`.
+/// A search for a hole (`SEEK_HOLE`, `lseek(2)`) has no bound: it looks through all data up to the next hole of the
+/// file, or its end. For a file in memory it is made only where `cachestat(2)` shows that a hole is near. Before Linux
+/// 6.5 the pages up to `end` are checked instead.
 pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
     let Some(start) = data_at_or_after(fd, from, end)? else { return Ok(None) };
     let stop = match cache::cached(fd, start, end - start) {
-        // What was evicted of a file in memory is data in swap.
+        // Evicted pages of a file in memory are data in swap.
         Ok(it) if it.bytes.saturating_add(it.evicted_bytes) >= end - start => end,
-        // Where the kernel has no room to show the pages, a search takes its time.
+        // Where the kernel cannot map the pages for a look at them, the slower search is made.
         Err(_) if is_on_tmpfs(fd) => hole_by_pages(fd, start, end).or_else(|_| hole(fd, start))?,
         _ => hole(fd, start)?,
     };
     Ok(Some((start, stop.min(end))))
 }
 
-/// Counts the bytes in memory and in swap of `len_bytes` from `from` on, the start of a page, in the caller's own file on a tmpfs
-/// (`cachestat(2)`; before Linux 6.5 `mincore(2)` and a search for data).
+/// Counts the bytes in memory and in swap of `len_bytes` from `from` on, the start of a page, in a file on a tmpfs that
+/// the caller owns (`cachestat(2)`; before Linux 6.5 `mincore(2)` and a search for data).
 pub fn held(fd: BorrowedFd<'_>, from: u64, len_bytes: u64) -> Result<Cached> {
     if let Ok(cached) = cache::cached(fd, from, len_bytes) {
         return Ok(cached);
@@ -193,23 +194,23 @@ pub fn held(fd: BorrowedFd<'_>, from: u64, len_bytes: u64) -> Result<Cached> {
     Ok(Cached { bytes, evicted_bytes: u64::saturating_sub(data_bytes, bytes) })
 }
 
-/// Where the data at `start` ends.
+/// The end of the data at `start`.
 fn hole(fd: BorrowedFd<'_>, start: u64) -> Result<u64> {
     failpoints::check(Op::SeekHole)?;
     fs::seek(fd, SeekFrom::Hole(start))
 }
 
-/// As [`hole`], of a file in memory; `end` or more if there is none before.
+/// Like [`hole`], for a file in memory; `end` or more if there is none before it.
 fn hole_by_pages(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64> {
     let page_bytes = page_size_bytes() as u64;
     let from = start - start % page_bytes;
     let end = end.checked_next_multiple_of(page_bytes).ok_or(Errno::OVERFLOW)?;
-    // A page that is swapped out is data as well.
+    // A swapped-out page is data as well.
     let is_hole = |at| Ok(data_at_or_after(fd, at, end)? != Some(at));
     cache::first_absent(fd, from, end, is_hole)
 }
 
-/// Pages of other file systems may be data without being in memory. Their searches go by what is on the disk.
+/// On other file systems, pages may be data without being in memory; their searches use the state on disk.
 fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC)
 }
@@ -230,7 +231,7 @@ pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     open_proc_self(core::str::from_utf8(&name[..len]).map_err(|_| Errno::INVAL)?)
 }
 
-/// Length of a regular file; `EINVAL` of anything else.
+/// The length of a regular file; `EINVAL` for anything else.
 pub fn len_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = fs::fstat(fd)?;
     match fs::FileType::from_raw_mode(stat.st_mode) {
@@ -239,12 +240,12 @@ pub fn len_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     }
 }
 
-/// Reads at an offset, as `pread(2)`, again if a signal came.
+/// Reads at an offset, like `pread(2)`, and repeats if a signal interrupts it.
 pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
     retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset_bytes))
 }
 
-/// Fills `buffer` from an offset on; `EIO` if the file ends before.
+/// Fills `buffer` from an offset on; `EIO` if the file ends first.
 pub fn read_exact_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<()> {
     let mut done = 0;
     while done < buffer.len() {
@@ -256,25 +257,25 @@ pub fn read_exact_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -
     Ok(())
 }
 
-/// Opens a file to read past the page cache (`O_DIRECT`, `open(2)`): `EINVAL` where the file system cannot.
+/// Opens a file for reads that bypass the page cache (`O_DIRECT`, `open(2)`): `EINVAL` where the file system cannot.
 pub fn open_direct(path: &std::path::Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     fs::open(path, flags, Mode::empty())
 }
 
-/// As [`read_at`], of what is in the page cache already: the disk is not waited for (`preadv2(2)`,
+/// Like [`read_at`], but only from the page cache, without waiting for the disk (`preadv2(2)`,
 /// `RWF_NOWAIT`).
 ///
 /// # Errors
-/// `EAGAIN` if the page at `offset_bytes` is not there, `EOPNOTSUPP` if the file system cannot tell.
+/// `EAGAIN` if the page at `offset_bytes` is not cached, `EOPNOTSUPP` if the file system does not support it.
 pub fn read_cached_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
     let mut buffers = [rustix::io::IoSliceMut::new(buffer)];
     rustix::io::preadv2(fd, &mut buffers, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT)
 }
 
-/// Has the kernel begin to read a part of a file into the page cache (`posix_fadvise(2)`,
-/// `POSIX_FADV_WILLNEED`). Advice: a refusal means nothing. The cache then has it in pages of 4 KiB, which take twice as
-/// long to read as the large ones that a long read(2) leaves there.
+/// Has the kernel begin to read a part of a file into the page cache (`posix_fadvise(2)`, `POSIX_FADV_WILLNEED`). It is
+/// advice, so a failure is ignored. The cache then holds pages of 4 KiB, which take twice as long to read as the large
+/// ones that a long read(2) leaves there.
 pub fn will_need(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) {
     let len_bytes = core::num::NonZeroU64::new(len_bytes);
     let _ = fs::fadvise(fd, offset_bytes, len_bytes, fs::Advice::WillNeed);
@@ -290,7 +291,7 @@ pub fn open_proc(name: &str) -> Result<OwnedFd> {
     open_in(b"/proc/", name)
 }
 
-/// Without allocating.
+/// Opens a file without allocating.
 fn open_in(directory: &[u8], name: &str) -> Result<OwnedFd> {
     let mut path = [0u8; 64];
     let whole = directory.len() + name.len();
@@ -319,15 +320,15 @@ pub fn write_at(fd: BorrowedFd<'_>, content: &[u8], offset_bytes: u64) -> Result
 /// that made no progress (`ENOSPC`, `ENOMEM` under a cgroup's limit, `EFAULT` if unreadable).
 ///
 /// # Safety
-/// `source` is mapped and nobody writes to it meanwhile.
+/// `source` is mapped, and no thread writes to it meanwhile.
 #[allow(unsafe_code)]
 pub unsafe fn write_range_at(
     fd: BorrowedFd<'_>,
     source: VirtRange,
     offset_bytes: u64,
 ) -> Result<()> {
-    // SAFETY: the caller vouches for the range; an unreadable page is an EFAULT of pwrite(2), since
-    // only the kernel reads through this slice.
+    // SAFETY: the caller vouches for the range; an unreadable page makes pwrite(2) fail with
+    // EFAULT, since only the kernel reads through this slice.
     let source = unsafe { core::slice::from_raw_parts(source.start as *const u8, source.len) };
     write_at(fd, source, offset_bytes)
 }

@@ -2,9 +2,9 @@
 //! Address space: reserve, map, move, protect, advise.
 //!
 //! # Safety
-//! Every `unsafe` function here changes what the addresses of a range mean. Its caller owns the
-//! range: nobody relies on another meaning of it, and no Rust reference into it is held across a
-//! change that a reader of the reference could see. `mmap(2)`, `mremap(2)`, `madvise(2)`.
+//! Every `unsafe` function here changes the meaning of the addresses of a range. Its caller owns
+//! the range: no code relies on another meaning of it, and no Rust reference into it is held across
+//! a change that a reader of the reference could see. `mmap(2)`, `mremap(2)`, `madvise(2)`.
 
 use core::ffi::c_void;
 
@@ -19,7 +19,7 @@ use crate::{AsRawFd, BorrowedFd, Errno, Result};
 const MOST_VECTORS: usize = 1024;
 
 bitflags! {
-    /// What a mapping lets its users do.
+    /// The accesses that a mapping allows.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
     pub struct Prot: u32 {
         /// `PROT_READ`
@@ -32,13 +32,13 @@ bitflags! {
 }
 
 impl Prot {
-    /// Nothing: a guard, or space not in use.
+    /// No access: a guard, or unused space.
     pub const NONE: Self = Self::empty();
     /// Read and write.
     pub const RW: Self = Self::READ.union(Self::WRITE);
 }
 
-/// Whether writes reach the file or a private copy.
+/// The target of writes: the file or a private copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// `MAP_SHARED`
@@ -76,13 +76,14 @@ pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
     reserve_near(0, len, align)
 }
 
-/// As [`reserve`], for what others are not to find where they unmapped something: far below where the kernel puts mappings,
-/// if there is room.
+/// Like [`reserve`], for mappings that must not land where other code has just unmapped memory: far below the kernel's
+/// own choice, if there is room.
 pub fn reserve_apart(len: usize, align: usize) -> Result<VirtRange> {
     reserve_near(apart::next(len.saturating_add(align)), len, align)
 }
 
-/// Where the kernel is asked to put what lies apart: each at another place, so that nothing is there.
+/// Addresses that the kernel is asked to use for mappings that lie apart: each a different one, so that nothing is
+/// there yet.
 mod apart {
     use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -90,17 +91,17 @@ mod apart {
 
     const BELOW_BYTES: usize = 32 << 40;
     const LOWEST: usize = 16 << 40;
-    /// What is smaller lies together, so that it needs few page tables.
+    /// Smaller mappings lie together, so that they need few page tables.
     const SMALL_BYTES: usize = 2 << 20;
     const SMALL_AREA_BYTES: usize = 1 << 40;
     const LARGE_AREA_BYTES: usize = 32 << 40;
 
-    /// The end of the area: 0 is not known yet, 1 that there is none.
+    /// The end of the area: 0 means that it is not known yet, 1 that there is none.
     static END: AtomicUsize = AtomicUsize::new(0);
     static SMALL: AtomicUsize = AtomicUsize::new(0);
     static LARGE: AtomicUsize = AtomicUsize::new(0);
 
-    /// An address for `len` bytes, or 0: anywhere.
+    /// An address for `len` bytes; 0 means anywhere.
     pub(super) fn next(len: usize) -> usize {
         let end = match END.load(Relaxed) {
             0 => find_end(),
@@ -114,7 +115,7 @@ mod apart {
         if end < LOWEST || len > area {
             return 0;
         }
-        // From the end on downwards, and around.
+        // From the end downwards, then around.
         let before = used.fetch_add(len, Relaxed) % area;
         let below = if before + len <= area { before + len } else { len };
         end - below
@@ -124,7 +125,7 @@ mod apart {
         let page = page_size_bytes();
         let near = super::reserve(page, page).map_or(0, |near| near.start);
         if near != 0 {
-            // SAFETY: reserved just now, and known to nobody.
+            // SAFETY: reserved just now, and known to no other code.
             let _ = unsafe { super::unmap(super::VirtRange::new(near, page)) };
         }
         let lowest = LOWEST + SMALL_AREA_BYTES + LARGE_AREA_BYTES;
@@ -136,8 +137,10 @@ mod apart {
 
 fn reserve_near(hint: usize, len: usize, align: usize) -> Result<VirtRange> {
     failpoints::check(Op::Mmap)?;
-    let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
-    // SAFETY: without MAP_FIXED an anonymous mapping overlaps nothing, whatever the address.
+    // A mapping begins with a page anyway.
+    let padding = align.saturating_sub(page_size_bytes());
+    let padded = len.checked_add(padding).ok_or(Errno::NOMEM)?;
+    // SAFETY: without MAP_FIXED an anonymous mapping overlaps nothing, at any address.
     let start = unsafe {
         mm::mmap_anonymous(
             hint as *mut c_void,
@@ -152,7 +155,7 @@ fn reserve_near(hint: usize, len: usize, align: usize) -> Result<VirtRange> {
         [VirtRange::between(whole.start, kept.start), VirtRange::between(kept.end(), whole.end())]
     {
         if !extra.is_empty() {
-            // SAFETY: both ends lie in the mapping made above, outside the part that is handed out.
+            // SAFETY: both ends lie in the mapping made above, outside the part that is returned.
             unsafe { unmap(extra) }?;
         }
     }
@@ -168,8 +171,8 @@ pub fn reserve_at(range: VirtRange) -> Result<()> {
     Ok(())
 }
 
-/// Maps `file` from `offset_bytes` on at exactly `range`, replacing what is there, in one step.
-/// `MAP_NORESERVE`: pages are paid for when they are touched.
+/// Maps `file` from `offset_bytes` on at exactly `range`, replacing the old mapping in one step.
+/// `MAP_NORESERVE`: pages are charged when they are touched.
 ///
 /// # Safety
 /// The caller owns `range` (see the module).
@@ -197,8 +200,8 @@ pub fn map_file_in_hole(range: VirtRange, file: BorrowedFd<'_>, offset_bytes: u6
     Ok(())
 }
 
-/// Maps `file` anywhere, with reservation: for hugetlb, the pool pays for the whole range now or the
-/// call fails with `ENOMEM`.
+/// Maps `file` anywhere, with reservation: for hugetlb, the pool reserves the whole range now or the call fails with
+/// `ENOMEM`.
 pub fn map_file_reserved(
     len: usize,
     file: BorrowedFd<'_>,
@@ -226,12 +229,12 @@ pub fn map_shared_page() -> Result<VirtRange> {
     failpoints::check(Op::Mmap)?;
     let flags = MapFlags::SHARED;
     let hint = apart::next(len) as *mut c_void;
-    // SAFETY: without MAP_FIXED a mapping overlaps nothing, whatever the address.
+    // SAFETY: without MAP_FIXED a mapping overlaps nothing, at any address.
     let start = unsafe { mm::mmap_anonymous(hint, len, prot_flags(Prot::RW), flags) }?;
     Ok(VirtRange::new(start as usize, len))
 }
 
-/// Maps private zeroed memory at exactly `range`, replacing what is there.
+/// Maps private zeroed memory at exactly `range`, replacing the old mapping.
 ///
 /// # Safety
 /// The caller owns `range`.
@@ -273,7 +276,7 @@ pub unsafe fn move_pages_out(from: VirtRange, to: VirtRange) -> Result<()> {
     Ok(())
 }
 
-/// Moves the mapping at `from` over whatever is at `to`.
+/// Moves the mapping at `from` over any mapping at `to`.
 ///
 /// # Safety
 /// The caller owns both ranges; they have the same length and `from` is one mapping.
@@ -284,7 +287,7 @@ pub unsafe fn move_mapping(from: VirtRange, to: VirtRange) -> Result<()> {
     Ok(())
 }
 
-/// Changes what the users of `range` may do.
+/// Changes the accesses that `range` allows.
 ///
 /// # Safety
 /// The caller owns `range`.
@@ -305,9 +308,10 @@ pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
     unsafe { madvise(range, advice) }
 }
 
-/// Maps what is in memory of `range`, or allocates it where that reads a hole (`MADV_POPULATE_READ`, `madvise(2)`).
+/// Maps the pages of `range` that are in memory, and allocates those that read a hole (`MADV_POPULATE_READ`,
+/// `madvise(2)`).
 pub fn populate(range: VirtRange) -> Result<()> {
-    // SAFETY: no content changes: whoever reads gets what it would have got.
+    // SAFETY: no content changes: every reader gets the same bytes as before.
     unsafe { madvise(range, Advice::PopulateRead) }
 }
 
@@ -328,7 +332,7 @@ unsafe fn madvise(range: VirtRange, advice: Advice) -> Result<()> {
 /// TLB (`process_madvise(2)`). `EINVAL` before Linux 6.13, for advice that drops content.
 ///
 /// # Safety
-/// As [`advise`], for each range.
+/// As for [`advise`], for each range.
 pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
     failpoints::check(Op::ProcessMadvise)?;
     let this = crate::process::pidfd(crate::process::pid())?;
@@ -353,7 +357,7 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
             return Err(crate::process::last_errno());
         }
         if advised as usize != part.iter().map(|range| range.len).sum::<usize>() {
-            // It stopped at one of them; that one's errno is what the plain call says.
+            // It stopped at one of them; the plain call returns the errno for that one.
             for range in part {
                 // SAFETY: as the caller promised.
                 unsafe { self::advise(*range, advice) }?;
@@ -363,10 +367,10 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
     Ok(())
 }
 
-/// How long a shared segment is (`shmctl(2)`).
+/// The length of a shared segment (`shmctl(2)`).
 pub fn segment_bytes(id: i32) -> Result<usize> {
     let mut described = core::mem::MaybeUninit::<libc::shmid_ds>::uninit();
-    // SAFETY: the kernel fills it in if it answers with zero.
+    // SAFETY: the kernel fills it in if it returns zero.
     unsafe {
         match libc::shmctl(id, libc::IPC_STAT, described.as_mut_ptr()) {
             0 => Ok(described.assume_init_ref().shm_segsz),

@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! An allocator for commands, whose end for want of memory has an exit code. The standard library's is `SIGABRT`.
+//! An allocator for commands that gives running out of memory an exit code. The standard library's raises `SIGABRT`.
 //!
 //! # Safety
-//! All calls are the system's allocator's, with the caller's arguments.
+//! All calls go to the system's allocator, with the caller's arguments.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::AsFd;
 use crate::exit_code::FAILED;
 use crate::process::{exit_now, write_once};
 
-/// The system's allocator, for `#[global_allocator]` of the command of this name.
+/// The system's allocator, as the `#[global_allocator]` of the command with this name.
 #[derive(Debug)]
 pub struct CommandAllocator(pub &'static str);
 
@@ -23,7 +23,7 @@ impl CommandAllocator {
         memory
     }
 
-    /// Takes no memory.
+    /// Ends the command without allocating.
     #[cold]
     fn end(&self, size_bytes: usize) -> ! {
         let mut message = [0; 128];
@@ -39,22 +39,22 @@ impl CommandAllocator {
 // SAFETY: see the module.
 unsafe impl GlobalAlloc for CommandAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         self.given(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         self.given(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size_bytes: usize) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         self.given(unsafe { System.realloc(memory, layout, size_bytes) }, size_bytes)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { System.dealloc(memory, layout) }
     }
 }

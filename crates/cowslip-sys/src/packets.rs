@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! Unix sockets that keep messages apart (`SOCK_SEQPACKET`, `unix(7)`), and who is at the other end.
+//! Unix sockets that preserve message boundaries (`SOCK_SEQPACKET`, `unix(7)`), and the peer of a connection.
 //!
 //! # Safety
-//! The calls write only to the places that they are handed, of the size that they are told.
+//! The calls write only to the buffers that they are given, within the given size.
 
 use core::time::Duration;
 use std::path::Path;
@@ -12,15 +12,16 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{AsRawFd, BorrowedFd, Errno, OwnedFd, Result, passthrough, process};
 
-/// Connections that wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`): who connected, or who listens.
+/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`): the connecting or the
+/// listening one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its number as this process sees it; 0 if it does not.
+    /// Its number as this process sees it; 0 if it is not visible.
     pub pid: i32,
-    /// As which user it acted.
+    /// The user as which it acted.
     pub uid: u32,
 }
 
@@ -29,7 +30,7 @@ fn socket(more: SocketFlags) -> Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Listens at a path, which is made. `EADDRINUSE` if it is there.
+/// Listens at a path, which it creates. `EADDRINUSE` if the path exists.
 pub fn listen(path: &Path) -> Result<OwnedFd> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -42,7 +43,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
     net::accept_with(listener, SocketFlags::CLOEXEC)
 }
 
-/// Connects to who listens at a path. `ECONNREFUSED` if nobody does any more, `EAGAIN` if too many wait for it.
+/// Connects to the listener at a path. `ECONNREFUSED` if there is none any more, `EAGAIN` if its queue is full.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -50,7 +51,7 @@ pub fn connect(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -71,7 +72,8 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     }
 }
 
-/// Waits until `fd` can be read, or `timeout` has passed (`None`: for ever): whether it can.
+/// Waits until `fd` can be read, or `timeout` has passed (`None`: for ever); returns true if it can
+/// be read.
 ///
 /// # Errors
 /// `EINTR` if a signal handler ran meanwhile.

@@ -1,4 +1,5 @@
-//! What page frames are (`/proc/kpageflags`), for those who may know which a process has.
+//! The flags of page frames (`/proc/kpageflags`), for callers that may learn the frames of a
+//! process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,24 +16,24 @@ const ZERO_PAGE: u64 = 1 << 24;
 /// No compound page of anonymous memory is larger than 2^9 pages.
 const HUGE_ORDER: u32 = 9;
 
-/// Says what page frames are.
+/// Reads the flags of page frames.
 #[derive(Debug)]
 pub struct PageFlags(File);
 
 impl PageFlags {
-    /// `EACCES` or `EPERM` for others than root.
+    /// `EACCES` or `EPERM` for users other than root.
     pub fn open() -> Result<Self> {
         failpoints::check(Op::PageFlags)?;
         File::open("/proc/kpageflags").map(Self).map_err(|error| errno_of(&error))
     }
 
-    /// Whether it is the zero page, or of the huge one.
+    /// Returns true for the zero page, and for a part of the huge one.
     pub fn is_zero(&self, frame: u64) -> Result<bool> {
         Ok(self.flags(frame)? & ZERO_PAGE != 0)
     }
 
-    /// Whether a transparent huge page of `frames` frames begins there: a smaller one that is aligned to
-    /// its size would begin anew at its half, or have ended.
+    /// Returns true if a transparent huge page of `frames` frames begins there: a smaller one, aligned to its size,
+    /// would end before the middle or begin anew there.
     pub fn begins_huge(&self, frame: u64, frames: u64) -> Result<bool> {
         let head = COMPOUND_HEAD | TRANSPARENT_HUGE;
         Ok(frame.is_multiple_of(frames)
@@ -40,9 +41,9 @@ impl PageFlags {
             && self.flags(frame + frames / 2)? & COMPOUND_TAIL != 0)
     }
 
-    /// How many of these frames hold memory that was given back lazily (`MADV_FREE`): anonymous memory that has lost its
-    /// claim to a place in swap. A page that was written since is among them until the kernel next tries to reclaim it.
-    /// Frames that went away meanwhile do not count.
+    /// Counts the frames that hold lazily freed memory (`MADV_FREE`): anonymous memory that has lost its claim to a
+    /// place in swap. A page written since then counts until the kernel next tries to reclaim it. Frames that have gone
+    /// away meanwhile do not count.
     pub fn count_lazily_freed(&self, frames: &[u64]) -> Result<u64> {
         let mut count = 0;
         let mut bytes = vec![0; frames.len() * 8];
@@ -56,7 +57,7 @@ impl PageFlags {
             let words = words.map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
             let mut head = None;
             for (&frame, own) in run.iter().zip(words) {
-                // The claim is the whole compound page's, and its head alone has the flag before Linux 6.10.
+                // The claim belongs to the whole compound page, and only its head has the flag before Linux 6.10.
                 let flags = match head {
                     _ if own & COMPOUND_TAIL == 0 => own,
                     Some(head) => head,
@@ -69,7 +70,7 @@ impl PageFlags {
         Ok(count)
     }
 
-    /// The flags of the head of the compound page that a frame is part of; none if it is part of none by now.
+    /// The flags of the head of the compound page that a frame is part of; 0 if it is part of none by now.
     fn head_of(&self, frame: u64) -> Result<u64> {
         for order in 1..=HUGE_ORDER {
             match self.flags(frame >> order << order) {

@@ -1,18 +1,18 @@
 #![allow(unsafe_code)]
-//! Which pages of a private file mapping are private copies, and what the rest is; and what the pages
-//! of any process are ([`Scanner::kinds`]).
+//! Finds the private copies among the pages of a private file mapping, the kinds of the other pages, and those of the
+//! pages of any process ([`Scanner::kinds`]).
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) where the kernel has it, else the entries of `/proc/PID/pagemap`
 //! (bits 63 present, 62 swapped, 61 file or shared). Both give the same answer.
 //!
-//! **A page that is not present may still be a private copy**: swapped out, or just being migrated
-//! by compaction. Both look like a swap entry. So do the markers that write protection leaves for
-//! pages that were never there, and only a pagemap entry read with `CAP_SYS_ADMIN` tells them apart
-//! (its swap type). The scanner learns what a marker looks like once, by making one; without that
-//! privilege it calls every such page private. Its content is then copied onto itself: slower, exact.
+//! **A page that is not present may still be a private copy**: swapped out, or just being migrated by compaction. Both
+//! look like a swap entry, and like the markers that write protection leaves for pages that were never there; only a
+//! pagemap entry read with `CAP_SYS_ADMIN` tells them apart (by its swap type). The scanner learns how a marker looks
+//! once, by making one; without that privilege it calls every such page private. Its content is then copied onto
+//! itself: slower, but exact.
 //!
 //! # Safety
-//! `PAGEMAP_SCAN` writes page regions to the vector it is given, no more than its length says.
+//! `PAGEMAP_SCAN` writes page regions to the vector that it is given, within its length.
 
 use core::ffi::c_void;
 use std::sync::OnceLock;
@@ -80,21 +80,21 @@ impl ScanArg {
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
 
 bitflags! {
-    /// What a run of pages is, all that applies; the bits are the kernel's categories.
+    /// The kinds of a run of pages, all that apply; the bits are the kernel's categories.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct PageKinds: u64 {
         /// In memory.
         const PRESENT = IS_PRESENT;
         /// In swap, or being migrated.
         const SWAPPED = IS_SWAPPED;
-        /// The zero page: read, and never written.
+        /// The zero page: read, but never written.
         const ZERO = IS_ZERO;
         /// Mapped by one entry of 2 MiB.
         const HUGE = IS_HUGE;
     }
 }
 
-/// What `/proc/PID/pagemap` says of a page.
+/// The entry of a page in `/proc/PID/pagemap`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry(u64);
 
@@ -109,19 +109,19 @@ impl Entry {
         self.0 & ENTRY_SWAPPED != 0
     }
 
-    /// In memory, of no file, and not mapped by this process alone: shared with a fork's other side, or
+    /// In memory, not backed by a file, and not mapped by this process alone: shared with the other side of a fork, or
     /// the zero page.
     pub fn is_not_exclusive(self) -> bool {
         self.0 & (ENTRY_PRESENT | ENTRY_FILE | ENTRY_EXCLUSIVE) == ENTRY_PRESENT
     }
 
-    /// The number of its page frame, for those who may know it (`CAP_SYS_ADMIN`).
+    /// The number of its page frame, for callers that may learn it (`CAP_SYS_ADMIN`).
     pub fn frame(self) -> Option<u64> {
         Some(self.0 & ENTRY_FRAME).filter(|&frame| self.is_present() && frame != 0)
     }
 }
 
-/// How a [`Scanner`] looks.
+/// The way in which a [`Scanner`] looks at pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// The `PAGEMAP_SCAN` ioctl.
@@ -130,7 +130,7 @@ pub enum Method {
     Entries,
 }
 
-/// Finds pages of a process by what they are.
+/// Finds pages of a process by their kinds.
 #[derive(Debug)]
 pub struct Scanner<F: AsFd = OwnedFd> {
     pagemap: F,
@@ -138,15 +138,15 @@ pub struct Scanner<F: AsFd = OwnedFd> {
     marker: OnceLock<u64>,
 }
 
-/// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
+/// Tries `PAGEMAP_SCAN` on this kernel: `Ok`, or `ENOTTY` before 6.7.
 pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
     failpoints::check(Op::PagemapProbe)?;
     scan(pagemap, VirtRange::default(), 0, &mut []).map(|_| ())
 }
 
 impl<F: AsFd> Scanner<F> {
-    /// A scanner over `pagemap`, an open `/proc/PID/pagemap`: of this very process, if it is to
-    /// [learn markers](Self::learn_markers).
+    /// A scanner over `pagemap`, an open `/proc/PID/pagemap`: that of this very process, if it is
+    /// to [learn markers](Self::learn_markers).
     pub fn new(pagemap: F) -> Self {
         let method = match probe_scan(pagemap.as_fd()) {
             Ok(()) => Method::Scan,
@@ -165,17 +165,17 @@ impl<F: AsFd> Scanner<F> {
         &self.pagemap
     }
 
-    /// How it looks.
+    /// The way in which it looks at pages.
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// Whether markers of write protection are told from swap and migration entries.
+    /// Returns true if it can tell markers of write protection from swap and migration entries.
     pub fn knows_markers(&self) -> bool {
         self.marker.get().is_some()
     }
 
-    /// Learns what a marker of write protection looks like, by making one in a page of its own.
+    /// Learns how a marker of write protection looks, by making one in a page of its own.
     pub fn learn_markers(&self) -> Result<()> {
         let page = page_size_bytes();
         let file =
@@ -204,26 +204,25 @@ impl<F: AsFd> Scanner<F> {
         let mut entry = [0u8; 8];
         self.read_entries(range, &mut entry)?;
         let entry = u64::from_ne_bytes(entry);
-        // Without CAP_SYS_ADMIN the type and offset read as zero: nothing was learnt.
+        // Without CAP_SYS_ADMIN the type and offset read as zero: nothing was learned.
         let kind = entry & ENTRY_SWAP_TYPE;
         Ok((entry & ENTRY_SWAPPED != 0 && kind != 0).then_some(kind))
     }
 
-    /// Calls `found` for every run of private pages in `range` (whole pages), in order.
-    /// Returns how many pages they are.
+    /// Calls `found` for every run of private pages in `range` (whole pages), in order. Returns the
+    /// number of these pages.
     pub fn private_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<u64> {
         failpoints::check(Op::PagemapScan)?;
         let mut merged = Merger { run: VirtRange::default(), pages: 0, found: &mut found };
         match self.method {
-            // A protected chunk has a marker in every gap, so that its entries are wanted anyway.
+            // A protected chunk has a marker in every gap, so its entries are needed anyway.
             Method::Scan if range.len > CHUNK_BYTES => self.scan_runs(range, &mut merged)?,
             _ => self.entry_runs(range, &mut merged)?,
         }
         Ok(merged.finish())
     }
 
-    /// How many private pages `range` has, which nobody has write-protected: counted up to `most` or a
-    /// little over it.
+    /// Counts the private pages of `range`, which must not be write-protected: up to `most` or a little over it.
     pub fn count_private(&self, range: VirtRange, most: u64) -> Result<u64> {
         failpoints::check(Op::PagemapScan)?;
         match self.method {
@@ -249,8 +248,8 @@ impl<F: AsFd> Scanner<F> {
         }
     }
 
-    /// Where the first private page of `range` is, which nobody has write-protected. Where huge pages map all
-    /// of it, that is known after a look at each of their entries.
+    /// The address of the first private page of `range`, which must not be write-protected. Where huge pages map all of
+    /// it, one look at each of their entries is enough.
     pub fn first_private(&self, range: VirtRange) -> Result<Option<usize>> {
         failpoints::check(Op::PagemapScan)?;
         let mut at = range;
@@ -282,21 +281,20 @@ impl<F: AsFd> Scanner<F> {
         Ok(None)
     }
 
-    /// Whether huge pages map all of `range`. `ENOTTY` where only entries can be read.
+    /// Returns true if huge pages map all of `range`. `ENOTTY` where only entries can be read.
     pub fn is_huge(&self, range: VirtRange) -> Result<bool> {
         failpoints::check(Op::PagemapScan)?;
         let mut regions = [Region::default()];
         let arg = ScanArg { category_mask: IS_HUGE, ..ScanArg::over(range, &mut regions) };
-        // SAFETY: the vector is `regions`, of the length the argument says.
+        // SAFETY: the vector is `regions`, of the length in the argument.
         let (filled, _) = unsafe { rustix::ioctl::ioctl(&self.pagemap, Scan { arg }) }?;
         let [region] = regions;
         Ok(filled == 1 && (region.start, region.end) == (range.start as u64, range.end() as u64))
     }
 
-    /// Calls `found` for every run of pages in `range` that is mapped, or swapped out, but not by a huge
-    /// page. That looks at no page itself, and is several times as fast as [`Self::private_runs`]: where
-    /// a file is made of huge pages, what is not mapped by one was written. `ENOTTY` where only entries
-    /// can be read.
+    /// Calls `found` for every run of pages in `range` that is mapped, or swapped out, but not by a huge page. This
+    /// touches no page itself, and is several times as fast as [`Self::private_runs`]: in a file of huge pages, a part
+    /// that is not mapped by one was written. `ENOTTY` where only entries can be read.
     pub fn small_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<()> {
         failpoints::check(Op::PagemapScan)?;
         if self.method == Method::Entries {
@@ -311,9 +309,9 @@ impl<F: AsFd> Scanner<F> {
         self.walk(range, &not_huge, |run, _| found(run))
     }
 
-    /// Calls `found` for every run of pages in `range` that are in memory or swapped out, with what they
-    /// are; in order. That looks at no page itself: what an entry does not say, as whether the page is a
-    /// file's, takes a cache miss a page. `ENOTTY` where only entries can be read.
+    /// Calls `found` for every run of pages in `range` that are in memory or swapped out, with their kinds; in order.
+    /// This touches no page itself: a fact that the entry lacks, for example the backing by a file, would cost a cache
+    /// miss a page. `ENOTTY` where only entries can be read.
     pub fn kinds(
         &self,
         range: VirtRange,
@@ -330,8 +328,8 @@ impl<F: AsFd> Scanner<F> {
         })
     }
 
-    /// How many pages of `range` are in memory, belong to no file, and are not mapped by this process
-    /// alone (`PM_MMAP_EXCLUSIVE`, bit 56 of an entry): shared with a fork's other side, or the zero page.
+    /// Counts the pages of `range` that are in memory, belong to no file, and are not mapped by this process alone
+    /// (`PM_MMAP_EXCLUSIVE`, bit 56 of an entry): shared with the other side of a fork, or the zero page.
     pub fn count_not_exclusive(&self, range: VirtRange) -> Result<u64> {
         failpoints::check(Op::PagemapScan)?;
         let mut pages = 0;
@@ -339,13 +337,13 @@ impl<F: AsFd> Scanner<F> {
         Ok(pages)
     }
 
-    /// Calls `found` for every page of `range`, with what its entry says.
+    /// Calls `found` for every page of `range`, with its entry.
     pub fn entries(&self, range: VirtRange, mut found: impl FnMut(VirtRange, Entry)) -> Result<()> {
         failpoints::check(Op::PagemapScan)?;
         self.each_entry(range, |page, entry| found(page, Entry(entry)))
     }
 
-    /// Has the kernel fill `ask` for every region of `range`.
+    /// Has the kernel answer `ask` for every region of `range`.
     fn walk(
         &self,
         range: VirtRange,
@@ -362,7 +360,7 @@ impl<F: AsFd> Scanner<F> {
                 return_mask: ask.return_mask,
                 ..ScanArg::over(at, &mut regions)
             };
-            // SAFETY: the vector is `regions`, of the length the argument says.
+            // SAFETY: the vector is `regions`, of the length in the argument.
             let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&self.pagemap, Scan { arg }) }?;
             for region in &regions[..filled] {
                 let run = VirtRange::between(region.start as usize, region.end as usize);
@@ -463,8 +461,8 @@ impl Merger<'_> {
     }
 }
 
-/// One `PAGEMAP_SCAN` for pages that are not file pages and are present or swapped, `most` at most (0:
-/// all): how many regions were filled in, and where the walk ended.
+/// One `PAGEMAP_SCAN` for pages that are not file pages and are present or swapped, `most` at most (0: all); returns
+/// the number of regions filled in and the end of the walk.
 fn scan(
     pagemap: crate::BorrowedFd<'_>,
     range: VirtRange,
@@ -479,7 +477,7 @@ fn scan(
         max_pages: most,
         ..ScanArg::over(range, regions)
     };
-    // SAFETY: the vector is `regions`, of the length the argument says.
+    // SAFETY: the vector is `regions`, of the length in the argument.
     unsafe { rustix::ioctl::ioctl(pagemap, Scan { arg }) }
 }
 
@@ -487,7 +485,7 @@ struct Scan {
     arg: ScanArg,
 }
 
-// SAFETY: the opcode is PAGEMAP_SCAN, the structure its own; the answer is a count of regions.
+// SAFETY: the opcode is PAGEMAP_SCAN, with its own structure; the answer is a count of regions.
 unsafe impl Ioctl for Scan {
     type Output = (usize, usize);
     const IS_MUTATING: bool = true;
@@ -501,7 +499,7 @@ unsafe impl Ioctl for Scan {
     }
 
     unsafe fn output_from_ptr(out: IoctlOutput, arg: *mut c_void) -> Result<(usize, usize)> {
-        // SAFETY: rustix hands back the pointer that `as_ptr` gave, to our structure.
+        // SAFETY: rustix passes back the pointer that `as_ptr` returned, to our structure.
         let walk_end = unsafe { (*arg.cast::<ScanArg>()).walk_end };
         Ok((out as usize, walk_end as usize))
     }

@@ -1,22 +1,22 @@
 #![allow(unsafe_code)]
-//! System calls handed on for a program, unchanged: arguments are the program's own, the answer and
-//! `errno` are the kernel's.
+//! System calls passed on unchanged for a program: the arguments are the program's, the answer and
+//! `errno` the kernel's.
 //!
 //! # Safety
-//! A caller hands on exactly what the program asked for: what the call does is what the program
-//! would have got without the preload library.
+//! A caller passes on exactly the program's request: the call has the effect that the program would
+//! have got without the preload library.
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
-/// libc's `syscall(2)`, or its like: a preload library may stand in front of libc's.
+/// libc's `syscall(2)`, or an equivalent: a preload library may stand in front of libc's.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn by_number() -> unsafe extern "C" fn(c_long, ...) -> c_long {
-    // SAFETY: integers and pointers lie where they lie for a function that takes them all; beyond those that are given
-    // the kernel looks at none.
+    // SAFETY: integers and pointers are passed in the same places as to a function that takes them all; the kernel
+    // looks at none beyond those that are given.
     unsafe { core::mem::transmute(syscall as *const c_void) }
 }
 
-/// As libc has it.
+/// libc's own.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn by_number() -> unsafe extern "C" fn(c_long, ...) -> c_long {
     libc::syscall
@@ -29,7 +29,7 @@ macro_rules! pass {
         /// # Safety
         /// See the module.
         pub unsafe fn $name($($arg: $kind),*) -> $out {
-            // SAFETY: the program's own arguments to the call it made.
+            // SAFETY: the program's own arguments to the call that it made.
             unsafe { by_number()(libc::$number, $($arg),*) as $out }
         }
     };
@@ -86,7 +86,7 @@ pass!(/// `mseal(2)`
 pass!(/// `prlimit64(2)`
     prlimit(pid: c_int, resource: c_uint, new: *const c_void, old: *mut c_void) -> c_int = SYS_prlimit64);
 
-/// `syscall(2)` as libc has it.
+/// `syscall(2)`, equivalent to libc's.
 ///
 /// # Safety
 /// See the module.

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Children, signals, threads: what the service thread and the fork path need.
+//! Children, signals and threads: the calls that the service thread and the fork path need.
 //!
 //! # Safety
 //! Signal masks are per thread and restored by a guard; the rest takes and returns plain values.
@@ -17,14 +17,15 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// What `pthread_self(3)` says; a forked child's thread has its parent's.
+/// The handle of `pthread_self(3)`; a forked child's thread has the same as its parent's.
 pub fn thread_handle() -> usize {
     // SAFETY: takes nothing, changes nothing.
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Whether this thread needs memory in `range` to go on, so that it would wait for itself: its stack, or what libc and
-/// the kernel keep for it (`rseq` is written at every return from a system call) beside the thread pointer.
+/// Returns true if this thread needs memory in `range` to go on, so that it would wait for itself: its stack, or the
+/// state that libc and the kernel keep for it beside the thread pointer (`rseq` is written at every return from a
+/// system call).
 pub fn stands_in(range: crate::units::VirtRange) -> bool {
     let here = core::hint::black_box(0u8);
     let stack = core::ptr::from_ref(&here) as usize;
@@ -41,7 +42,7 @@ pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     rustix::io::write(fd, bytes)
 }
 
-/// One `read(2)`, again if a signal came.
+/// One `read(2)`, repeated if a signal interrupts it.
 pub fn read_some(file: &OwnedFd, place: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::io::read(file, &mut *place))
 }
@@ -52,10 +53,10 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Blocks every signal of this thread until dropped, puts off its cancellation, and keeps `errno` as it was.
+/// Blocks every signal of this thread until dropped, defers its cancellation, and preserves `errno`.
 ///
-/// A handler that ran while a lock of ours is held could call into the library again and wait for
-/// that lock forever. A thread that was cancelled, by a `read(2)` of ours for instance, would end with the lock.
+/// A handler that ran while a lock of ours is held could call into the library again and wait for that lock forever. A
+/// thread cancelled then, in a `read(2)` of ours for instance, would end with the lock held.
 #[derive(Debug)]
 pub struct BlockedSignals {
     mask: libc::sigset_t,
@@ -79,7 +80,7 @@ impl BlockedSignals {
         }
     }
 
-    /// Leaves this value in `errno` instead of what it was.
+    /// Leaves this value in `errno` instead of the preserved one.
     pub fn set_errno(&mut self, errno: Errno) {
         self.errno = errno.raw_os_error();
     }
@@ -87,12 +88,12 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer. Nothing of ours is on the stack that a
-        // thread must not end with.
+        // SAFETY: `mask` is the mask that this thread had; errno is a thread-local integer. If the thread ends here,
+        // its stack holds nothing of ours that needs to be dropped.
         unsafe {
             set_cancel_state(self.cancel_state);
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
-            // After a fork a write copies the page.
+            // After a fork a write would copy the page, so an unchanged value is not written.
             let errno = libc::__errno_location();
             if *errno != self.errno {
                 *errno = self.errno;
@@ -108,7 +109,7 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }
 
-/// Whether a descriptor of a process is of this one (`PIDFD_GET_INFO`, Linux 6.13; `false` before).
+/// Returns true if a pidfd refers to this process (`PIDFD_GET_INFO`, Linux 6.13; `false` before).
 pub fn is_own_pidfd(pidfd: i32) -> bool {
     /// `PIDFD_SELF_THREAD_GROUP ..= PIDFD_SELF_THREAD`
     const SELF: core::ops::RangeInclusive<i32> = -10_001..=-10_000;
@@ -117,18 +118,18 @@ pub fn is_own_pidfd(pidfd: i32) -> bool {
     // `struct pidfd_info`: mask and control group of 64 bits, thread, process, parent, ...
     let mut info = [0u32; 16];
     info[0] = 1;
-    // SAFETY: the kernel writes as many bytes as the request says, and `info` has.
+    // SAFETY: the kernel writes as many bytes as the request says, which `info` has.
     let is_told =
         pidfd >= 0 && unsafe { libc::ioctl(pidfd, GET_INFO as _, info.as_mut_ptr()) } == 0;
     SELF.contains(&pidfd) || is_told && info[PROCESS] == pid() as u32
 }
 
-/// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
-/// `/proc` is not there. Nothing is allocated, and no descriptor is needed.
+/// Once the main thread has ended: the number of other threads, including those that are about to end. `None` before,
+/// and where `/proc` is not mounted. Allocates nothing and needs no descriptor.
 pub fn threads_without_main() -> Option<u64> {
-    // The main thread is not taken off the list before the last of the others is.
+    // The main thread stays on the list until the last of the others has been removed.
     let threads = thread_count()?;
-    // `/proc/self` is about the main thread, which has a program for as long as it has memory.
+    // `/proc/self` describes the main thread, which has a program for as long as it has memory.
     let mut name = [MaybeUninit::uninit(); 1];
     let program = rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut name);
     (program.err() == Some(Errno::NOENT)).then(|| threads.saturating_sub(1))
@@ -141,7 +142,7 @@ fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
     core::str::from_utf8(&text[..read]).ok()
 }
 
-/// Has the calling thread block the signals that the main thread blocks, or blocked at its end.
+/// Makes the calling thread block the signals that the main thread blocks, or blocked at its end.
 pub fn take_signal_mask_of_main() {
     const SIGNALS: i32 = 64;
     let mut text = [0; 4096];
@@ -150,7 +151,7 @@ pub fn take_signal_mask_of_main() {
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     let Some(blocked) = blocked else { return };
     let mut mask = MaybeUninit::uninit();
-    // SAFETY: the set is written by sigemptyset before it is read; a signal that there is not is refused.
+    // SAFETY: the set is written by sigemptyset before it is read; an invalid signal is refused.
     unsafe {
         libc::sigemptyset(mask.as_mut_ptr());
         for signal in (1..=SIGNALS).filter(|signal| blocked >> (signal - 1) & 1 == 1) {
@@ -174,10 +175,10 @@ pub fn notify(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// Takes an eventfd back to zero. Whether it was not.
+/// Resets an eventfd to zero; returns true if it was not zero.
 ///
 /// # Errors
-/// The kernel's, `EBADF` for instance if the program closed it.
+/// An error of the kernel, for example `EBADF` if the program closed it.
 pub fn drain(fd: BorrowedFd<'_>) -> Result<bool> {
     match rustix::io::read(fd, &mut [0u8; 8][..]) {
         Ok(_) => Ok(true),
@@ -188,7 +189,7 @@ pub fn drain(fd: BorrowedFd<'_>) -> Result<bool> {
 
 pub use crate::waiting::{many_readable as wait_many_readable, readable as wait_readable};
 
-/// The process that this one is a child of.
+/// The parent of this process.
 pub fn parent_pid() -> i32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
 }
@@ -198,7 +199,8 @@ pub fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Whether the system has swap: then a page that is not present may still be a private copy.
+/// Returns true if the system has swap: then a page that is not present may still be a private
+/// copy.
 pub fn has_swap() -> bool {
     rustix::system::sysinfo().totalswap > 0
 }
@@ -213,7 +215,7 @@ pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// As which user this thread acts (`geteuid(2)`).
+/// The user as which this thread acts (`geteuid(2)`).
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -237,16 +239,16 @@ pub fn cpu_ns() -> u64 {
 }
 
 /// Nanoseconds of processor time that the process `pid` has used, all its threads together (`clock_getcpuclockid(3)`);
-/// `ESRCH` if there is none, or this one may not be told.
+/// `ESRCH` if there is none, or this process may not learn it.
 pub fn cpu_ns_of(pid: i32) -> Result<u64> {
     let mut clock = 0;
-    // SAFETY: clock_getcpuclockid(3) writes a clock's number to where it is pointed to.
+    // SAFETY: clock_getcpuclockid(3) writes a clock's number through the pointer.
     match unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } {
         0 => {}
         errno => return Err(Errno::from_raw_os_error(errno)),
     }
     let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime(2) writes a time to where it is pointed to.
+    // SAFETY: clock_gettime(2) writes a time through the pointer.
     match unsafe { libc::clock_gettime(clock, &raw mut used) } {
         0 => Ok(used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64),
         // The process is gone.
@@ -254,13 +256,13 @@ pub fn cpu_ns_of(pid: i32) -> Result<u64> {
     }
 }
 
-/// Whether `pid` is a child of this process that has not ended: then the number is nobody else's. It is not waited for, and
-/// no handler of the program notices (`waitid(2)`).
+/// Returns true if `pid` is a child of this process that has not ended: then no other process can have the number. It
+/// does not reap the child, and no handler of the program notices (`waitid(2)`).
 pub fn is_running_child(pid: i32) -> bool {
     // SAFETY: plain numbers, for which zero is a value.
     let mut about: libc::siginfo_t = unsafe { core::mem::zeroed() };
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: waitid(2) writes to the structure that it is pointed to, and not to the one that it is not.
+    // SAFETY: waitid(2) writes to the structure behind the first pointer; the other one is null.
     let answer = unsafe {
         passthrough::by_number()(
             libc::SYS_waitid,
@@ -286,30 +288,30 @@ pub fn wait_for(pid: i32) -> Result<i32> {
 }
 
 /// Asks all processes of the group that `leader` leads to end (`SIGTERM`) or, `at_once`, ends them
-/// (`SIGKILL`). `ESRCH` if there are none, `EPERM` if they are somebody else's.
+/// (`SIGKILL`). `ESRCH` if there are none, `EPERM` if they belong to another user.
 pub fn end_group(leader: i32, at_once: bool) -> Result<()> {
     use rustix::process::{Signal, kill_process_group};
     let leader = Pid::from_raw(leader).ok_or(Errno::SRCH)?;
     kill_process_group(leader, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
-/// Has all processes of the group that `leader` leads stop where they are (`SIGSTOP`), or go on (`SIGCONT`).
-/// `ESRCH` if there are none, `EPERM` if they are somebody else's.
+/// Stops all processes of the group that `leader` leads (`SIGSTOP`), or lets them continue (`SIGCONT`). `ESRCH` if
+/// there are none, `EPERM` if they belong to another user.
 pub fn stop_group(leader: i32, stopped: bool) -> Result<()> {
     use rustix::process::{Signal, kill_process_group};
     let leader = Pid::from_raw(leader).ok_or(Errno::SRCH)?;
     kill_process_group(leader, if stopped { Signal::STOP } else { Signal::CONT })
 }
 
-/// Asks the process `pid` to end (`SIGTERM`) or, `at_once`, ends it (`SIGKILL`). `ESRCH` if there is none, `EPERM` if it is
-/// somebody else's.
+/// Asks the process `pid` to end (`SIGTERM`) or, `at_once`, ends it (`SIGKILL`). `ESRCH` if there is none, `EPERM` if
+/// it belongs to another user.
 pub fn end(pid: i32, at_once: bool) -> Result<()> {
     use rustix::process::{Signal, kill_process};
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
     kill_process(pid, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
-/// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
+/// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
 pub fn signal_user(pid: i32) -> Result<()> {
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
     rustix::process::kill_process(pid, rustix::process::Signal::USR1)
@@ -318,18 +320,19 @@ pub fn signal_user(pid: i32) -> Result<()> {
 /// `fork(2)` through libc, which runs the program's `pthread_atfork` handlers: 0 in the child.
 ///
 /// # Safety
-/// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
-/// called.
+/// The same as for fork(2): in the child of a program with threads only async-signal-safe functions
+/// may be called.
 pub unsafe fn fork() -> Result<i32> {
-    // SAFETY: the caller keeps to what a child may do.
+    // SAFETY: the caller respects the limits of a child.
     match unsafe { libc::fork() } {
         -1 => Err(last_errno()),
         pid => Ok(pid),
     }
 }
 
-/// Has these called around every fork of this process through libc (`pthread_atfork(3)`): the first before it, the others
-/// after it in the parent (also if it failed) and in the child. For ever: the library that they are in must not be unloaded.
+/// Registers functions to be called around every fork of this process through libc (`pthread_atfork(3)`): the first
+/// before it, the others after it in the parent (also if it failed) and in the child. The registration is permanent:
+/// the library that contains them must not be unloaded.
 pub fn at_fork(
     prepare: extern "C" fn(),
     in_parent: extern "C" fn(),
@@ -348,14 +351,14 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Memory and swap of this machine.
+/// Total memory and swap of this machine.
 pub fn memory_and_swap() -> crate::units::ByteCount {
     let info = rustix::system::sysinfo();
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
-/// Memory of this machine that nothing uses, by one call (`sysinfo(2)`): programs can have it, and what else the kernel takes
-/// back for them.
+/// The unused memory of this machine, by one call (`sysinfo(2)`): programs can have it, besides the memory that the
+/// kernel reclaims for them.
 pub fn free_memory() -> crate::units::ByteCount {
     let info = rustix::system::sysinfo();
     crate::units::ByteCount(info.freeram * u64::from(info.mem_unit))
@@ -370,13 +373,13 @@ pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: c
     text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
 }
 
-/// How many files this process may open (`RLIMIT_NOFILE`).
+/// The number of files that this process may open (`RLIMIT_NOFILE`).
 pub fn file_limit() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current.unwrap_or(u64::MAX)
 }
 
-/// Lets this process open as many files as it may (`RLIMIT_NOFILE`).
+/// Raises this process's limit of open files to its maximum (`RLIMIT_NOFILE`).
 pub fn raise_file_limit() -> Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -399,7 +402,7 @@ impl MemoryLimit {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::AddressSpace, Self::Data, Self::FileSize];
 
-    /// As in `getrlimit(2)`.
+    /// Its name in `getrlimit(2)`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AddressSpace => "RLIMIT_AS",
@@ -417,7 +420,7 @@ impl MemoryLimit {
         }
     }
 
-    /// What it is now; `None`: unlimited.
+    /// The current limit; `None`: unlimited.
     pub fn current(self) -> Option<crate::units::ByteCount> {
         use rustix::process::{Resource, getrlimit};
         let resource = match self {
@@ -429,43 +432,44 @@ impl MemoryLimit {
     }
 }
 
-/// Whether what is read from `fd` goes past the page cache (`O_DIRECT`, `fcntl(2)`).
+/// Returns true if reads from `fd` bypass the page cache (`O_DIRECT`, `fcntl(2)`).
 pub fn is_direct(fd: i32) -> bool {
     if fd < 0 {
         return false;
     }
-    // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
+    // SAFETY: the number is used for one question; if it is not open, the answer is `EBADF`.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
 }
 
-/// Whether a plain read of `fd` may write to the reader's page frames, as one past the page cache does.
+/// Returns true if a plain read of `fd` may write to the reader's page frames, like one that bypasses the page cache.
 pub fn pins_readers(fd: i32) -> bool {
     if fd < 0 {
         return false;
     }
-    // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
+    // SAFETY: the number is used for one question; if it is not open, the answer is `EBADF`.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    // Where a server answers, it may not know how to; what it serves may be anything.
+    // A file system with a server may fail to answer, and may still pin pages: any error but EBADF
+    // counts as true.
     rustix::fs::fstatfs(fd).map_or_else(|errno| errno != Errno::BADF, |system| is_pinning(&system))
 }
 
-/// As [`pins_readers`], of the file at `path`; `false` if nothing readable is there.
+/// Like [`pins_readers`], for the file at `path`; `false` if nothing readable is there.
 ///
 /// # Safety
-/// What is readable at `path` ends with a zero byte.
+/// A readable `path` ends with a zero byte.
 pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
     if !crate::given::is_readable(path as usize, 1) {
         return false;
     }
-    // SAFETY: it begins there, and the caller answers for its end.
+    // SAFETY: it begins there, and the caller vouches for its end.
     let path = unsafe { core::ffi::CStr::from_ptr(path) };
     rustix::fs::statfs(path)
         .map_or_else(|errno| errno == Errno::NOSYS, |system| is_pinning(&system))
 }
 
-/// File systems that pin what a read fills, for as long as their server takes: FUSE and virtiofs with `direct_io`, 9p and SMB
-/// without a cache, Lustre. Names of `linux/magic.h`, and the last one of Lustre's `lustre_user.h`.
+/// File systems that pin the pages that a read fills until their server answers: FUSE and virtiofs with `direct_io`, 9p
+/// and SMB without a cache, Lustre. The names are from `linux/magic.h`, the last one from Lustre's `lustre_user.h`.
 const PINNING: [(&str, u32); 5] = [
     ("FUSE_SUPER_MAGIC", 0x6573_5546),
     ("V9FS_MAGIC", 0x0102_1997),
@@ -478,7 +482,8 @@ fn is_pinning(system: &rustix::fs::StatFs) -> bool {
     PINNING.iter().any(|(_, magic)| *magic == system.f_type as u32)
 }
 
-/// The open descriptors of this process, without allocating; `false` if `/proc` cannot be read.
+/// Calls `act` for each open descriptor of this process, without allocating; `false` if `/proc`
+/// cannot be read.
 pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
     let Ok(folder) = crate::memfile::open_proc("self/fd") else { return false };
     let mut buffer = [MaybeUninit::uninit(); 1024];
@@ -493,28 +498,28 @@ pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
     true
 }
 
-/// Does `act` with the cancellation of this thread put off (`pthread_setcancelstate(3)`): one that may be cancelled
-/// at any instant would end with what `act` has locked.
+/// Does `act` with the cancellation of this thread deferred (`pthread_setcancelstate(3)`): a thread that may be
+/// cancelled at any instant would end while it holds the locks of `act`.
 pub fn uncancelled(act: impl FnOnce()) {
-    // SAFETY: nothing depends on the thread's going on here, before or after.
+    // SAFETY: nothing here, before or after, depends on this thread continuing.
     let before = unsafe { set_cancel_state(CANCEL_DISABLE) };
     act();
-    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
+    // SAFETY: restores the state. A thread cancelled meanwhile may end here, with nothing of ours to drop on its stack.
     unsafe { set_cancel_state(before) };
 }
 
 const CANCEL_DISABLE: i32 = 1;
 
-/// The state before. Where it lets a thread be cancelled at any instant, one that was cancelled meanwhile ends here.
+/// Returns the former state. If `state` allows cancellation at any instant, a thread cancelled meanwhile ends here.
 ///
 /// # Safety
-/// The caller can do with that.
+/// The caller tolerates that end.
 unsafe fn set_cancel_state(state: i32) -> i32 {
     unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
     }
     let mut before = 0;
-    // SAFETY: writes the state to where it is pointed to; the rest is the caller's.
+    // SAFETY: writes the state through the pointer; the caller vouches for the rest.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
 }
@@ -525,8 +530,8 @@ pub fn anonymous_pages() -> Option<u64> {
     Some(resident.saturating_sub(proc_field("self/statm", 2, '\n')?))
 }
 
-/// The process that traces this thread (`ptrace(2)`), by `/proc/thread-self/status` (`proc_pid_status(5)`); `None` where
-/// there is none, or that cannot be read. Allocates nothing.
+/// The process that traces this thread (`ptrace(2)`), from `/proc/thread-self/status` (`proc_pid_status(5)`); `None` if
+/// there is none, or the file cannot be read. Allocates nothing.
 pub fn tracer_pid() -> Option<i32> {
     let file = crate::memfile::open_proc("thread-self/status").ok()?;
     let mut text = [0u8; 512];
@@ -536,8 +541,8 @@ pub fn tracer_pid() -> Option<i32> {
     line.trim().parse().ok().filter(|&pid| pid != 0)
 }
 
-/// How many threads this process has, by the links of `/proc/self/task`; `None` where that cannot be read.
-/// A thread that has not ended altogether counts.
+/// The number of threads of this process, from the links of `/proc/self/task`; `None` if it cannot be read. A thread
+/// counts until it has ended completely.
 pub fn thread_count() -> Option<u64> {
     const LINKS_OF_A_DIRECTORY: u64 = 2;
     let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;

@@ -1,14 +1,16 @@
-//! Files that are read whole or at any place: regular ones.
+//! Opens and reads regular files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a regular file to be read. Anything else is refused without a wait for a FIFO's writer.
+/// Opens a regular file for reading. Any other kind is refused, without waiting for a FIFO's
+/// writer.
 ///
 /// # Errors
-/// The file system's (`open(2)`); [`io::ErrorKind::InvalidInput`] for what is no regular file.
+/// An error of the file system (`open(2)`); [`io::ErrorKind::InvalidInput`] for a file that is not
+/// regular.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -19,11 +21,12 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
-/// Opens a file to be written that belongs to this user and that no other may open, empty if it was not there. A link is not
-/// followed.
+/// Opens a file for writing that belongs to this user and that no other user may open; creates it empty if it does not
+/// exist. A link is not followed.
 ///
 /// # Errors
-/// The file system's (`open(2)`); [`io::ErrorKind::PermissionDenied`] for another user's file.
+/// An error of the file system (`open(2)`); [`io::ErrorKind::PermissionDenied`] for another user's
+/// file.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -36,10 +39,10 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// All of a regular file.
+/// Reads all of a regular file.
 ///
 /// # Errors
-/// As [`open`]; the file system's (`read(2)`).
+/// Those of [`open`]; an error of the file system (`read(2)`).
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;

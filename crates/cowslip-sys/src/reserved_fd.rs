@@ -1,9 +1,9 @@
 #![allow(unsafe_code)]
-//! Descriptors that the host program does not know of, must not close, and must not trip over.
+//! Descriptors that the host program does not know of, must not close, and must not be disturbed
+//! by.
 //!
-//! A [`ReservedFd`] sits at a high number and in a table that the preload library asks before it lets the
-//! program close a descriptor. It is closed by system call, not through libc's `close`, which that
-//! library replaces.
+//! A [`ReservedFd`] has a high number and an entry in a table that the preload library checks before it lets the
+//! program close a descriptor. It is closed by a system call, not through libc's `close`, which that library replaces.
 //!
 //! # Safety
 //! The only `unsafe` here borrows a descriptor number that this module owns until it closes it.
@@ -15,19 +15,19 @@ use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd, Result};
 
 const SLOTS: usize = 256;
 const FREE: i32 = -1;
-/// No process has a descriptor of this number: `EBADF`.
+/// No process has a descriptor with this number: `EBADF`.
 const NEVER_OPEN: RawFd = i32::MAX;
-/// 0, 1 and 2 have a meaning to every program.
+/// The numbers 0, 1 and 2 have a meaning to every program.
 const FIRST: RawFd = 3;
 
 static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
 
-/// Whether `fd` is one of ours.
+/// Returns true if `fd` is one of ours.
 pub fn is_held(fd: RawFd) -> bool {
     fd >= 0 && TABLE.iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
 }
 
-/// Our descriptors in `first ..= last`, smallest first, one after the other.
+/// The smallest of our descriptors in `first ..= last`.
 pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
     TABLE
         .iter()
@@ -41,17 +41,17 @@ pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
 pub struct ReservedFd {
     fd: AtomicI32,
     slot: Option<usize>,
-    /// If it could be asked for. What the program has put in its place is not ours to close.
+    /// `None` if fstat failed. A file that the program has put in its place is not ours to close.
     identity: Option<FileIdentity>,
-    /// The file was [given up](Self::give_up_for), so that the number has another.
+    /// The file was [given up](Self::give_up_for), so the number refers to another.
     is_given_up: AtomicBool,
 }
 
 impl ReservedFd {
-    /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`). For a moment it has
-    /// the number that it came with, which a descriptor that another thread opens then cannot have.
+    /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`). For a moment it keeps its
+    /// first number, which a descriptor that another thread opens then cannot get.
     ///
-    /// It never keeps 0, 1 or 2: where there is no other number it is closed, and all use of it is `EBADF`.
+    /// It never keeps 0, 1 or 2: where no other number is free it is closed, and every use fails with `EBADF`.
     pub fn hold(fd: OwnedFd) -> Self {
         let low = fd.into_raw_fd();
         let move_above = |floor| {
@@ -79,39 +79,39 @@ impl ReservedFd {
         held
     }
 
-    /// Whether the number is another file's by now.
+    /// Returns true if the number refers to another file by now.
     fn is_replaced(&self) -> bool {
         let now = FileIdentity::of(self.as_fd()).ok();
         let is_known = now.is_some() && self.identity.is_some();
         is_known && now != self.identity && !self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// Gives up the file, while the number stays taken, by what `other` refers to: for whom others may be using at this
-    /// moment. A call of theirs fails, and never reaches a file that the program opened since.
+    /// Gives up the file, while the number stays taken by the file of `other`: for descriptors that other threads may
+    /// be using at this moment. A call of theirs fails, and never reaches a file that the program opened since.
     pub fn give_up_for(&self, other: &Self) {
         let fd = self.fd.load(Ordering::Relaxed);
         if fd == FREE || self.is_replaced() {
             return;
         }
-        // SAFETY: the number is this value's, and is not closed by the handle that is made of it here.
+        // SAFETY: the number belongs to this value, and the handle made of it here does not close it.
         let mut number = core::mem::ManuallyDrop::new(unsafe {
             <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
         });
-        // The limit of open files holds for this too, and not for closing.
+        // The limit of open files applies to this too, but not to closing.
         match rustix::io::dup3(other, &mut number, rustix::io::DupFlags::CLOEXEC) {
             Ok(()) => self.is_given_up.store(true, Ordering::Relaxed),
             Err(_) => self.close_early(),
         }
     }
 
-    /// Forgets the descriptor without closing it: in a child that shares the table of descriptors with its parent, it
-    /// is the parent's.
+    /// Forgets the descriptor without closing it: in a child that shares its parent's table of descriptors, it belongs
+    /// to the parent.
     pub fn leave_open(&self) {
         self.fd.store(FREE, Ordering::Relaxed);
     }
 
-    /// Closes the descriptor now, though others still refer to this value and will not use it: in a
-    /// forked child, where threads that held a reference do not exist.
+    /// Closes the descriptor now, while other references to this value exist that will not be used:
+    /// in a forked child, where the threads that held them do not exist.
     pub fn close_early(&self) {
         let is_replaced = self.is_replaced();
         let fd = self.fd.swap(FREE, Ordering::Relaxed);
@@ -129,10 +129,10 @@ impl ReservedFd {
 
 impl AsFd for ReservedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the number is never -1. The descriptor is ours and nothing here closes it as long as `self` is used,
-        // which the borrow is tied to, but `close_early`, after which the number is one that is never open. A
-        // program can close it all the same by a system call of its own, and have another file there: whoever reads
-        // or writes memory by it asks `same_file` first, and the other calls fail on any other kind of file.
+        // SAFETY: the number is never -1. The descriptor is ours and stays open as long as `self` is used, which the
+        // borrow is tied to, except after `close_early`, when the number is one that is never open. A program can still
+        // close it by a system call of its own, and open another file there: code that reads or writes memory through
+        // it checks `same_file` first, and the other calls fail on any other kind of file.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
@@ -152,8 +152,8 @@ impl Drop for ReservedFd {
     }
 }
 
-/// A directory or mount of ours that stays open until it is [closed](Self::close). Asking for it never waits, not even
-/// in a child that was forked while another thread opened it.
+/// A directory or mount of ours that stays open until it is [closed](Self::close). Access never waits, not even in a
+/// child that was forked while another thread opened it.
 #[derive(Debug)]
 pub(crate) struct Kept(AtomicU64);
 
@@ -166,20 +166,21 @@ impl Kept {
         device << 32 | fd as u64
     }
 
-    /// `None` if it was not opened yet, or the program has closed it or put another file in its place.
+    /// `None` if it is not open yet, or the program has closed it or put another file in its place.
     pub(crate) fn get(&self) -> Option<BorrowedFd<'static>> {
         let kept = self.0.load(Ordering::Acquire);
         if kept == 0 {
             return None;
         }
-        // SAFETY: `set` gave up the descriptor that has this number, and `close`, the only function here that closes it, is
-        // not called while another thread may be here. If the program closed it, the identity below tells.
+        // SAFETY: `set` gave up ownership of the descriptor with this number, and `close`, the only function here that
+        // closes it, is not called while another thread may be here. If the program closed it, the identity below shows
+        // that.
         let fd = unsafe { BorrowedFd::borrow_raw(kept as u32 as RawFd) };
         let identity = FileIdentity::of(fd).ok()?;
         (Self::pack(fd.as_raw_fd(), identity.device) == kept).then_some(fd)
     }
 
-    /// Closes it. No other thread asks for it meanwhile, or uses it.
+    /// Closes it. No other thread may access or use it meanwhile.
     pub(crate) fn close(&self) {
         if let Some(fd) = self.get()
             && let Some(slot) =
@@ -191,7 +192,7 @@ impl Kept {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Keeps `fd`, which is alone on its device, unless another thread was faster.
+    /// Keeps `fd`, the only file on its device, unless another thread was faster.
     pub(crate) fn set(&self, fd: OwnedFd) {
         let before = self.0.load(Ordering::Acquire);
         let held = ReservedFd::hold(fd);
@@ -208,12 +209,13 @@ impl Kept {
 }
 
 fn close_now(fd: RawFd) {
-    // SAFETY: the number comes from a descriptor this module owned, and nobody uses it afterwards.
+    // SAFETY: the number comes from a descriptor that this module owned, and is not used
+    // afterwards.
     unsafe { rustix::io::close(fd) }
 }
 
-/// Above what programs and `select(2)` commonly use, below the usual limit of 1024; under a low limit, above the
-/// lower half.
+/// A floor above the numbers that programs and `select(2)` commonly use, and below the usual limit of 1024; under a low
+/// limit, above the lower half.
 fn floor() -> RawFd {
     const HIGHEST: u64 = 900;
     const ROOM: u64 = 60;
@@ -222,7 +224,8 @@ fn floor() -> RawFd {
     (floor.min(HIGHEST) as RawFd).max(FIRST)
 }
 
-/// `fd` refers to the same file as when it was opened, as far as `fstat(2)` can tell.
+/// Returns true if `fd` refers to the same file as when it was opened, as far as `fstat(2)` can
+/// tell.
 pub fn same_file(fd: BorrowedFd<'_>, identity: FileIdentity) -> bool {
     FileIdentity::of(fd) == Ok(identity)
 }
@@ -241,7 +244,7 @@ impl FileIdentity {
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// As two numbers, for a message to another process.
+    /// Returns it as two numbers, for a message to another process.
     pub fn to_numbers(self) -> [u64; 2] {
         [self.device, self.inode]
     }

@@ -2,39 +2,39 @@
 //! When and where threads run (`sched(7)`).
 //!
 //! # Safety
-//! The calls take thread ids and plain values; what they change is undone by those who asked for it.
+//! The calls take thread ids and plain values; the callers undo their changes.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{Errno, Result, process};
 
-/// As long as the kernel grants (`kernel/sched/syscalls.c`).
+/// The longest slice that the kernel grants (`kernel/sched/syscalls.c`).
 const LONGEST_SLICE_NS: u64 = 100_000_000;
 
-/// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
-/// (`proc_loadavg(5)`); where that cannot be read, no.
+/// Returns true if more threads want to run than this one has processors, by `/proc/loadavg`
+/// (`proc_loadavg(5)`); false where that cannot be read.
 pub fn is_crowded() -> bool {
     let running = process::proc_field::<u32>("loadavg", 3, '/');
     let processors = rustix::thread::sched_getaffinity(None).ok().map(|set| set.count());
     running.zip(processors).is_some_and(|(running, processors)| running > processors)
 }
 
-/// Whether this thread has the ordinary scheduling policy (`SCHED_OTHER`).
+/// Returns true if this thread has the ordinary scheduling policy (`SCHED_OTHER`).
 pub fn is_ordinary() -> bool {
-    // SAFETY: sched_getscheduler(2) takes a thread id and answers with a number.
+    // SAFETY: sched_getscheduler(2) takes a thread id and returns a number.
     unsafe {
         crate::passthrough::by_number()(libc::SYS_sched_getscheduler, 0)
             == i64::from(libc::SCHED_OTHER)
     }
 }
 
-/// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
-/// no longer. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
+/// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or resets it to
+/// ordinary. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
 pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
     let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
+    // SAFETY: sched_setscheduler(2) reads the parameter behind the pointer.
     match unsafe {
         crate::passthrough::by_number()(
             libc::SYS_sched_setscheduler,
@@ -48,16 +48,16 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     }
 }
 
-/// Lets the thread `thread` (0: this one) run only while a processor has nothing else to do (`SCHED_IDLE`, `sched(7)`), or
-/// as others do again. To the kernel a processor on which nobody else runs is free for whoever wakes up; a thread that is
-/// merely nice is in the way.
+/// Lets the thread `thread` (0: this one) run only while a processor has nothing else to do (`SCHED_IDLE`, `sched(7)`),
+/// or resets it to ordinary. The kernel treats a processor that runs only idle threads as free for a waking thread; a
+/// merely nice thread is in the way.
 ///
 /// # Errors
-/// `EPERM` for a thread that is to run as others do again, if [`may_end_idle`] is false; `ESRCH` if there is none.
+/// `EPERM` when it resets a thread to ordinary and [`may_end_idle`] is false; `ESRCH` if there is none.
 pub fn set_idle(thread: i32, idle: bool) -> Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
+    // SAFETY: sched_setscheduler(2) reads the parameter behind the pointer.
     match unsafe {
         crate::passthrough::by_number()(
             libc::SYS_sched_setscheduler,
@@ -71,27 +71,28 @@ pub fn set_idle(thread: i32, idle: bool) -> Result<()> {
     }
 }
 
-/// Whether this process may let a thread of its user's that is idle run as others do again. Tried: the kernel asks for
-/// the privilege that making a thread less nice takes, `CAP_SYS_NICE` or a limit `RLIMIT_NICE`.
+/// Returns true if this process may reset an idle thread of its user to ordinary. It tries: the kernel requires the
+/// same privilege as for lowering a thread's niceness, `CAP_SYS_NICE` or a limit `RLIMIT_NICE`.
 pub fn may_end_idle() -> bool {
     let Ok(niceness) = rustix::process::getpriority_process(None) else { return false };
     let is_less = rustix::process::setpriority_process(None, niceness - 1).is_ok();
-    // Nobody is kept from becoming nicer.
+    // Raising the niceness is always allowed.
     let _ = rustix::process::setpriority_process(None, niceness);
     is_less
 }
 
-/// How a thread is scheduled: its policy, niceness or priority, and slice.
+/// The scheduling of a thread: its policy, niceness or priority, and slice.
 #[derive(Clone, Copy)]
 pub struct Scheduling(libc::sched_attr);
 
 impl Scheduling {
-    /// That of the thread `thread` (0: this one): `sched_getattr(2)`; `ESRCH` if there is none.
+    /// The scheduling of the thread `thread` (0: this one): `sched_getattr(2)`; `ESRCH` if there is
+    /// none.
     pub fn of(thread: i32) -> Result<Self> {
         // SAFETY: plain numbers, for which zero is a value.
         let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
         let size = size_of::<libc::sched_attr>();
-        // SAFETY: sched_getattr(2) writes at most `size` bytes to where it is pointed to.
+        // SAFETY: sched_getattr(2) writes at most `size` bytes through the pointer.
         let answer = unsafe {
             crate::passthrough::by_number()(
                 libc::SYS_sched_getattr,
@@ -104,17 +105,17 @@ impl Scheduling {
         if answer == 0 { Ok(Self(attributes)) } else { Err(process::last_errno()) }
     }
 
-    /// The same for who does not mind to wait: with the longest slice, whoever wakes up meanwhile goes first and
-    /// need not wait for the end of it. It takes effect with the ordinary policy, from Linux 6.12 on.
+    /// The same for a thread that does not mind waiting: with the longest slice, a thread that wakes up meanwhile goes
+    /// first and need not wait for its end. It takes effect with the ordinary policy, from Linux 6.12 on.
     pub fn patient(mut self) -> Self {
         self.0.sched_runtime = LONGEST_SLICE_NS;
         self
     }
 
-    /// Schedules the thread `thread` like that (`sched_setattr(2)`).
+    /// Applies it to the thread `thread` (`sched_setattr(2)`).
     ///
     /// # Errors
-    /// `EPERM` without the privilege for more than the thread has; `ESRCH` if there is none.
+    /// `EPERM` if it needs a privilege that the thread lacks; `ESRCH` if there is none.
     ///
     /// ```
     /// use cowslip_sys::scheduling::Scheduling;
@@ -123,8 +124,8 @@ impl Scheduling {
     /// # Ok::<(), cowslip_sys::Errno>(())
     /// ```
     pub fn assign(&self, thread: i32) -> Result<()> {
-        // SAFETY: sched_setattr(2) reads as many bytes as the attributes say that they have, which the kernel
-        // filled in: no more than there are.
+        // SAFETY: sched_setattr(2) reads as many bytes as the attributes' size field says, which the kernel filled in:
+        // no more than there are.
         match unsafe {
             crate::passthrough::by_number()(libc::SYS_sched_setattr, thread, &raw const self.0, 0)
         } {
@@ -147,18 +148,17 @@ impl core::fmt::Debug for Scheduling {
     }
 }
 
-/// Lets ordinary threads run before this one, which is in less of a hurry, from now on (`setpriority(2)`, which is of
-/// one thread on Linux): `by` is added to its niceness. Not `SCHED_IDLE`: on a machine that is busy that may take
-/// for ever.
+/// Lets ordinary threads run before this less urgent one from now on (`setpriority(2)`, which on Linux applies to one
+/// thread): adds `by` to its niceness. Not `SCHED_IDLE`: on a busy machine its work may never finish.
 pub fn give_way(by: u8) {
     const NICEST: i32 = 19;
-    // Best effort: who is that patient already may not be less so.
+    // Best effort: a thread that is already that nice cannot become less so.
     let niceness = rustix::process::getpriority_process(None).unwrap_or(0);
     let niceness = (niceness + i32::from(by)).min(NICEST);
     let _ = rustix::process::setpriority_process(None, niceness);
 }
 
-/// The processor that this thread runs on just now.
+/// The processor that this thread runs on now.
 pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
@@ -168,15 +168,16 @@ pub fn current_processor() -> usize {
 pub struct Processors(CpuSet);
 
 impl Processors {
-    /// Those of the thread `thread` of this process (0: the calling one): `sched_getaffinity(2)`.
+    /// The processors of the thread `thread` of this process (0: the calling one):
+    /// `sched_getaffinity(2)`.
     ///
     /// # Errors
-    /// `EINVAL` on a machine of more than 1,024 processors; `ESRCH` if there is no such thread.
+    /// `EINVAL` on a machine with more than 1,024 processors; `ESRCH` if there is no such thread.
     pub fn of(thread: i32) -> Result<Self> {
         sched_getaffinity(Pid::from_raw(thread)).map(Self)
     }
 
-    /// One alone; `EINVAL` for one beyond the first 1,024.
+    /// A single one; `EINVAL` beyond the first 1,024.
     pub fn only(processor: usize) -> Result<Self> {
         if processor >= CpuSet::MAX_CPU {
             return Err(Errno::INVAL);
@@ -186,15 +187,15 @@ impl Processors {
         Ok(Self(set))
     }
 
-    /// All that a thread's control group allows, also those that it allows later: the kernel remembers a set that it
-    /// was given, and holds to it.
+    /// All that a thread's control group allows, including those that it allows later: the kernel remembers the
+    /// requested set and applies it again.
     pub fn every() -> Self {
         let mut set = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|processor| set.set(processor));
         Self(set)
     }
 
-    /// Lets the thread `thread` run on these, and on no others (`sched_setaffinity(2)`).
+    /// Lets the thread `thread` run on these processors only (`sched_setaffinity(2)`).
     ///
     /// # Errors
     /// `EINVAL` if it may run on none of them; `ESRCH` if there is no such thread.
@@ -223,7 +224,7 @@ mod tests {
         let before = Scheduling::of(0).unwrap();
         before.patient().assign(0).unwrap();
         let patient = Scheduling::of(0).unwrap();
-        // Before Linux 6.12 there are no slices to ask for.
+        // Linux before 6.12 does not support slices.
         assert!([0, LONGEST_SLICE_NS].contains(&patient.0.sched_runtime), "{patient:?}");
         match set_urgent(0, true) {
             Ok(()) => assert!(!is_ordinary()),
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn who_is_idle_runs_as_before_where_that_is_permitted() {
-        // In a thread of its own, which may have to stay idle.
+        // Runs in a thread of its own, which may have to stay idle.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let niceness = Scheduling::of(0).unwrap().0.sched_nice;

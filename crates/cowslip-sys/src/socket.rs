@@ -1,4 +1,4 @@
-//! Descriptors handed to another process over a Unix socket (`SCM_RIGHTS`, `unix(7)`).
+//! Passes descriptors to another process over a Unix socket (`SCM_RIGHTS`, `unix(7)`).
 
 use core::mem::MaybeUninit;
 use std::io::{IoSlice, IoSliceMut};
@@ -13,16 +13,16 @@ use rustix::net::{
 
 use crate::{BorrowedFd, Errno, OwnedFd, Result};
 
-/// Descriptors in one message.
+/// Most descriptors in one message.
 pub const MOST_DESCRIPTORS: usize = 4;
-/// Connections that wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens for streams at a path, which is made: of mode 0600 from the beginning. `EADDRINUSE` if it is there.
+/// Listens for streams at a path, which it creates with mode 0600 from the beginning. `EADDRINUSE` if the path exists.
 pub fn listen_privately(path: &Path) -> Result<OwnedFd> {
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // The file gets the socket's mode. Changed by its path, it could be another file by then.
+    // The file gets the socket's mode. A later chmod by path could reach another file.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let listens = net::listen(&socket, BACKLOG);
@@ -32,8 +32,8 @@ pub fn listen_privately(path: &Path) -> Result<OwnedFd> {
     listens.map(|()| socket)
 }
 
-/// Connects to who listens at a path, without waiting: `EAGAIN` if as many wait there as may, `ECONNREFUSED` if nobody
-/// listens. What is sent and received later does wait.
+/// Connects to the listener at a path, without waiting: `EAGAIN` if its queue is full, `ECONNREFUSED` if there is no
+/// listener. Later sends and receives do wait.
 pub fn connect_at_once(path: &Path) -> Result<OwnedFd> {
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -42,20 +42,20 @@ pub fn connect_at_once(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether it is a Unix socket that listens for streams.
+/// Returns true for a Unix socket that listens for streams.
 pub fn listens(socket: BorrowedFd<'_>) -> bool {
     net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && net::sockopt::socket_type(socket) == Ok(SocketType::STREAM)
         && net::sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
-/// Has no program that this process becomes or starts inherit it.
+/// Closes it at exec, so that no program that this process becomes or starts inherits it.
 pub fn close_at_exec(socket: BorrowedFd<'_>) -> Result<()> {
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
 }
 
-/// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.
-/// `EPIPE` if the other end is closed, without a signal.
+/// Sends some of `bytes`, and all of `descriptors` with the first of them; returns the number of
+/// bytes. `EPIPE` if the other end is closed, without a signal.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -68,13 +68,13 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     })
 }
 
-/// The user who connected, or who listens: as whom the other end's process acted then (`SO_PEERCRED`).
+/// The user as which the peer acted when it connected or began to listen (`SO_PEERCRED`).
 pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32> {
     net::sockopt::socket_peercred(socket).map(|peer| peer.uid.as_raw())
 }
 
-/// Receives at most `buffer.len()` bytes and the descriptors that came with them, which close at exec.
-/// No bytes: the other end is closed. `EMSGSIZE`: more descriptors came than [`MOST_DESCRIPTORS`].
+/// Receives at most `buffer.len()` bytes and the descriptors sent with them, which close at exec. No bytes: the other
+/// end is closed. `EMSGSIZE`: more descriptors arrived than [`MOST_DESCRIPTORS`].
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! A program that is ready to run and waits: events can be opened for it before its first instruction.
+//! Prepares a program that waits before it runs: events can be opened for it before its first instruction.
 //!
 //! # Safety
-//! Between fork and exec the child makes system calls only, on memory that was there before the fork.
+//! Between fork and exec the child only makes system calls, on memory that existed before the fork.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{AsRawFd, Errno, OwnedFd, Result, executable, process};
 
-/// A child that executes a program once it is told to; dropped, it ends without.
+/// A child that executes a program when told; if dropped before, it ends without executing it.
 #[derive(Debug)]
 pub struct Program {
     pid: i32,
@@ -22,7 +22,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Forks a child for `command`, a program (looked for in `PATH`) and its arguments.
+    /// Forks a child for `command`, a program (searched for in `PATH`) and its arguments.
     ///
     /// # Errors
     /// `ENOENT` if there is no such program, `EACCES` if it may not be executed.
@@ -36,7 +36,7 @@ impl Program {
         pointers.push(core::ptr::null());
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (refusal, refuse) = pipe_with(PipeFlags::CLOEXEC)?;
-        // SAFETY: the child goes on in `run`, which keeps to what a child may do.
+        // SAFETY: the child continues in `run`, which respects the limits of a child.
         match unsafe { process::fork() }? {
             0 => {
                 drop(go);
@@ -46,15 +46,15 @@ impl Program {
         }
     }
 
-    /// The process that it is, and will be.
+    /// The number of the child, before and after it executes the program.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Has it execute the program, and returns once it does.
+    /// Makes it execute the program, and returns once it does.
     ///
     /// # Errors
-    /// Those of `execve(2)`.
+    /// The errors of `execve(2)`.
     pub fn start(&mut self) -> Result<()> {
         let Some(go) = self.go.take() else { return Ok(()) };
         rustix::io::write(&go, &[1])?;
@@ -65,7 +65,8 @@ impl Program {
         }
     }
 
-    /// How it ended; `None` if it has not. It is asked for once: then its number may be somebody else's.
+    /// Its exit status; `None` if it has not ended. The status is returned once: afterwards another process may have
+    /// its number.
     pub fn status(&self) -> Result<Option<ExitStatus>> {
         let mut status = 0;
         // SAFETY: waitpid writes the status to the place it is given.
@@ -99,8 +100,8 @@ fn run(
     refuse: &OwnedFd,
 ) -> ! {
     let mut byte = 0u8;
-    // SAFETY: all of it are system calls on places and strings that outlive them; `arguments` ends with null.
-    // The runtime ignores SIGPIPE, which the program is not to inherit.
+    // SAFETY: these are system calls on buffers and strings that outlive them; `arguments` ends with null. The runtime
+    // ignores SIGPIPE, which the program must not inherit.
     unsafe {
         loop {
             match libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1) {

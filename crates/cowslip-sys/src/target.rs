@@ -1,12 +1,12 @@
 #![allow(unsafe_code)]
-//! Another process: looked at and advised by handles that a reused process id cannot redirect.
+//! Another process: inspected and advised through handles that a reused process id cannot redirect.
 //!
-//! A pidfd and a descriptor of `/proc/PID` both stand for one process, not for a number. What is opened
-//! through the directory once the process has ended fails with `ESRCH`, whoever has its number then.
+//! A pidfd and a descriptor of `/proc/PID` both refer to one process, not to a number. Once the process has ended,
+//! opening a file through the directory fails with `ESRCH`, even if another process has its number.
 //!
 //! # Safety
-//! The advice that can be given changes no content: `MADV_COLLAPSE` copies pages under the kernel's own
-//! locks, `MADV_COLD` moves them on its lists. So giving it to memory of somebody else is safe.
+//! The available advice changes no content: `MADV_COLLAPSE` copies pages under the kernel's own locks, `MADV_COLD`
+//! moves them on its lists. Giving it for memory of another process is therefore safe.
 
 use core::mem::MaybeUninit;
 
@@ -16,24 +16,24 @@ use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
 use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result, process};
 
-/// Advice that leaves content as it is; the number is the kernel's.
+/// Advice that leaves content unchanged; the number is the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Advice {
-    /// `MADV_COLD`: of a part of a huge page it splits the page.
+    /// `MADV_COLD`: for a part of a huge page it splits the page.
     Cold = 20,
-    /// `MADV_COLLAPSE` (Linux 6.1): make it one huge page now.
+    /// `MADV_COLLAPSE` (Linux 6.1): makes it one huge page now.
     Collapse = 25,
 }
 
-/// What a refusal of [`Target::advise`] means.
+/// The meaning of an error of [`Target::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Somebody holds a page or a lock (`EAGAIN`, `EINTR`), or a control group is full (`EBUSY`): later.
+    /// A page or a lock is in use (`EAGAIN`, `EINTR`), or a control group is full (`EBUSY`): try later.
     Retry,
-    /// No huge page is free (`ENOMEM`): slower.
+    /// No huge page is free (`ENOMEM`): slow down.
     SlowDown,
-    /// This memory cannot be what was asked for (`EINVAL` and the rest): never.
+    /// The advice does not apply to this memory (`EINVAL` and the rest): never try again.
     GiveUp,
     /// The process has ended (`ESRCH`).
     Vanished,
@@ -42,7 +42,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What this error number of `process_madvise(2)` means.
+    /// The meaning of this error number of `process_madvise(2)`.
     ///
     /// ```
     /// use cowslip_sys::{Errno, target::Refusal};
@@ -82,7 +82,7 @@ impl Target {
             opened => opened?,
         };
         let target = Self { pid, pidfd, directory };
-        // The pidfd kept the number from being reused, if the process still lives: then both are of it.
+        // The pidfd keeps the number from being reused while the process lives: then both refer to it.
         if target.has_ended()? { Err(Errno::SRCH) } else { Ok(target) }
     }
 
@@ -91,7 +91,7 @@ impl Target {
         self.pid
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub fn has_ended(&self) -> Result<bool> {
         let mut ready = [false];
         process::wait_readable(
@@ -111,7 +111,7 @@ impl Target {
         }
     }
 
-    /// The text of one of its files in `/proc`; what is not UTF-8 is replaced.
+    /// The text of one of its files in `/proc`; invalid UTF-8 is replaced.
     pub fn read_file(&self, name: &str) -> Result<String> {
         let file = self.open_file(name)?;
         let mut bytes = Vec::new();
@@ -124,16 +124,16 @@ impl Target {
         }
     }
 
-    /// Forgets which of its pages were accessed (`/proc/PID/clear_refs`), so that `smaps` says which
-    /// are from now on.
+    /// Clears the record of which of its pages were accessed (`/proc/PID/clear_refs`), so that `smaps` shows accesses
+    /// from now on.
     pub fn clear_referenced(&self) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, "clear_refs", flags, Mode::empty())?;
         rustix::io::write(&file, b"1").map(|_| ())
     }
 
-    /// Gives advice about `range` of its memory (`process_madvise(2)`); what a refusal means is a
-    /// [`Refusal`].
+    /// Gives advice about `range` of its memory (`process_madvise(2)`); [`Refusal::of`] interprets
+    /// an error.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<()> {
         failpoints::check(Op::ProcessMadvise)?;
         let vector = libc::iovec { iov_base: range.start as *mut _, iov_len: range.len };
@@ -155,7 +155,7 @@ impl Target {
         }
     }
 
-    /// Reads `range` of its memory: all of it, or an error.
+    /// Reads all of `range` of its memory, or fails.
     pub fn read_memory(&self, range: VirtRange, bytes: &mut Vec<u8>) -> Result<()> {
         let memory = self.open_file("mem")?;
         bytes.clear();
@@ -168,13 +168,13 @@ impl Target {
             if read == 0 {
                 return Err(Errno::IO);
             }
-            // SAFETY: the call has initialised that many bytes after those there were.
+            // SAFETY: the call has initialised that many bytes after the existing ones.
             unsafe { bytes.set_len(bytes.len() + read) };
         }
         Ok(())
     }
 
-    /// Which pages of `range` (whole pages that are in memory) hold nothing but zeroes: one answer a page.
+    /// Finds the pages of `range` (whole pages that are in memory) that hold only zeroes: one answer a page.
     pub fn zero_pages(&self, range: VirtRange, is_zero: &mut Vec<bool>) -> Result<()> {
         const BATCH: usize = 16;
         let page = crate::units::page_size_bytes();

@@ -1,4 +1,4 @@
-//! A terminal: its size, and keys as they are pressed.
+//! A terminal: its size, and single key presses.
 
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 
@@ -10,7 +10,7 @@ pub fn size(fd: BorrowedFd<'_>) -> Result<(usize, usize)> {
     Ok((size.ws_col.into(), size.ws_row.into()))
 }
 
-/// Keys arrive at once and are not shown, until this is dropped. Those that send signals still do.
+/// Delivers keys at once and without echo, until it is dropped. Those that send signals still do.
 #[derive(Debug)]
 #[must_use = "dropping it puts the terminal back"]
 pub struct KeyByKey {
@@ -19,7 +19,7 @@ pub struct KeyByKey {
 }
 
 impl KeyByKey {
-    /// `ENOTTY` for what is no terminal.
+    /// `ENOTTY` if it is no terminal.
     pub fn enter(terminal: OwnedFd) -> Result<Self> {
         let before = termios::tcgetattr(&terminal)?;
         let mut mode = before.clone();
@@ -33,7 +33,7 @@ impl KeyByKey {
         self.terminal.as_fd()
     }
 
-    /// A key that was pressed; `None` if none was, or if the terminal is gone.
+    /// A pressed key; `None` if there is none, or if the terminal is gone.
     pub fn key(&self) -> Result<Option<u8>> {
         let mut key = [0];
         let read = rustix::io::read(&self.terminal, &mut key)?;

@@ -1,15 +1,14 @@
 #![allow(unsafe_code)]
 //! Threads that never allocate by themselves.
 //!
-//! A thread of the standard library registers a destructor when it starts, for which libc allocates, in
-//! the new thread, with the allocator of the program: a process of which only one thread should ever use that
-//! allocator then has two.
+//! A thread of the standard library registers a destructor when it starts, for which libc allocates, in the new thread,
+//! with the program's allocator: in a process where only one thread should ever use that allocator, two then do.
 //!
-//! Its stack lies [apart](crate::memory::reserve_apart): libc would put it where the program has unmapped something.
+//! Its stack lies [apart](crate::memory::reserve_apart): libc would put it where the program has just unmapped memory.
 //!
 //! # Safety
-//! A thread owns its closure, which it is handed as a pointer to a box. Its handle is joined or detached
-//! once, by the value that holds it. Its stack is its own until it was joined, and stays for ever if it is detached.
+//! A thread owns its closure, which it receives as a pointer to a box. The value that holds its handle joins or
+//! detaches it once. Its stack belongs to it until it is joined, and is kept for ever if it is detached.
 
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -21,7 +20,7 @@ use crate::memory::{self, Prot};
 use crate::units::{VirtRange, page_size_bytes, round_up};
 use crate::{Errno, Result, process};
 
-/// How many there are, below the number of the process that they are in: a forked child has none of its parent's.
+/// The number of living threads, below the number of their process: a forked child has none of its parent's.
 static LIVING: AtomicU64 = AtomicU64::new(0);
 
 fn living(of_process: u64, word: u64) -> u64 {
@@ -34,7 +33,7 @@ fn recount(change: fn(u64) -> u64) {
         LIVING.fetch_update(Relaxed, Relaxed, |word| Some(pid << 32 | change(living(pid, word))));
 }
 
-/// How many threads of this process are such as [`Thread::start`] starts. None is counted that does not live.
+/// The number of threads of this process that [`Thread::start`] has started. It never counts one that does not live.
 pub fn ours() -> u64 {
     living(process::pid() as u64, LIVING.load(Relaxed))
 }
@@ -44,18 +43,18 @@ fn map_stack(bytes: usize) -> Result<VirtRange> {
     let page = page_size_bytes();
     let len = round_up(bytes, page).ok_or(Errno::NOMEM)?;
     let whole = memory::reserve_apart(page + len, page)?;
-    // SAFETY: reserved just now, for this alone.
+    // SAFETY: reserved just now, for this stack alone.
     unsafe { memory::protect(VirtRange::new(whole.start + page, len), Prot::RW) }
         .inspect_err(|_| unmap_stack(whole))?;
     Ok(whole)
 }
 
 fn unmap_stack(whole: VirtRange) {
-    // SAFETY: made by `map_stack`, and used by no thread, or no more. It stays if that fails.
+    // SAFETY: made by `map_stack`, and used by no thread, or no longer. It stays if that fails.
     let _ = unsafe { memory::unmap(whole) };
 }
 
-/// A thread of this process; dropped, it goes on by itself.
+/// A thread of this process; if dropped, it is detached.
 #[derive(Debug)]
 pub struct Thread {
     handle: libc::pthread_t,
@@ -63,8 +62,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Starts a thread that does `work`, with this name (at most 15 bytes are kept) and a stack of at least
-    /// this size. A panic in it ends the process.
+    /// Starts a thread that does `work`, with this name (at most 15 bytes are kept) and a stack of at least this size.
+    /// A panic in it ends the process.
     ///
     /// # Errors
     /// `EAGAIN` if there is no memory for a stack, or there are too many threads; `EINVAL` if the stack is too
@@ -88,8 +87,8 @@ impl Thread {
         let work = Box::into_raw(Box::new((name, work)));
         let mut handle = MaybeUninit::uninit();
         let mut attributes = MaybeUninit::uninit();
-        // SAFETY: the attributes are initialised before they are used, and destroyed after; `begin::<F>` takes
-        // what `work` points to. pthread_create writes the handle if it answers with 0.
+        // SAFETY: the attributes are initialised before they are used, and destroyed after; `begin::<F>` takes over the
+        // box behind `work`. pthread_create writes the handle if it returns 0.
         let error = unsafe {
             libc::pthread_attr_init(attributes.as_mut_ptr());
             let lowest = stack.start + page_size_bytes();
@@ -111,33 +110,34 @@ impl Thread {
             error
         };
         if error != 0 {
-            // SAFETY: no thread was started, so that the box is still ours.
+            // SAFETY: no thread was started, so the box is still ours.
             drop(unsafe { Box::from_raw(work) });
             unmap_stack(stack);
             return Err(Errno::from_raw_os_error(error));
         }
-        // SAFETY: pthread_create answered with 0.
+        // SAFETY: pthread_create returned 0.
         Ok(Self { handle: unsafe { handle.assume_init() }, stack })
     }
 
-    /// Whether this is the calling thread.
+    /// Returns true for the calling thread.
     pub fn is_current(&self) -> bool {
-        // SAFETY: both handles are of threads that were not joined yet.
+        // SAFETY: both handles belong to threads that have not been joined yet.
         unsafe { libc::pthread_equal(self.handle, libc::pthread_self()) != 0 }
     }
 
     /// Waits until it has ended.
     pub fn join(self) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: not joined or detached yet; neither will happen again, as `self` is not dropped.
+        // SAFETY: not joined or detached yet; neither can happen again, because `self` is not
+        // dropped.
         if unsafe { libc::pthread_join(this.handle, ptr::null_mut()) } == 0 {
             unmap_stack(this.stack);
         }
     }
 
-    /// In a forked child, where the thread does not exist: forgets it.
+    /// Forgets the thread in a forked child, where it does not exist.
     pub fn forget_in_child(self) {
-        // A descendant may be given the number of an ancestor that is gone.
+        // A descendant may get the number of an ancestor that has ended.
         let _ = LIVING.fetch_update(Relaxed, Relaxed, |word| {
             (word >> 32 != process::pid() as u64).then_some(0)
         });
@@ -158,7 +158,7 @@ extern "C" fn begin<F: FnOnce()>(work: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(name);
     recount(|living| living + 1);
     work();
-    // What libc has the last thread of a process do, this one does as one of the program's.
+    // libc's work at the end of a process's last thread counts as that of a program's thread.
     recount(|living| living.saturating_sub(1));
     ptr::null_mut()
 }

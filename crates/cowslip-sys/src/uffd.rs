@@ -2,11 +2,11 @@
 //! userfaultfd: register, write-protect, continue, copy, move, wake, unregister, and its events.
 //!
 //! `userfaultfd(2)`, `ioctl_userfaultfd(2)`. `EAGAIN` (the address space is changing: a remap event
-//! waits to be read) and `EEXIST` (the page is there already) are outcomes, not errors.
+//! waits to be read) and `EEXIST` (the page is already mapped) are outcomes, not errors.
 //!
 //! # Safety
-//! The ioctls here read and write only the structures handed to them, whose layouts are the kernel's
-//! (checked below); what they do to the address space they do to ranges the caller registered.
+//! The ioctls here read and write only the structures passed to them, with the kernel's layouts (checked below); they
+//! change the address space only in ranges that the caller registered.
 
 use core::ffi::c_void;
 
@@ -25,7 +25,7 @@ bitflags! {
     /// `UFFD_FEATURE_*`
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Features: u64 {
-        /// Write-protect faults are told apart.
+        /// Tells write-protect faults from others.
         const PAGEFAULT_FLAG_WP = 1 << 0;
         /// `mremap` moves whole page-table subtrees and sends an event.
         const EVENT_REMAP = 1 << 2;
@@ -41,7 +41,7 @@ bitflags! {
         const MOVE = 1 << 16;
     }
 
-    /// Which faults on a registered range wait for us.
+    /// The faults on a registered range that wait for us.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct RegisterMode: u64 {
         /// No page there.
@@ -106,7 +106,7 @@ struct Message {
     argument: [u64; 3],
 }
 
-/// Of a page fault, behind its flags.
+/// The offset of a page fault's address, behind its flags.
 const ADDRESS_AT: usize = core::mem::offset_of!(Message, argument) + 8;
 
 const _: () = {
@@ -124,7 +124,7 @@ impl From<VirtRange> for RangeArg {
     }
 }
 
-/// How a descriptor was obtained.
+/// The way in which a descriptor was obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// `userfaultfd(2)`
@@ -133,27 +133,27 @@ pub enum Origin {
     Device,
 }
 
-/// What became of a request on a range.
+/// The outcome of a request on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Done.
     Done,
     /// `EAGAIN`: the address space is changing; `done_bytes` of the range are done.
     Again {
-        /// Bytes from the start of the range that need not be asked for again.
+        /// Bytes from the start of the range that need no further request.
         done_bytes: u64,
     },
     /// `EEXIST`: the page is mapped already.
     AlreadyMapped,
 }
 
-/// A userfaultfd, of the process that opened it only.
+/// A userfaultfd of the process that opened it only.
 #[derive(Debug)]
 pub struct Uffd<F: AsFd = OwnedFd> {
     fd: F,
 }
 
-/// Opens a userfaultfd that serves faults of kernel mode too, so that system calls into a range
+/// Opens a userfaultfd that also serves faults in kernel mode, so that system calls into a range
 /// wait like any other access. `EPERM`: neither `CAP_SYS_PTRACE`, nor
 /// `vm.unprivileged_userfaultfd=1`, nor access to `/dev/userfaultfd`.
 pub fn open() -> Result<(OwnedFd, Origin)> {
@@ -173,12 +173,12 @@ pub fn open() -> Result<(OwnedFd, Origin)> {
         Mode::empty(),
     )
     .map_err(|_| refused)?;
-    // SAFETY: the opcode is USERFAULTFD_IOC_NEW, whose argument is the flags.
+    // SAFETY: the opcode is USERFAULTFD_IOC_NEW, and its argument the flags.
     let fd = unsafe { ioctl::ioctl(&device, NewFromDevice { flags }) }.map_err(|_| refused)?;
     Ok((fd, Origin::Device))
 }
 
-/// Opens a userfaultfd that serves faults of user mode alone (Linux 5.11). It needs no privilege.
+/// Opens a userfaultfd that serves only faults in user mode (Linux 5.11). It needs no privilege.
 pub fn open_for_user_mode() -> Result<OwnedFd> {
     const USER_MODE_ONLY: i32 = 1;
     failpoints::check(Op::UffdOpen)?;
@@ -232,7 +232,7 @@ impl<F: AsFd> Uffd<F> {
         &self.fd
     }
 
-    /// Has faults of `mode` on `range` wait for us. Asking again for the same is nothing special.
+    /// Makes faults of `mode` on `range` wait for us. Repeating it is harmless.
     pub fn register(&self, range: VirtRange, mode: RegisterMode) -> Result<()> {
         failpoints::check(Op::UffdRegister)?;
         let mut arg = RegisterArg { range: range.into(), mode: mode.bits(), ioctls: 0 };
@@ -243,7 +243,7 @@ impl<F: AsFd> Uffd<F> {
         }
     }
 
-    /// Ends [`Self::register`]. Wakes who waits there if missing faults were registered; after a
+    /// Ends [`Self::register`]. It wakes waiting threads if missing faults were registered; after a
     /// registration for write protection alone, [`Self::wake`] them.
     pub fn unregister(&self, range: VirtRange) -> Result<()> {
         failpoints::check(Op::UffdUnregister)?;
@@ -255,7 +255,7 @@ impl<F: AsFd> Uffd<F> {
         }
     }
 
-    /// Wakes every thread that waits on a fault in `range`; it tries its access again.
+    /// Wakes every thread that waits on a fault in `range`; the thread retries its access.
     pub fn wake(&self, range: VirtRange) -> Result<()> {
         failpoints::check(Op::UffdWake)?;
         // SAFETY: UFFDIO_WAKE reads its own structure.
@@ -266,7 +266,7 @@ impl<F: AsFd> Uffd<F> {
         }
     }
 
-    /// Write-protects `range`, or takes the protection away and wakes the writers.
+    /// Write-protects `range`, or removes the protection and wakes the writers.
     pub fn write_protect(&self, range: VirtRange, protect: bool) -> Result<Outcome> {
         let mut arg = WriteProtectArg { range: range.into(), mode: u64::from(protect) };
         let answer = failpoints::check(Op::UffdWriteProtect).and_then(|()| {
@@ -285,7 +285,8 @@ impl<F: AsFd> Uffd<F> {
         }
     }
 
-    /// Maps the page-cache pages of `range` and wakes who waits for them (minor faults).
+    /// Maps the page-cache pages of `range` and wakes the threads that wait for them (minor
+    /// faults).
     pub fn map_cached(&self, range: VirtRange) -> Result<Outcome> {
         let mut arg = ContinueArg { range: range.into(), mode: 0, mapped: 0 };
         // SAFETY: UFFDIO_CONTINUE with its own structure.
@@ -296,15 +297,16 @@ impl<F: AsFd> Uffd<F> {
         outcome(answer, arg.mapped)
     }
 
-    /// Fills `range`, where pages are missing, with `content` of its length, and wakes who waits for
-    /// them. `AlreadyMapped`: the first page of the range is there, and nobody was woken.
+    /// Fills `range`, where pages are missing, with `content` of its length, and wakes the threads that wait for them.
+    /// `AlreadyMapped`: the first page of the range exists already, and no thread was woken.
     pub fn copy(&self, range: VirtRange, content: &[u8]) -> Result<Outcome> {
         if content.len() != range.len {
             return Err(Errno::INVAL);
         }
         let mut arg = FillArg::new(range, content.as_ptr() as usize);
         let answer = failpoints::check(Op::UffdCopy).and_then(|()| {
-            // SAFETY: UFFDIO_COPY with its own structure; it reads as much as `content` has.
+            // SAFETY: UFFDIO_COPY with its own structure; it reads no more than the length of
+            // `content`.
             unsafe {
                 let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 3) }, _>::new(&mut arg);
                 ioctl::ioctl(&self.fd, call)
@@ -313,13 +315,14 @@ impl<F: AsFd> Uffd<F> {
         outcome(answer, arg.filled)
     }
 
-    /// Maps the zero page in `range`, where pages are missing (`UFFDIO_ZEROPAGE`). In a private mapping of a file it hides
-    /// the file's page, as a copy does, and a write copies it. `AlreadyMapped`: the first page of the range is there.
+    /// Maps the zero page in `range`, where pages are missing (`UFFDIO_ZEROPAGE`). In a private mapping of a file it
+    /// hides the file's page, like a copy does, and a write copies it. `AlreadyMapped`: the first page of the range
+    /// exists already.
     pub fn map_zeroes(&self, range: VirtRange) -> Result<Outcome> {
         let mut arg = ContinueArg { range: range.into(), mode: 0, mapped: 0 };
         let answer = failpoints::check(Op::UffdCopy).and_then(|()| {
-            // SAFETY: UFFDIO_ZEROPAGE with `struct uffdio_zeropage`, which has the fields of that of UFFDIO_CONTINUE. Only
-            // missing pages are mapped.
+            // SAFETY: UFFDIO_ZEROPAGE with `struct uffdio_zeropage`, which has the same fields as the structure of
+            // UFFDIO_CONTINUE. Only missing pages are mapped.
             unsafe {
                 let call =
                     Updater::<{ opcode::read_write::<ContinueArg>(GROUP, 4) }, _>::new(&mut arg);
@@ -329,14 +332,14 @@ impl<F: AsFd> Uffd<F> {
         outcome(answer, arg.mapped)
     }
 
-    /// As [`Self::copy`], with the pages at `source` themselves: private, anonymous and of this process
-    /// alone. What they leave behind is missing, or zeroes. `EBUSY`: one of them is not its own.
+    /// Like [`Self::copy`], but moves the pages at `source` themselves: private, anonymous and not shared with another
+    /// process. The source is left missing, or reads as zeroes. `EBUSY`: one of the pages is shared.
     ///
     /// # Safety
-    /// The caller owns the memory at `source`, as long as the range.
+    /// The caller owns the memory at `source`, of the same length as the range.
     pub unsafe fn move_pages(&self, range: VirtRange, source: usize) -> Result<Outcome> {
         let mut arg = FillArg::new(range, source);
-        // SAFETY: UFFDIO_MOVE with its own structure; the caller owns what it takes.
+        // SAFETY: UFFDIO_MOVE with its own structure; the caller owns the memory that it takes.
         let answer = unsafe {
             let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 5) }, _>::new(&mut arg);
             ioctl::ioctl(&self.fd, call)
@@ -344,13 +347,13 @@ impl<F: AsFd> Uffd<F> {
         outcome(answer, arg.filled)
     }
 
-    /// Reads the events that wait, without blocking. Reading a remap event is what lets the
-    /// `mremap` of that range return.
+    /// Reads the pending events, without blocking. The `mremap` of a range returns only once its
+    /// remap event has been read.
     pub fn read_events(&self) -> Result<EventCounts> {
         self.read_faults(|_| {})
     }
 
-    /// As [`Self::read_events`], and says at which address each thread waits, rounded down to a page.
+    /// Like [`Self::read_events`], and passes on the address at which each thread waits, rounded down to a page.
     pub fn read_faults(&self, mut fault: impl FnMut(usize)) -> Result<EventCounts> {
         let mut counts = EventCounts::default();
         loop {
@@ -377,7 +380,7 @@ impl<F: AsFd> Uffd<F> {
 }
 
 impl<F: AsFd> Uffd<F> {
-    /// By `readv(2)` if `read(2)` is refused, as a seccomp filter may.
+    /// Reads once, with `readv(2)` if `read(2)` is refused, for example by a seccomp filter.
     fn read_once(&self, buffer: &mut [u8]) -> Result<usize> {
         let read =
             failpoints::check(Op::UffdRead).and_then(|()| rustix::io::read(&self.fd, &mut *buffer));
@@ -403,7 +406,7 @@ impl FillArg {
     }
 }
 
-/// `done`: what the kernel left in the structure.
+/// `done` is the count that the kernel left in the structure.
 fn outcome(answer: Result<()>, done: i64) -> Result<Outcome> {
     match answer {
         Ok(()) => Ok(Outcome::Done),
@@ -419,10 +422,10 @@ impl<F: AsFd> AsFd for Uffd<F> {
     }
 }
 
-/// What [`Uffd::read_events`] read.
+/// The events that [`Uffd::read_events`] read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EventCounts {
-    /// Threads that ran into a fault and wait.
+    /// Threads that hit a fault and wait.
     pub faults: u64,
     /// Ranges moved.
     pub remaps: u64,
@@ -431,7 +434,7 @@ pub struct EventCounts {
 }
 
 impl EventCounts {
-    /// Nothing was there.
+    /// Returns true if there were no events.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

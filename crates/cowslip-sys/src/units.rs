@@ -7,10 +7,10 @@ pub fn page_size_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Bytes in one chunk: what one PMD entry maps on x86-64 and on arm64 with 4 KiB pages.
+/// Bytes in one chunk: the size that one PMD entry maps on x86-64 and on arm64 with 4 KiB pages.
 pub const CHUNK_BYTES: usize = 2 << 20;
 
-/// Bytes one PUD entry maps; arenas are aligned to it so that whole page-table subtrees move at once.
+/// Bytes that one PUD entry maps; arenas are aligned to it so that whole page-table subtrees move at once.
 pub const GIB_BYTES: usize = 1 << 30;
 
 /// A number of bytes.
@@ -101,7 +101,7 @@ impl VirtRange {
         Self { start, len }
     }
 
-    /// The range from `start` up to, and without, `end`.
+    /// The range from `start` up to, but excluding, `end`.
     pub const fn between(start: usize, end: usize) -> Self {
         Self { start, len: end.saturating_sub(start) }
     }
@@ -111,35 +111,35 @@ impl VirtRange {
         self.start + self.len
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if it has no bytes.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether `address` lies inside.
+    /// Returns true if `address` lies inside.
     pub const fn contains(self, address: usize) -> bool {
         self.start <= address && address < self.end()
     }
 
-    /// Whether all of `other` lies inside.
+    /// Returns true if all of `other` lies inside.
     pub const fn covers(self, other: Self) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// What both have in common; empty if nothing.
+    /// The common part of both; empty if there is none.
     pub const fn intersect(self, other: Self) -> Self {
         let start = if self.start > other.start { self.start } else { other.start };
         let end = if self.end() < other.end() { self.end() } else { other.end() };
         Self::between(start, end)
     }
 
-    /// The largest part whose ends are multiples of `align` (a power of two); may be empty.
+    /// The largest part with ends that are multiples of `align` (a power of two); may be empty.
     pub const fn inner_aligned(self, align: usize) -> Self {
         let start = (self.start + align - 1) & !(align - 1);
         Self::between(start, self.end() & !(align - 1))
     }
 
-    /// The smallest range around it whose ends are multiples of `align` (a power of two).
+    /// The smallest range around it with ends that are multiples of `align` (a power of two).
     pub const fn outer_aligned(self, align: usize) -> Self {
         let start = self.start & !(align - 1);
         Self::between(start, (self.end() + align - 1) & !(align - 1))

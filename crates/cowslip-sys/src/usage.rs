@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 use crate::Result;
 use crate::process::last_errno;
 
-/// What a process and the children that it waited for used.
+/// The resources that a process and the children that it waited for used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Processor time in user mode.
@@ -23,20 +23,20 @@ pub struct Usage {
     pub minor_faults: u64,
     /// Faults that read from a device.
     pub major_faults: u64,
-    /// The most memory that the largest of these processes ever had resident.
+    /// The largest resident memory that one of these processes ever had.
     pub max_resident_bytes: u64,
-    /// Times a processor was given up, to wait.
+    /// How often a thread gave up its processor to wait.
     pub voluntary_switches: u64,
-    /// Times a processor was taken away.
+    /// How often a processor was taken away.
     pub involuntary_switches: u64,
 }
 
-/// Waits for the child `pid` to end; how it ended, and what it used. `ECHILD`: it is no child, or somebody
-/// else has waited for it.
+/// Waits for the child `pid` to end; returns its exit status and its usage. `ECHILD`: it is no child, or has already
+/// been waited for.
 pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
     let mut status = 0;
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: wait4 writes an int and a rusage, which both pointers lead to; a rusage of zeroes is valid.
+    // SAFETY: wait4 writes an int and a rusage through the two pointers; a rusage of zeroes is valid.
     let (waited, usage) = unsafe {
         let waited = libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr());
         (waited, usage.assume_init())
@@ -59,11 +59,11 @@ pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
     Ok((ExitStatus::from_raw(status), usage))
 }
 
-/// Faults of all threads of this process; those of threads that have ended count, too. Never less than at an earlier call.
+/// Faults of all threads of this process, including those that have ended. Never less than at an earlier call.
 /// Allocates nothing.
 pub fn faults() -> Result<u64> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: getrusage writes a rusage, which the pointer leads to; a rusage of zeroes is valid.
+    // SAFETY: getrusage writes a rusage through the pointer; a rusage of zeroes is valid.
     let (answer, usage) = unsafe {
         let answer = libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         (answer, usage.assume_init())
@@ -93,7 +93,7 @@ mod tests {
         let before = faults().unwrap();
         let touch = || {
             let page = crate::memory::map_shared_page().unwrap();
-            // SAFETY: the page is new, and this closure's own.
+            // SAFETY: the page is new, and belongs to this closure.
             unsafe { (page.start as *mut u8).write_volatile(1) };
             // SAFETY: nothing refers to it any more.
             unsafe { crate::memory::unmap(page) }.unwrap();

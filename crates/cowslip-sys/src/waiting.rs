@@ -1,12 +1,12 @@
 #![allow(unsafe_code)]
-//! Waiting for descriptors, by whatever call this process is left with.
+//! Waits for descriptors, with any call that this process may still use.
 //!
-//! `poll(2)` fails with `EINVAL` for more descriptors than `RLIMIT_NOFILE`, which a sandbox may have set to 0, and
-//! a seccomp filter may refuse it to every thread; `select(2)` knows nothing of that limit. A thread on which others
+//! `poll(2)` fails with `EINVAL` for more descriptors than `RLIMIT_NOFILE`, which a sandbox may have set to 0, and a
+//! seccomp filter may refuse it to every thread; that limit does not apply to `select(2)`. A thread on which others
 //! depend must not end for either reason.
 //!
 //! # Safety
-//! The calls read and write only the arrays that they are handed, of the length that they are told.
+//! The calls read and write only the arrays that they are given, within the given length.
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -16,14 +16,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::failpoints::{self, Op};
 use crate::{AsRawFd, BorrowedFd, Errno, Result, passthrough, process};
 
-/// Descriptors that one call waits for.
+/// The most descriptors that one call waits for.
 pub const MOST: usize = 64;
 
 /// Waits until one of `fds` is readable, has hung up or is not open, or `timeout` has passed (`None`: for ever), or a
-/// signal came. `ready[i]` says whether `fds[i]` is.
+/// signal arrives. `ready[i]` is then true for each of these `fds[i]`.
 ///
 /// # Errors
-/// `EINVAL` for more than [`MOST`] descriptors; otherwise the kernel's for `poll(2)`, if `select(2)` is refused as well.
+/// `EINVAL` for more than [`MOST`] descriptors; otherwise the error of `poll(2)`, if `select(2)` is refused as well.
 pub fn readable(
     fds: &[BorrowedFd<'_>],
     ready: &mut [bool],
@@ -36,10 +36,10 @@ pub fn readable(
     by_poll(fds, ready, timeout).or_else(|errno| by_select(fds, ready, timeout).map_err(|_| errno))
 }
 
-/// Waits like [`readable`] for as many as there are, where memory may be allocated and `poll(2)` is not refused.
+/// Waits like [`readable`] for any number of descriptors, where memory may be allocated and `poll(2)` is not refused.
 ///
 /// # Errors
-/// The kernel's for `poll(2)`.
+/// The error of `poll(2)`.
 pub fn many_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<Vec<bool>> {
     failpoints::check(Op::Poll)?;
     let polled = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
@@ -78,7 +78,7 @@ fn by_poll(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duration>
     Ok(())
 }
 
-/// Numbers of descriptors that a set holds.
+/// The number of descriptors that a set holds.
 const NUMBERS: usize = 1 << 16;
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -92,12 +92,12 @@ fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duratio
         *word |= 1 << (number(fd) % WORD_BITS);
         end = end.max(number(fd) + 1);
     }
-    // The kernel may write to it how much is left.
+    // The kernel may write the remaining time to it.
     let mut timeout = timeout.map(timespec);
     let timeout = timeout.as_mut().map_or(core::ptr::null_mut(), core::ptr::from_mut);
     let none = core::ptr::null_mut::<u64>();
-    // SAFETY: pselect6(2) reads and writes the first `end` bits of the set, rounded up to a word, which it has, and
-    // the time if there is one; Timespec is the kernel's structure.
+    // SAFETY: pselect6(2) reads and writes the first `end` bits of the set, rounded up to a word, which it has, and the
+    // time if there is one; Timespec is the kernel's structure.
     let answer = unsafe {
         passthrough::by_number()(
             libc::SYS_pselect6,
@@ -121,15 +121,15 @@ fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duratio
     Ok(())
 }
 
-/// Sleeps for `time`, or until a signal comes.
+/// Sleeps for `time`, or until a signal arrives.
 ///
 /// # Errors
-/// The kernel's, without having slept: a seccomp filter may refuse this too.
+/// An error of the kernel, without having slept: a seccomp filter may refuse this call too.
 pub fn nap(time: Duration) -> Result<()> {
     failpoints::check(Op::Nap)?;
     let time = timespec(time);
     let clock = libc::CLOCK_MONOTONIC;
-    // SAFETY: clock_nanosleep(2) reads the time, whose layout is the kernel's, and writes nothing.
+    // SAFETY: clock_nanosleep(2) reads the time, which has the kernel's layout, and writes nothing.
     let answer = unsafe {
         passthrough::by_number()(
             libc::SYS_clock_nanosleep,

@@ -1,4 +1,4 @@
-//! What a writer that was killed left behind.
+//! Files that a killed writer left behind, and replaced files.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
 use cowslip_sys::atomic_file::{DurableFile, replace};
 
-/// More than any process has.
+/// A number higher than any process has.
 const NOBODY: i32 = i32::MAX;
 const SOMEBODY: i32 = 1;
 
@@ -24,7 +24,8 @@ fn a_file_that_a_killed_process_left_is_removed_by_the_next_and_no_other() {
         format!("image.{NOBODY}"),
     ];
     let files = stay.each_ref().map(|name| left(name.clone()));
-    // As its writer does, whose number means nothing here if it is in another container.
+    // Its writer locks it, too; the writer's number means nothing here if it runs in another
+    // container.
     files[1].try_lock().unwrap();
 
     let target = folder.join("image");

@@ -1,4 +1,4 @@
-//! Heat of a process by DAMON, where the kernel has it for processes.
+//! Heat of a process by DAMON, where the kernel supports it for processes.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Threads that end are told with what they had waited for, as `/proc` has it of a process that was not waited for.
+//! Records of ended threads report their waits, like `/proc` does for a process that has not been reaped.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn stat(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/stat")).unwrap()
 }
 
-/// Waits until it has ended, and leaves it to be waited for.
+/// Waits until it has ended, without reaping it.
 fn end(child: &Child) {
     while !stat(child.id()).contains(") Z ") {
         std::thread::yield_now();
@@ -56,7 +56,7 @@ fn a_process_and_its_children_are_told_before_they_can_be_waited_for() {
     assert!(children.iter().any(|it| it.processor_wait.as_micros() > 1_000), "{children:?}");
     let text = fs::read_to_string(format!("/proc/{}/schedstat", child.id())).unwrap();
     let known: u128 = text.split(' ').nth(1).unwrap().parse().unwrap();
-    // It may have waited once more, to end.
+    // It may have waited once more, while it ended.
     assert!(own.processor_wait.as_nanos() <= known, "{own:?} {text}");
     assert_eq!(child.wait().unwrap().code(), Some(7));
 }

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Seals as a detector of readers, holes, and descriptors that are held.
+//! Seals that detect readers, holes, and held descriptors.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn a_mapping_kept_from_children_is_the_parents_alone() {
     // SAFETY: the child makes system calls and ends.
     let child = unsafe { process::fork() }.unwrap();
     if child == 0 {
-        // The parent maps it; it alone.
+        // Only the parent maps it.
         let busy = memfile::seal(mapped.file.as_fd(), Seals::WRITE) == Err(Errno::BUSY);
         process::exit_now(i32::from(!busy));
     }
@@ -86,7 +86,7 @@ fn memory_that_cannot_be_read_is_an_error_and_no_signal() {
     let mapped = Mapped::new(2, Sharing::Private);
     // SAFETY: the page is the test's own.
     unsafe { memory::protect(mapped.page(1), Prot::NONE) }.unwrap();
-    // SAFETY: nobody writes to it.
+    // SAFETY: no thread writes to it.
     let written = unsafe { memfile::write_range_at(mapped.file.as_fd(), mapped.page(1), 0) };
     assert_eq!(written, Err(Errno::FAULT));
 }
@@ -133,7 +133,7 @@ fn our_tmpfs_is_mounted_once_and_again_if_the_program_closes_it() {
     assert_eq!(made().unwrap().1, fresh);
 }
 
-/// The table of held descriptors is the process's: one test at a time fills it.
+/// The table of held descriptors belongs to the process: only one test at a time may fill it.
 static TABLE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -152,7 +152,7 @@ fn held_descriptors_are_high_known_and_closed_once() {
 
     let other = ReservedFd::hold(memfile::memfd("other", MemfdKind::Shmem, 4096).unwrap());
     assert!(!same_file(other.as_fd(), identity));
-    // As a program that closes and opens descriptors it does not own.
+    // Acts like a program that closes and opens descriptors that it does not own.
     rustix::io::dup2(other.as_fd(), &mut borrowed(high)).unwrap();
     assert!(!same_file(held.as_fd(), identity), "replaced");
 
@@ -204,7 +204,7 @@ fn a_child_is_running_until_it_has_ended() {
     while process::is_running_child(pid) {
         std::thread::yield_now();
     }
-    // It is there still, for who waits for it.
+    // It can still be reaped.
     assert_eq!(process::wait_for(pid), Ok(9));
     assert!(!process::is_running_child(pid));
 }

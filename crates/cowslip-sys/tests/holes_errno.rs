@@ -1,4 +1,4 @@
-//! A search for a hole that fails, and one that is not made.
+//! Failing searches for holes, and searches that are not made.
 #![allow(unsafe_code)]
 
 mod support;
@@ -12,7 +12,7 @@ use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, Errno, cache};
 use support::{Mapped, skip};
 
-/// Points of failure are for the whole process.
+/// Failpoints apply to the whole process.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn finds_holes_without_searching_beyond(is_found_by_cachestat: bool) {
@@ -31,7 +31,7 @@ fn finds_holes_without_searching_beyond(is_found_by_cachestat: bool) {
     assert_eq!(refused.is_spent(), is_found_by_cachestat);
 }
 
-/// It would look through all that follows: of a large file, for each of its chunks.
+/// Such a search would look through all that follows: in a large file, for each of its chunks.
 #[test]
 fn no_hole_is_searched_for_beyond_what_was_asked_about() {
     let _turn = TURN.lock().unwrap();
@@ -42,7 +42,7 @@ fn no_hole_is_searched_for_beyond_what_was_asked_about() {
     finds_holes_without_searching_beyond(true);
 }
 
-/// The same as before Linux 6.5.
+/// The same without cachestat, as before Linux 6.5.
 #[test]
 fn without_cachestat_no_hole_is_searched_for_at_all() {
     let _turn = TURN.lock().unwrap();
@@ -50,7 +50,7 @@ fn without_cachestat_no_hole_is_searched_for_at_all() {
     finds_holes_without_searching_beyond(false);
 }
 
-/// More than one window, in pieces of each length, with each page's neighbours.
+/// More than one window, with pieces of each length and each page's neighbours.
 #[test]
 fn without_cachestat_data_is_found_as_lseek_finds_it() {
     const PAGES: u64 = 1200;

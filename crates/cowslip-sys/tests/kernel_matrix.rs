@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! What depends on the kernel is there where it is declared (`COWSLIP_EXPECT`), and not there where its
-//! absence is (`COWSLIP_ABSENT`): found out by doing.
+//! Tries the features that depend on the kernel: each must work where it is declared (`COWSLIP_EXPECT`), and fail where
+//! its absence is (`COWSLIP_ABSENT`).
 
 mod support;
 
@@ -18,7 +18,7 @@ fn pagemap_scan() -> Result<()> {
     probe_scan(memfile::open_proc_self("pagemap")?.as_fd())
 }
 
-/// `MADV_COLLAPSE` of base pages of a memfd where `shmem_enabled` does not give them huge pages.
+/// `MADV_COLLAPSE` of base pages of a memfd, where `shmem_enabled` does not give it huge pages.
 fn shmem_collapse() -> Result<()> {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     if !setting.is_ok_and(|it| it.contains("[never]") || it.contains("[advise]")) {
@@ -51,7 +51,7 @@ fn uffd_move() -> Result<()> {
     Uffd::new(uffd::open()?.0, Features::MOVE).map(drop)
 }
 
-/// One write protection over two mappings that are not one, as they are of different files.
+/// One write protection over two mappings of different files, which the kernel cannot join.
 fn wp_across_mappings() -> Result<()> {
     let page = page_size_bytes();
     let range = memory::reserve(2 * page, page)?;

@@ -131,7 +131,7 @@ fn swapped_pages_are_private() {
     some_pages().into_iter().for_each(|i| assert_eq!(mapped.read(i), 0xa0 + i as u8));
 }
 
-/// Pages of `range` whose entries have bit 62.
+/// The number of pages of `range` with bit 62 in their entries.
 fn swapped(range: VirtRange) -> usize {
     let pagemap = memfile::open_proc_self("pagemap").unwrap();
     let page = page_size_bytes();
@@ -170,7 +170,7 @@ fn what_no_huge_page_maps_is_found_and_dropped_in_one_call() {
     for i in some_pages() {
         assert!(found.iter().any(|run| run.covers(mapped.page(i))), "page {i}");
     }
-    // SAFETY: the test's own mapping, to which nobody has a reference.
+    // SAFETY: the test's own mapping, with no references into it.
     match unsafe { memory::advise_all(&found, Advice::DontNeed) } {
         Ok(()) => assert!((0..PAGES).all(|i| mapped.read(i) == i as u8 + 1)),
         Err(errno) => {

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Another process, looked at and advised from outside: what is seen is what was done to its memory.
+//! Another process, inspected and advised from outside: the result matches the changes to its memory.
 
 mod support;
 
@@ -12,7 +12,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process, procfs};
 use support::skip;
 
-/// A child that one test forks shares the pages of all others.
+/// A child that one test forks shares the pages of all other tests.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -26,7 +26,7 @@ impl Chunk {
     fn new() -> Self {
         let alone = alone();
         let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
-        // SAFETY: reserved for this value, which nobody else knows.
+        // SAFETY: reserved for this value, and known to no other code.
         unsafe {
             memory::map_anonymous(range, Prot::RW).unwrap();
             memory::advise(range, memory::Advice::NoHugePage).unwrap();
@@ -49,7 +49,7 @@ impl Chunk {
     }
 
     fn allow_huge(&self) {
-        // SAFETY: the value's own mapping; its content stays.
+        // SAFETY: the value's own mapping; its content does not change.
         unsafe { memory::advise(self.0, memory::Advice::HugePage) }.unwrap();
     }
 }

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! userfaultfd: who writes waits, who is woken goes on, and moves are told.
+//! userfaultfd: writers wait, woken threads go on, and moves are reported.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn uffd(features: Features) -> Option<Uffd<OwnedFd>> {
 
 const WP: Features = Features::PAGEFAULT_FLAG_WP.union(Features::WP_HUGETLBFS_SHMEM);
 
-/// Reads events until a thread has run into a fault.
+/// Reads events until a thread has hit a fault.
 fn wait_for_fault(uffd: &Uffd<OwnedFd>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while uffd.read_events().unwrap().faults == 0 {
@@ -61,7 +61,7 @@ fn a_store_to_a_protected_page_waits_until_it_may() {
             assert!(!stored.load(SeqCst), "written {written}, touched {touched}");
             let before = if written { 0x13 } else { 4 };
             assert_eq!(mapped.read(3), before, "who reads does not wait");
-            // Woken without being let through, it comes back.
+            // A thread that is woken without being let through faults again.
             uffd.wake(mapped.range).unwrap();
             wait_for_fault(&uffd);
             assert!(!stored.load(SeqCst));
@@ -81,7 +81,7 @@ fn a_mapping_over_the_range_and_a_wake_let_the_store_through() {
     std::thread::scope(|scope| {
         scope.spawn(|| mapped.write(5, 0x55));
         wait_for_fault(&uffd);
-        // SAFETY: the mapping is the test's own; its content is the file's, as before.
+        // SAFETY: the mapping belongs to the test; its content is the file's, as before.
         unsafe {
             memory::map_file(
                 mapped.range,
@@ -137,7 +137,7 @@ fn moved_pages_leave_accesses_waiting_and_cached_pages_answer_them() {
             unsafe { memory::move_pages_out(mapped.range, view) }.unwrap();
             is_moved.store(true, SeqCst);
         });
-        // The move returns when its event was read, and not before.
+        // The move returns only after its event has been read.
         let mut remaps = 0;
         while remaps == 0 {
             assert!(!is_moved.load(SeqCst), "the event comes first");
@@ -181,7 +181,7 @@ fn missing(uffd: &Uffd<OwnedFd>) -> VirtRange {
 fn a_read_of_a_missing_page_waits_and_sees_what_was_copied() {
     let Some(uffd) = uffd(Features::empty()) else { return };
     let (range, page) = (missing(&uffd), page_size_bytes());
-    // SAFETY: mapped; a fault waits until it is answered below.
+    // SAFETY: mapped; a fault waits until it is served below.
     let read = |i: usize| unsafe { ((range.start + i * page) as *const u8).read_volatile() };
     let content: Vec<u8> = (0..PAGES * page).map(|at| (at / page) as u8 + 7).collect();
     std::thread::scope(|scope| {

@@ -1,14 +1,14 @@
-//! A data cache as of a storage system whose page faults made a release slower: it maps 2 MiB at a time and uses
-//! them in blocks of 4 KiB, from the top down.
+//! A data cache modelled on a storage system that page faults slowed down in a release: it maps 2 MiB at a
+//! time and uses them in blocks of 4 KiB, from the top down.
 //!
 //! ```text
 //! cargo run --release -p cowslip-trace --example block_cache -- --seconds 5
 //! cargo run --release -p cowslip-trace --example block_cache -- --order ascending --ops 1000000
 //! ```
 //!
-//! Reads are random. A block that is not there takes the next slot, is copied from the device and hashed; one
-//! that is there is hashed again and must be the same. If the cache is full its oldest map goes. Only the order
-//! of the slots differs between the two orders, and with transparent huge pages only the number of faults.
+//! Reads are random. A missing block takes the next slot, is copied from the device and hashed; a cached one
+//! is hashed again and must be the same. A full cache drops its oldest map. Only the order of the slots
+//! differs between the two orders, and with transparent huge pages only the number of faults.
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
@@ -22,26 +22,26 @@ use twox_hash::XxHash3_128;
 const MAP_BYTES: usize = 2 << 20;
 const BLOCK_BYTES: usize = 4 << 10;
 const SLOTS: usize = MAP_BYTES / BLOCK_BYTES;
-/// Its blocks are copied from anywhere in it: what a device holds need not differ from block to block.
+/// Blocks are copied from anywhere in it: they need not differ from each other.
 const DEVICE_BYTES: usize = 16 << 20;
-/// How often the clock is read.
+/// Reads between two looks at the clock.
 const OPS_A_LOOK: u64 = 1024;
 
 #[derive(Parser)]
 struct Args {
-    /// Which slot of a map is used next
+    /// The slot of a map to use next
     #[arg(long, value_enum, default_value_t = Order::Descending)]
     order: Order,
-    /// What the cache holds, in MiB
+    /// Size of the cache, in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(4..))]
     size: u64,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, default_value_t = 5.0, conflicts_with = "ops")]
     seconds: f64,
-    /// End after so many reads
+    /// End after this many reads
     #[arg(long)]
     ops: Option<u64>,
-    /// Ask for huge pages, as THP `madvise` wants it
+    /// Ask for huge pages, as the setting `madvise` of THP requires
     #[arg(long)]
     madvise: bool,
 }
@@ -65,7 +65,7 @@ impl Scatter {
     }
 }
 
-/// Where a block is, and what it was when it came.
+/// The place of a block, and its hash when it was copied.
 #[derive(Clone, Copy)]
 struct Place {
     map: u64,
@@ -73,7 +73,7 @@ struct Place {
     hash: u128,
 }
 
-/// A map and which block is in each of the slots used so far.
+/// A map, and the block in each of the slots used so far.
 struct Slab {
     memory: MmapMut,
     blocks: Vec<usize>,
@@ -97,7 +97,7 @@ impl<'a> Cache<'a> {
         Self { args, slabs, oldest: 0, places, device, hits: 0 }
     }
 
-    /// What the cache holds, in blocks.
+    /// Size of the cache, in blocks.
     fn capacity(&self) -> usize {
         (self.args.size << 20) as usize / BLOCK_BYTES
     }
@@ -127,7 +127,7 @@ impl<'a> Cache<'a> {
         Ok(())
     }
 
-    /// Maps the next 2 MiB; the oldest go if that is more than the cache may hold.
+    /// Maps the next 2 MiB; drops the oldest map if the cache is full.
     fn grow(&mut self) -> io::Result<()> {
         if self.slabs.len() * SLOTS >= self.capacity()
             && let Some(slab) = self.slabs.pop_front()

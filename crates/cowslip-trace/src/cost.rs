@@ -1,4 +1,4 @@
-//! What faults cost: by their own latencies, or by calibration.
+//! The cost of faults: by their own latencies, or by calibration.
 
 use std::fmt;
 
@@ -8,28 +8,28 @@ use serde::Serialize;
 use crate::model::Header;
 use crate::sums::Sums;
 
-/// What a fault takes that does not say so itself.
+/// The cost of a fault that was not timed.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct FaultCost {
     /// A minor fault of a base page, in nanoseconds.
     pub base_ns: f64,
-    /// A fault that a huge page answers, in nanoseconds.
+    /// A fault that brings a huge page, in nanoseconds.
     pub huge_ns: Option<f64>,
-    /// Where that was measured.
+    /// The origin of the measurement.
     pub measured: Measured,
 }
 
-/// Where the cost of a fault was measured.
+/// The origin of a measured cost.
 ///
-/// As text, the end of a sentence that begins with what was measured.
+/// Its text ends a sentence that begins with the measured value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
-    /// Each fault said what it took.
+    /// Each fault was timed.
     Faults,
-    /// On the machine of the trace, when it was made.
+    /// On the machine of the trace, when the trace was made.
     WithTrace,
-    /// On this machine, now, which may not be that of the trace.
+    /// On this machine, now; the trace may be from another one.
     Here,
 }
 
@@ -43,23 +43,23 @@ impl fmt::Display for Measured {
     }
 }
 
-/// What some faults took.
+/// The time that some faults took.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
     /// In nanoseconds, all threads together.
     pub ns: f64,
-    /// Where that was measured.
+    /// The origin of the measurement.
     pub measured: Measured,
 }
 
 impl FaultCost {
-    /// What the trace itself says, if it does.
+    /// The cost recorded in the trace itself, if any.
     pub fn of(header: &Header) -> Option<Self> {
         let (huge_ns, measured) = (header.huge_fault_ns, Measured::WithTrace);
         header.base_fault_ns.map(|base_ns| Self { base_ns, huge_ns, measured })
     }
 
-    /// What faults take on this machine now: maps memory and faults it in.
+    /// Measures the cost on this machine now: maps memory and faults it in.
     ///
     /// # Errors
     /// If the memory cannot be mapped.
@@ -71,8 +71,8 @@ impl FaultCost {
 }
 
 impl Cost {
-    /// What the faults of `sums` took, each of which stands for `sampling_period`: by their own latencies,
-    /// else by `cost`. `None` if neither is known.
+    /// The time that the faults of `sums` took, each of which stands for `sampling_period`: by their own
+    /// latencies, else by `cost`. `None` if neither is known.
     pub fn of(sums: &Sums, cost: Option<&FaultCost>, sampling_period: u64) -> Option<Self> {
         let period = sampling_period as f64;
         if sums.timed > 0 {

@@ -1,4 +1,4 @@
-//! How numbers and mappings read in sentences.
+//! Numbers and mappings in sentences.
 
 use cowslip_sys::units::ByteCount;
 
@@ -7,10 +7,10 @@ use crate::attribute::Place;
 use crate::model::Machine;
 use crate::thp::{self, Kind};
 
-/// What is first to be said of a trace without its end.
+/// The notice about a trace without its end.
 pub const CUT_SHORT: &str = "the end is missing: the recorder was killed, or the file was cut";
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -39,13 +39,13 @@ pub fn duration(ns: f64) -> String {
     if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-/// A part in percent of the whole.
+/// A part as a percentage of the whole.
 pub fn percent(part: f64, whole: f64) -> String {
     let share = if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
     if share < 9.95 { format!("{share:.1} %") } else { format!("{share:.0} %") }
 }
 
-/// What gets transparent huge pages on a machine, and of which sizes below the largest.
+/// The setting of transparent huge pages on a machine, and the smaller sizes that are enabled.
 ///
 /// ```
 /// use cowslip_trace::format::huge_pages;

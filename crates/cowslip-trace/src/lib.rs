@@ -1,22 +1,22 @@
-//! Page faults and mappings of a program: recorded, kept in a file, explained.
+//! Page faults and mappings of a program: records, stores and explains them.
 //!
-//! * [`model`]: what a trace holds; every other part speaks in its terms;
+//! * [`model`]: the content of a trace; every other part uses its terms;
 //! * [`record`]: traces of running programs;
-//! * [`mod@file`]: the compact file it is kept in;
+//! * [`mod@file`]: the compact file format;
 //! * [`symbols`]: names of instructions;
 //! * [`export`]: traces for other programs;
-//! * [`import`]: what perf recorded;
-//! * [`attribute`]: which mapping a fault lies in, and what it was for;
+//! * [`import`]: perf's recordings;
+//! * [`attribute`]: the mapping of a fault, and the reason for it;
 //! * [`analysis`]: a trace summed up;
-//! * [`patterns`]: what many of its faults have in common, and what to do about it;
-//! * [`cost`]: what faults take;
-//! * [`diff`]: what differs between two traces;
+//! * [`patterns`]: common patterns of faults, and advice;
+//! * [`cost`]: the cost of faults;
+//! * [`diff`]: the differences between two traces;
 //! * [`picture`]: a trace drawn, as a page and as a still picture;
 //! * [`mod@format`]: numbers and mappings in words.
 //!
-//! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library. Each part
-//! but the model and the file is a feature of the same name, or of the part that needs it; by default all are
-//! there but Parquet.
+//! This is a separate crate, so that its dependencies (decoders, symbols) stay out of the preload library.
+//! Each part except the model and the file is a feature of the same name, or of the part that needs it; all
+//! but Parquet are on by default.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a trace holds: a header, events in the order of time, call stacks, and totals.
+//! The content of a trace: a header, events in the order of time, call stacks, and totals.
 //!
 //! `None` always means that the source did not tell, never "no".
 //!
@@ -18,28 +18,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cowslip_sys::units::VirtRange;
 use serde::{Deserialize, Serialize};
 
-/// A time that every clock can tell.
+/// A time that every clock can represent.
 const LAST_SECOND: u64 = u32::MAX as u64;
 
-/// Something that happened, in a thread of a process.
+/// An event in a thread of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When, in nanoseconds of the trace's clock.
+    /// The time, in nanoseconds of the trace's clock.
     pub time_ns: u64,
     /// The process: the id of its first thread.
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// What it was.
+    /// The kind of event, with its data.
     pub what: EventKind,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventKind {
     /// A page fault was served.
     Fault(Fault),
-    /// Memory was mapped, over whatever was there.
+    /// Memory was mapped, and replaced any earlier mapping.
     Map(Map),
     /// Memory was unmapped.
     Unmap {
@@ -48,9 +48,9 @@ pub enum EventKind {
     },
     /// `mremap(2)` succeeded.
     Remap {
-        /// What was there before. It stays mapped if `kept` is set.
+        /// The old place. It stays mapped if `kept` is set.
         from: VirtRange,
-        /// Where its content is now.
+        /// The new place of its content.
         to: VirtRange,
         /// `MREMAP_DONTUNMAP`: `from` is still mapped, empty.
         kept: bool,
@@ -67,34 +67,34 @@ pub enum EventKind {
         /// One past the heap's last byte.
         end: u64,
     },
-    /// The process or thread of the event made another.
+    /// The process or thread of the event created another.
     Fork {
-        /// The new one's process: the event's own if it is a thread.
+        /// The new process: the event's own for a new thread.
         child_pid: u32,
-        /// The new one's thread.
+        /// The new thread.
         child_tid: u32,
     },
-    /// Another program took the process over: nothing of its memory is left.
+    /// Another program took over the process: none of its memory is left.
     Exec {
         /// The new thread name.
         name: Arc<str>,
     },
-    /// The thread was named.
+    /// The thread got a name.
     Name {
         /// Its new name.
         name: Arc<str>,
     },
-    /// The thread ended; the process did if it was the last one.
+    /// The thread ended; the last one's exit ends the process.
     Exit,
     /// Events between the one before and this are missing.
     Lost {
-        /// How many.
+        /// Their number.
         count: u64,
     },
 }
 
 impl EventKind {
-    /// The addresses it is about, other than that of a fault.
+    /// The addresses of the event, except that of a fault.
     pub fn ranges(&self) -> impl Iterator<Item = VirtRange> {
         let (first, second) = match self {
             Self::Map(map) => (Some(map.range), None),
@@ -110,28 +110,28 @@ impl EventKind {
 /// A page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The address that was touched.
+    /// The touched address.
     pub address: u64,
-    /// The instruction that touched it; in the kernel for its copies to and from user memory.
+    /// The instruction that touched it; it is in the kernel for copies to and from user memory.
     pub ip: u64,
-    /// Whether something had to be read.
+    /// Major if the fault had to wait for a device.
     pub severity: Option<Severity>,
-    /// How it was touched.
+    /// The kind of access.
     pub access: Option<Access>,
-    /// Whether a page was there, and did not permit it.
+    /// True if a page was present and did not permit the access.
     pub was_present: Option<bool>,
-    /// Whether the program touched it itself, not the kernel for it.
+    /// True if the program itself touched it, false if the kernel did for it.
     pub in_user_mode: Option<bool>,
-    /// Whether a huge page was the answer.
+    /// True if a huge page came.
     pub huge: Option<bool>,
-    /// From the fault to its end.
+    /// The time from the fault to its end.
     pub latency_ns: Option<u32>,
-    /// Who called, the innermost frame first.
+    /// The call stack, the innermost frame first.
     pub stack: Option<StackId>,
 }
 
 impl Fault {
-    /// A fault of which only the addresses are known.
+    /// A fault with known addresses only.
     pub const fn at(address: u64, ip: u64) -> Self {
         Self {
             address,
@@ -147,17 +147,17 @@ impl Fault {
     }
 }
 
-/// Whether a fault had to wait for a device.
+/// Tells if a fault had to wait for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It had not.
+    /// It did not.
     Minor,
-    /// It had.
+    /// It did.
     Major,
 }
 
-/// How memory was touched.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -176,17 +176,18 @@ pub struct Map {
     pub range: VirtRange,
     /// `PROT_` bits.
     pub protection: u32,
-    /// `MAP_` bits, as far as they are known.
+    /// `MAP_` bits, as far as known.
     pub flags: u32,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub offset_bytes: u64,
-    /// The file's number on its device; 0: there is none, or it was not told. Files in memory have equal names.
+    /// The file's number on its device; 0 if there is none, or if it is unknown. Files in memory can have
+    /// equal names.
     pub inode: u64,
-    /// The file's path, or the kernel's name in brackets; `None`: anonymous.
+    /// The file's path, or the kernel's name in brackets; `None` for anonymous memory.
     pub name: Option<Arc<str>>,
-    /// Whether it was there before the trace began.
+    /// True if it existed before the trace began.
     pub is_old: bool,
-    /// Who mapped it.
+    /// The call stack that mapped it.
     pub stack: Option<StackId>,
 }
 
@@ -194,7 +195,7 @@ pub struct Map {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StackId(pub NonZeroU32);
 
-/// Where a recorder or an importer puts events; they come in the order of time.
+/// The destination of a recorder's or an importer's events, which come in the order of time.
 pub trait Sink {
     /// The id of a call stack: instruction addresses, the innermost first.
     fn stack(&mut self, frames: &[u64]) -> io::Result<StackId>;
@@ -203,13 +204,13 @@ pub trait Sink {
     fn event(&mut self, event: &Event) -> io::Result<()>;
 }
 
-/// What is known before the first event.
+/// Facts known before the first event.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Header {
-    /// When the trace began, in seconds since 1970.
+    /// The beginning of the trace, in seconds since 1970.
     pub began_unix_seconds: u64,
-    /// The same in nanoseconds; 0: the source told the second only.
+    /// The same in nanoseconds; 0 if the source told only the second.
     pub began_unix_ns: u64,
     /// The clock of `time_ns`: `monotonic`, `perf` or another's name.
     pub clock: String,
@@ -217,27 +218,27 @@ pub struct Header {
     pub command: Vec<String>,
     /// The processes attached to.
     pub attached_pids: Vec<u32>,
-    /// Of so many faults one was recorded.
+    /// One in this many faults was recorded.
     pub sampling_period: u64,
-    /// What the events come from (`page-faults`, `syscalls:sys_enter_mmap`, `import:perf.data` …).
+    /// The sources of the events (`page-faults`, `syscalls:sys_enter_mmap`, `import:perf.data` …).
     pub sources: Vec<String>,
-    /// What could therefore not be seen, each a sentence with the command that mends it.
+    /// Events that are therefore missing, each a sentence with the command that records them.
     pub unseen: Vec<String>,
     /// The machine and its settings.
     pub machine: Machine,
     /// Variables of the program's environment that change its memory (`MALLOC_*`, `GLIBC_TUNABLES`,
     /// `LD_PRELOAD` …).
     pub environment: BTreeMap<String, String>,
-    /// The program's allocator, as far as its libraries tell.
+    /// The program's allocator, as far as its libraries show.
     pub allocator: Option<String>,
-    /// What a minor fault of a base page costs here, measured when the trace was made.
+    /// The cost of a minor fault of a base page on this machine, measured when the trace was made.
     pub base_fault_ns: Option<f64>,
-    /// What the fault of a huge page costs here, measured when the trace was made.
+    /// The cost of a fault of a huge page on this machine, measured when the trace was made.
     pub huge_fault_ns: Option<f64>,
 }
 
 impl Header {
-    /// When the trace began: what is younger was not there yet. Where only the second is known, its end.
+    /// The beginning of the trace: a younger file did not exist then. If only the second is known, its end.
     pub fn began(&self) -> SystemTime {
         UNIX_EPOCH
             + match self.began_unix_ns {
@@ -249,7 +250,7 @@ impl Header {
     }
 }
 
-/// The machine a trace was made on.
+/// The machine on which a trace was made.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -259,7 +260,7 @@ pub struct Machine {
     pub kernel_version: String,
     /// `uname -m`
     pub architecture: String,
-    /// The kernel's configuration where it can be read, memory management's part of it.
+    /// The kernel's configuration of memory management, where it can be read.
     pub kernel_config: BTreeMap<String, String>,
     /// Settings of transparent huge pages, by their path below `transparent_hugepage/`.
     pub thp: BTreeMap<String, String>,
@@ -267,7 +268,7 @@ pub struct Machine {
     pub sysctl: BTreeMap<String, String>,
     /// The processor.
     pub cpu_model: String,
-    /// How many of them are online.
+    /// The number of processors online.
     pub cpus: u32,
     /// Main memory in bytes.
     pub memory_bytes: u64,
@@ -276,7 +277,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Bytes in a base page; 4096 if the source told no size that exists.
+    /// Bytes in a base page; 4096 if the source told no valid size.
     pub fn base_page_bytes(&self) -> u64 {
         match self.page_bytes {
             bytes @ 4096..=65536 if bytes.is_power_of_two() => bytes,
@@ -285,7 +286,7 @@ impl Machine {
     }
 }
 
-/// What is known after the last event.
+/// Facts known after the last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
@@ -293,7 +294,7 @@ pub struct Totals {
     pub events: u64,
     /// Page faults among them.
     pub faults: u64,
-    /// Events that are missing: there was no room for them.
+    /// Events that are missing because there was no room for them.
     pub lost: u64,
     /// The first event's time.
     pub first_ns: u64,
@@ -304,13 +305,13 @@ pub struct Totals {
 /// A whole trace in memory.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Trace {
-    /// What was known before the first event.
+    /// The header.
     pub header: Header,
-    /// In the order of time.
+    /// The events, in the order of time.
     pub events: Vec<Event>,
     /// The frames of [`StackId`] 1, 2, …: instruction addresses, the innermost first.
     pub stacks: Vec<Box<[u64]>>,
-    /// What was counted.
+    /// The totals.
     pub totals: Totals,
     /// The end is missing: the recorder was killed, or the file was cut.
     pub is_cut_short: bool,

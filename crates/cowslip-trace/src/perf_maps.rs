@@ -1,5 +1,5 @@
-//! Names of code that programs made while they ran: `/tmp/perf-PID.map`, as just-in-time compilers write it for
-//! perf (`node --perf-basic-prof`, `java -XX:+DumpPerfMapAtExit`, `python3 -X perf`).
+//! Names of code that programs generated while they ran: `/tmp/perf-PID.map`, as just-in-time compilers write
+//! it for perf (`node --perf-basic-prof`, `java -XX:+DumpPerfMapAtExit`, `python3 -X perf`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,12 +10,12 @@ use std::time::SystemTime;
 
 use crate::model::{Event, EventKind, Header};
 
-/// Where programs put their maps.
+/// The folder in which programs put their maps.
 const FOLDER: &str = "/tmp";
-/// A child has its parent's code; so many generations are looked through.
+/// A child has its parent's code; this many generations are searched.
 const GENERATIONS: usize = 16;
 
-/// The maps of all processes of a trace, each read when it is asked for first.
+/// The maps of all processes of a trace, each read on first use.
 ///
 /// ```
 /// use cowslip_trace::PerfMaps;
@@ -24,10 +24,11 @@ const GENERATIONS: usize = 16;
 #[derive(Debug, Default)]
 pub struct PerfMaps {
     folder: Option<PathBuf>,
-    /// A map that is older is another process's of that number; `None`: the processes are older than the trace.
+    /// An older map belongs to another process with that number; `None` if the processes are older than the
+    /// trace.
     began: Option<SystemTime>,
     maps: HashMap<u32, Option<PerfMap>>,
-    /// By child, since it was forked and until it became another program.
+    /// By child, from its fork until it becomes another program.
     parents: HashMap<u32, u32>,
 }
 
@@ -35,30 +36,30 @@ pub struct PerfMaps {
 #[derive(Debug, Default)]
 struct PerfMap {
     text: String,
-    /// By first address.
+    /// Functions by first address.
     functions: BTreeMap<u64, Function>,
 }
 
 #[derive(Clone, Debug)]
 struct Function {
     end: u64,
-    /// Where in the text its name is.
+    /// The place of its name in the text.
     name: Range<usize>,
 }
 
 impl PerfMaps {
-    /// For the trace of this header.
+    /// The maps for the trace of this header.
     pub fn new(header: &Header) -> Self {
         Self::within(Path::new(FOLDER), header)
     }
 
-    /// The same, of another folder.
+    /// Like [`Self::new`], with another folder.
     pub fn within(folder: &Path, header: &Header) -> Self {
         let began = header.attached_pids.is_empty().then(|| header.began());
         Self { folder: Some(folder.to_owned()), began, ..Self::default() }
     }
 
-    /// Follows forks. Give it all events in their order, and ask between them.
+    /// Follows forks. It needs all events in their order; answers are for the events so far.
     pub fn observe(&mut self, event: &Event) {
         match event.what {
             EventKind::Fork { child_pid, .. } if child_pid != event.pid => {
@@ -87,7 +88,7 @@ impl PerfMaps {
         let folder = folder.as_ref()?;
         let read = || {
             let path = folder.join(format!("perf-{pid}.map"));
-            // Anybody may put a link or a pipe there.
+            // Any user may put a link or a pipe there.
             let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
             let is_of_this_process =
                 began.is_none_or(|began| metadata.modified().is_ok_and(|changed| changed >= began));
@@ -99,8 +100,8 @@ impl PerfMaps {
 }
 
 impl PerfMap {
-    /// Lines of start and length, hexadecimal, and a name. Of two functions at one place the later one is there:
-    /// code moves. A line that is something else says nothing; the last one may be cut.
+    /// Parses lines of start and length, hexadecimal, and a name. A later function replaces earlier ones at
+    /// the same place, because code moves. Other lines are skipped; the last one may be cut.
     fn parse(text: String) -> Self {
         let mut map = Self::default();
         let mut at = 0;
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(map.find(0x7f3f), Some("cu"));
     }
 
-    /// Beside a model that knows every address by itself.
+    /// Compares with a model that stores every address by itself.
     #[test]
     fn the_last_function_at_an_address_is_there() {
         let mut seed = 1_u64;
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(maps.find(8, 0x1010).as_deref(), Some("code"));
         maps.observe(&event(8, EventKind::Exec { name: "other".into() }));
         assert_eq!((maps.find(8, 0x1010), maps.find(9, 0x1010)), (None, None));
-        // What is older than the trace of a command is of another process that had its number.
+        // A map older than the trace of a command belongs to another process that had its number.
         let later = Header { began_unix_ns: u64::MAX / 2, ..Header::default() };
         assert_eq!(PerfMaps::within(&folder, &later).find(7, 0x1010), None);
         let attached = Header { attached_pids: vec![7], ..later };

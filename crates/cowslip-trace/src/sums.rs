@@ -1,4 +1,4 @@
-//! Sums over faults: how many of each kind, and what they took.
+//! Sums of faults: their number by kind, and the time that they took.
 
 use std::ops::AddAssign;
 
@@ -7,18 +7,18 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::attribute::FaultKind;
 use crate::model::Fault;
 
-/// Faults by kind, and what is known of them together. Counts are of recorded faults: with 1-in-N
-/// sampling each stands for N.
+/// Faults by kind, and their common facts. Counts are of recorded faults: with 1-in-N sampling each stands
+/// for N.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
     by_kind: [u64; FaultKind::ALL.len()],
-    /// Faults of which the latency is known.
+    /// Faults with a known latency.
     pub timed: u64,
     /// Their latencies in nanoseconds.
     pub latency_ns: u64,
-    /// Faults that the kernel took for the program, in a copy.
+    /// Faults that the kernel took in a copy for the program.
     pub in_kernel_mode: u64,
-    /// Faults that a huge page answered.
+    /// Faults that brought a huge page.
     pub huge: u64,
 }
 
@@ -44,7 +44,7 @@ impl Sums {
         self.by_kind[kind as usize]
     }
 
-    /// The kinds that there are, the most frequent first.
+    /// The kinds that occur, the most frequent first.
     pub fn kinds(&self) -> Vec<(FaultKind, u64)> {
         let mut kinds: Vec<_> = FaultKind::ALL.map(|kind| (kind, self.of(kind))).into();
         kinds.retain(|(_, faults)| *faults > 0);

@@ -1,13 +1,13 @@
-//! What the settings of transparent huge pages permit, as a trace's header has them.
+//! The settings of transparent huge pages in a trace's header, and their effects.
 
 use cowslip_sys::procfs::{Policy, chosen};
 
 use crate::model::Machine;
 
-/// Bytes that a huge page has where the machine does not say: those of x86.
+/// The size of a huge page where the machine does not tell: that of x86.
 const USUAL_BYTES: u64 = 2 << 20;
 
-/// Whose setting it is.
+/// The kind of memory that a setting is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// `enabled`
@@ -35,24 +35,24 @@ fn word<'a>(machine: &'a Machine, name: &str) -> Option<&'a str> {
     machine.thp.get(name).map(|line| chosen(line).unwrap_or(line.trim()))
 }
 
-/// The word of a setting for the largest huge pages: that of their own size unless it is inherited.
+/// The value for the largest huge pages: that of their own size, unless it is inherited.
 pub(crate) fn setting(machine: &Machine, kind: Kind) -> Option<&str> {
     let of_size = format!("hugepages-{}kB/{}", largest_bytes(machine) >> 10, kind.name());
     let of_size = word(machine, &of_size).filter(|word| *word != "inherit");
     of_size.or_else(|| word(machine, kind.name()))
 }
 
-/// Who gets the largest huge pages in private memory.
+/// The policy for the largest huge pages in private memory.
 pub(crate) fn policy(machine: &Machine) -> Option<Policy> {
     setting(machine, Kind::Anonymous).map(Policy::of_word)
 }
 
-/// Whether shared memory may get the largest huge pages, as far as it is known.
+/// True if shared memory may get the largest huge pages, as far as known.
 pub(crate) fn shared_may_be_huge(machine: &Machine) -> bool {
     !matches!(setting(machine, Kind::Shared), Some("never" | "deny"))
 }
 
-/// The sizes below the largest that are not switched off, as powers of two of base pages, with their words.
+/// The sizes below the largest that are enabled, as powers of two of base pages, with their values.
 pub(crate) fn smaller_sizes(machine: &Machine, kind: Kind) -> Vec<(u32, &str)> {
     let (largest, page) = (largest_bytes(machine), machine.base_page_bytes());
     let size = |(name, _): (&'_ String, _)| -> Option<(u32, &str)> {

@@ -1,5 +1,4 @@
-//! Faults have the mapping and the kind that a model of every page gives them, and those that can be
-//! worked out by hand.
+//! The mapping and the kind of each fault are those of a model of every page, or were worked out by hand.
 
 #[path = "support/replay.rs"]
 mod replay;
@@ -16,7 +15,7 @@ use support::Scatter;
 const MIB: usize = 1 << 20;
 const START: usize = 0x7f00_0000_0000;
 
-/// The header of a trace that sees everything, on a machine without huge pages.
+/// The header of a trace with all events, on a machine without huge pages.
 fn plain() -> Header {
     let never = |setting: &str| (setting.to_owned(), "always [never]".to_owned());
     let thp = ["enabled", "shmem_enabled"].map(never).into();
@@ -49,7 +48,7 @@ fn random_histories_are_told_as_a_model_of_every_page_tells_them() {
     }
 }
 
-/// The mapping from which forks handed it down.
+/// The mapping from which forks inherited it.
 fn origin(attributor: &Attributor, mut id: MappingId) -> MappingId {
     while let Some(parents) = attributor.mappings()[id.0 as usize].inherited_from {
         id = parents;
@@ -57,7 +56,7 @@ fn origin(attributor: &Attributor, mut id: MappingId) -> MappingId {
     id
 }
 
-/// The spans that have not ended are what is mapped.
+/// The spans that have not ended are the present mappings.
 fn check_spans(attributor: Attributor, model: &Model, maps: &BTreeMap<usize, MappingId>) {
     let (mappings, spans) = attributor.finish();
     let mut mapped = BTreeMap::new();
@@ -75,7 +74,7 @@ fn check_spans(attributor: Attributor, model: &Model, maps: &BTreeMap<usize, Map
     assert_eq!(mapped, expected);
 }
 
-/// What happens to process 7 unless said otherwise, a microsecond apart.
+/// Events, a microsecond apart, of process 7 unless another is given.
 struct Story {
     attributor: Attributor,
     now_ns: u64,
@@ -137,7 +136,7 @@ fn present(address: usize) -> Fault {
     Fault { was_present: Some(true), ..write(address) }
 }
 
-/// Huge pages may come, and a fault need not say that it brought one.
+/// Huge pages may come, and a fault need not tell that it brought one.
 fn with_huge_pages() -> Header {
     Header { sources: plain().sources, ..Header::default() }
 }
@@ -312,8 +311,8 @@ fn nonsense_is_survived() {
     }
 }
 
-/// A stack that grew comes as a map of all of it (of the kernel, by perf) or of what is new (of this
-/// recorder). If each were a mapping, or were gone over, this would take hours and all of the memory.
+/// A grown stack appears as a map of all of it (from the kernel, through perf) or of its new part (from this
+/// recorder). If each were a mapping, or were scanned, this would take hours and all of the memory.
 #[test]
 fn a_stack_that_grew_many_times_is_one_mapping() {
     const TOP: usize = 0x7fff_ffff_f000;
@@ -351,7 +350,7 @@ fn a_stack_that_grew_many_times_is_one_mapping() {
     }
 }
 
-/// Shared memory of a file, from `offset` of it on.
+/// Shared memory of a file, from `offset_bytes` on.
 fn shared(story: &mut Story, start: usize, len: usize, inode: u64, offset_bytes: u64) {
     let (range, protection, flags) = (VirtRange::new(start, len), 3, 1);
     let name = Some("/memfd:cache (deleted)".into());
@@ -371,7 +370,7 @@ fn pages_of_shared_memory_come_once_and_are_mapped_by_whoever_touches_them() {
     assert_eq!(in_child(&mut story, write(START)), FaultKind::Repeated);
     assert_eq!(in_child(&mut story, write(START + 0x1000)), FaultKind::FirstTouch);
     assert_eq!(story.kind(at(START + 0x1000)), FaultKind::SharedMapped, "the parent's too");
-    // The same file at another place of it, and one that has the same name.
+    // The same file at another offset, and another file of the same name.
     shared(&mut story, START + 4 * MIB, MIB, 3, 0x1000);
     assert_eq!(story.kind(at(START + 4 * MIB)), FaultKind::SharedMapped);
     shared(&mut story, START + 8 * MIB, MIB, 4, 0);
@@ -420,7 +419,7 @@ fn huge_pages_fit_into_shared_memory_by_its_own_places() {
     assert_eq!(story.fault(write(odd + 0x5000)).fit, Some(HugeFit::First));
     assert_eq!(story.fault(write(odd + 2 * MIB - 1)).fit, Some(HugeFit::Further));
     assert_eq!(story.fault(write(odd + 2 * MIB)).fit, Some(HugeFit::First));
-    // Where the kernel gives shared memory huge pages, it puts it where they fit.
+    // Where the kernel gives shared memory huge pages, it aligns it for them.
     let mut header = plain();
     header.machine.thp.insert("shmem_enabled".into(), "always [advise] never".into());
     let mut story = Story::new(&header);
@@ -435,7 +434,7 @@ fn huge_pages_fit_into_shared_memory_by_its_own_places() {
     story.fork();
     let child = story.in_process(8, EventKind::Fault(write(aligned + 0x9000))).unwrap();
     assert_eq!((child.kind, child.fit), (FaultKind::SharedMapped, Some(HugeFit::First)));
-    // It does not say whether it was one.
+    // The fault does not tell if it brought a huge page.
     story.kind(write(aligned + 2 * MIB));
     let child = story.in_process(8, EventKind::Fault(write(aligned + 2 * MIB + 0x9000))).unwrap();
     assert_eq!(child.kind, FaultKind::Unknown);

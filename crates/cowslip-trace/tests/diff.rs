@@ -1,4 +1,4 @@
-//! Two traces side by side.
+//! Comparisons of two traces.
 
 #[path = "support/scene.rs"]
 mod scene;
@@ -19,7 +19,7 @@ fn diff(first: &Scene, second: &Scene, basis: Option<Basis>) -> Diff {
     Diff::of([&first, &second], [&mut Names::default(), &mut Names::default()], basis)
 }
 
-/// 2 MiB at a time at another place in each run, with huge pages or without.
+/// Maps of 2 MiB, at other addresses in each run, with or without huge pages.
 fn cache(thp: &str, base: usize, is_huge: bool) -> Scene {
     let mut scene = Scene::new(thp);
     scene.program(base);
@@ -144,7 +144,7 @@ fn commands_that_differ_by_a_word_are_compared_by_the_run() {
     assert_eq!((told.basis, told.groups[0].compared()), (Basis::PerRun, [2_048.0, 40_960.0]));
     let words = "anonymous maps of up to 2 MiB: 2,048 → 40,960 faults; no rule says why";
     assert_eq!(told.explanations, [words]);
-    // A window of a command's last seconds begins with what was mapped before.
+    // A window of a command's last seconds begins with the earlier mappings.
     let EventKind::Map(map) = &mut bad.0.events[0].what else { panic!("a map") };
     map.is_old = true;
     assert_eq!(diff(&good, &bad, None).basis, Basis::PerSecond);
@@ -174,7 +174,7 @@ fn advice_that_only_one_program_gives_is_named_where_its_huge_pages_came() {
     assert_eq!(told, words);
 }
 
-/// As a virtual machine does, which reserves otherwise for huge pages.
+/// Like a virtual machine, which reserves memory differently for huge pages.
 #[test]
 fn advice_is_named_where_memory_is_mapped_in_another_way_without_it() {
     let scene = |is_asked: bool| {

@@ -1,4 +1,4 @@
-//! What is exported is what the trace holds, losses included.
+//! Exports have the content of the trace, including losses.
 
 mod support;
 
@@ -11,7 +11,7 @@ use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink, Trace};
 use serde_json::Value;
 use support::Scatter;
 
-/// Random events; 12 are lost that no event tells of.
+/// Random events; the loss of 12 is reported by no event.
 fn trace() -> (Vec<u8>, Trace) {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     writer.stack(&[0x10, 0x20, u64::MAX]).unwrap();
@@ -38,7 +38,7 @@ fn exported(bytes: &[u8], format: Format) -> Vec<u8> {
     output
 }
 
-/// The cells that an event must become: by name, as CSV has them.
+/// The expected cells of an event: by name, as in CSV.
 fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
     let hex = |number: u64| format!("{number:#x}");
     let mut cells: BTreeMap<&'static str, String> = BTreeMap::new();
@@ -123,7 +123,7 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
     cells
 }
 
-/// The trace's events and the loss that no event tells of.
+/// The trace's events, and the loss that no event reports.
 fn all(trace: &Trace) -> Vec<Event> {
     let what = EventKind::Lost { count: 12 };
     let loss = Event { time_ns: trace.totals.last_ns, pid: 0, tid: 0, what };
@@ -177,7 +177,7 @@ fn json_lines_have_an_object_an_event() {
     assert_eq!(last["totals"]["lost"], trace.totals.lost);
     assert_eq!(last["is_cut_short"], false);
     assert!(lines.next().is_none());
-    // What a killed recorder left says so.
+    // The file of a killed recorder is marked as cut.
     let text = exported(&bytes[..bytes.len() - 1], Format::JsonLines);
     let text = String::from_utf8(text).unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();

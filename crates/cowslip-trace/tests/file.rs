@@ -1,5 +1,5 @@
-//! What is written to a trace is read from it, up to where the file was cut; and writers refuse what no
-//! reader would take.
+//! A trace is read as it was written, up to the place where the file was cut; writers refuse input that no
+//! reader would accept.
 
 mod support;
 
@@ -76,7 +76,7 @@ fn a_stack_has_one_number_and_its_frames() {
     ids.iter().zip(&all).for_each(|(&id, frames)| assert_eq!(trace.frames(id), &frames[..]));
 }
 
-/// More stacks than are remembered, and more than a block holds, without an event in between.
+/// More stacks than are remembered, and more than fit into a block, without an event in between.
 #[test]
 fn any_number_of_stacks_is_kept() {
     let mut writer = Writer::new(Vec::new(), &header()).unwrap();
@@ -201,7 +201,7 @@ fn only_the_owner_may_read_a_new_file() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// A disk that is full after some bytes.
+/// A disk that becomes full.
 struct Small<'a> {
     bytes: Vec<u8>,
     is_full: &'a AtomicBool,
@@ -231,7 +231,7 @@ fn a_full_disk_is_told() {
     assert_eq!(writer.flush().unwrap_err().kind(), io::ErrorKind::StorageFull);
 }
 
-/// Blocks end with a second, so that little is missing if the recorder is killed.
+/// Blocks end after a second, so that little is missing if the recorder is killed.
 #[test]
 fn a_reader_sees_what_is_older_than_a_second() {
     let mut writer = Writer::new(Vec::new(), &header()).unwrap();
@@ -260,7 +260,7 @@ fn errors_name_the_file_the_place_and_the_reason() {
     assert!(error.contains("at byte 8: a version that this program does not know"), "{error}");
 }
 
-/// Faults as a program makes them: some threads walk through memory, one touches it anywhere.
+/// Realistic faults: some threads walk through memory, one touches random addresses.
 #[test]
 fn a_fault_needs_less_than_eight_bytes() {
     const FAULTS: u64 = 400_000;

@@ -1,4 +1,4 @@
-//! What perf recorded becomes the same events, whichever way it is read; counted beside perf's own output.
+//! perf's recordings become the same events in both formats; compared with perf's own output.
 
 mod support;
 
@@ -38,7 +38,7 @@ fn faults(trace: &Trace) -> Vec<(&Event, Fault)> {
     trace.events.iter().filter_map(fault).collect()
 }
 
-/// A file that goes with this value.
+/// A file that is removed when this value is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -63,7 +63,7 @@ fn page_faults_as_text_with_mappings_and_tasks() {
     let faults = faults(&trace);
     assert_eq!(faults.len(), count(" page-faults: "));
     let is_map = |event: &&Event| matches!(event.what, EventKind::Map(_));
-    // One is the kernel's own.
+    // One of them is the kernel's own.
     assert_eq!(trace.events.iter().filter(is_map).count(), count("PERF_RECORD_MMAP2"));
     assert_eq!((imported.ignored, imported.without_address), (1, 0));
     let kinds = trace.events.iter().map(|event| match &event.what {
@@ -107,7 +107,7 @@ fn what_the_seed_recorded() {
         EventKind::Map(map) => Some(map.range),
         _ => None,
     });
-    // Where the kernel said it put them, in whole pages.
+    // The addresses that the kernel returned, in whole pages.
     let results = text.lines().filter_map(|line| line.split_once("sys_exit_mmap: 0x"));
     let results = results.map(|(_, at)| usize::from_str_radix(at.trim(), 16).unwrap());
     assert_eq!(
@@ -123,7 +123,7 @@ fn what_the_seed_recorded() {
     assert_eq!((imported.unplaced, imported.ignored), (0, 0));
 }
 
-/// perf prints where in its file a frame is, not where in memory.
+/// perf prints a frame's place in its file, not in memory.
 #[test]
 fn call_stacks_as_text_are_left_out_and_that_is_said() {
     let (_, trace) = imported(&stored("call-stacks.txt")).unwrap();
@@ -141,7 +141,7 @@ fn call_stacks_as_text_are_left_out_and_that_is_said() {
     assert!(unseen.contains("call stacks") && unseen.contains("perf.data itself"), "{unseen}");
 }
 
-/// perf of the seed's time left an `f` behind addresses, and recorded no results.
+/// Old versions of perf left an `f` after addresses; this recording has no results.
 #[test]
 fn the_seeds_own_text() {
     let text = "qfsd 17 [003] 12.000001: syscalls:sys_enter_mmap: addr: 0x7f2000000000, len: 0x00200000, \
@@ -208,7 +208,7 @@ fn run(command: &mut Command) -> Option<Output> {
     command.output().ok().filter(|output| output.status.success())
 }
 
-/// perf, and what it recorded of a shell that runs other programs. `None`: perf is not there.
+/// perf's recording of a shell that runs other programs; `None` without perf.
 fn recorded(name: &str, options: &[&str]) -> Option<Temporary> {
     let file = Temporary::new(name, b"");
     let mut perf = Command::new("perf");
@@ -230,7 +230,7 @@ fn script(file: &Path, options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// How many events of each kind, and when, in which thread and where each fault was.
+/// The number of events of each kind; the time, the thread and the address of each fault.
 type Said = (BTreeMap<String, usize>, Vec<(u64, u32, u64)>);
 
 fn said(trace: &Trace) -> Said {
@@ -250,7 +250,7 @@ fn what_perf_records_now() {
         return;
     };
     let (imported_data, data) = imported(&file.0).unwrap();
-    // perf's own count: a line a fault.
+    // perf's own count: one line per fault.
     let lines = script(&file.0, &["-F", "tid,time,event,addr", "-G", "--ns"]);
     assert_eq!(data.totals.faults as usize, lines.lines().count());
     for ((event, fault), line) in faults(&data).iter().zip(lines.lines()) {
@@ -273,7 +273,7 @@ fn what_perf_records_now() {
     assert_eq!(data_said.0, text_said.0);
     assert!(data_said.0["Fork"] >= 2 && data_said.0["Exec"] >= 3, "{:?}", data_said.0);
     assert!(data_said.1 == text_said.1);
-    // A frame a line in perf's text as well.
+    // In perf's text, too, there is one frame per line.
     let frames = |(_, fault): &(&Event, Fault)| data.frames(fault.stack.unwrap()).len();
     let frames: usize = faults(&data).iter().map(frames).sum();
     let lines = script(&file.0, &["-F", "ip"]);
@@ -311,7 +311,7 @@ fn perf_data_that_is_damaged_is_refused_or_read_as_far_as_it_makes_sense() {
     let mut scatter = Scatter(9);
     for round in 0..900 {
         let mut bytes = whole.clone();
-        // The head, the tables behind the records, or anything.
+        // The head, the tables after the records, or any part.
         let part = match round % 3 {
             0 => 0..104,
             1 => bytes.len() - 4096..bytes.len(),

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Traces made by somebody who knows the format and computes every checksum anew: each is refused, or read
-//! as what it says; nothing panics, and nothing takes more memory than a block needs.
+//! Traces crafted with knowledge of the format and with valid checksums: each is refused or read as it is;
+//! nothing panics, and no allocation is larger than a block needs.
 
 mod support;
 
@@ -13,21 +13,21 @@ use cowslip_trace::model::Header;
 use support::{Scatter, written};
 use twox_hash::XxHash3_128;
 
-/// The system's allocator, which knows the largest piece that it was asked for.
+/// The system's allocator, which records the largest request.
 struct Watched;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all is left to the system's.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Relaxed);
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -37,7 +37,7 @@ static ALLOCATOR: Watched = Watched;
 
 const PRELUDE: usize = 64;
 const HEAD: usize = 64;
-/// A block of 65,536 events takes no more, in memory as well.
+/// A block of 65,536 events takes no more, including its decoded form.
 const MOST_BYTES: usize = 8 << 20;
 
 fn u32_at(bytes: &[u8], at: usize) -> usize {
@@ -50,7 +50,7 @@ fn sign(bytes: &mut [u8]) {
     bytes[48..64].copy_from_slice(&sum);
 }
 
-/// A block whose content is stored as it is (docs/trace-format.md).
+/// A block with uncompressed content (docs/trace-format.md).
 fn plain(head: &[u8], content: &[u8]) -> Vec<u8> {
     let mut block = head.to_vec();
     block[8..12].copy_from_slice(&(content.len() as u32).to_le_bytes());
@@ -60,7 +60,7 @@ fn plain(head: &[u8], content: &[u8]) -> Vec<u8> {
     [&block, content].concat()
 }
 
-/// A head, and the content that belongs to it.
+/// A head and its content.
 type Block = (Vec<u8>, Vec<u8>);
 
 /// The prelude and header, and the blocks.
@@ -86,7 +86,7 @@ fn joined(beginning: &[u8], blocks: &[Block]) -> Vec<u8> {
     [beginning.to_vec()].into_iter().chain(blocks).collect::<Vec<_>>().concat()
 }
 
-/// Reads all of it, a block at a time: whether it was refused.
+/// Reads all of it, a block at a time; true if it was refused.
 fn is_refused(bytes: &[u8]) -> bool {
     LARGEST.store(0, Relaxed);
     let read = || -> io::Result<()> {
@@ -149,11 +149,11 @@ fn files_that_lie_are_refused_or_read_as_they_say() {
         }
         refused += usize::from(is_refused(&joined(&beginning, &blocks)));
     }
-    // Some change what is as good: a time, an address.
+    // Some changes are valid, such as another time or address.
     assert!(refused > ROUNDS / 2 && refused < ROUNDS, "{refused} of {ROUNDS}");
 }
 
-/// Lengths as large as they can be, with nothing behind them.
+/// Lengths of the largest values, with nothing after them.
 #[test]
 fn lengths_that_lie_take_no_memory() {
     let (whole, _) = written(&Header::default(), &[], &Scatter(5).events(2, 0));

@@ -1,11 +1,11 @@
-//! A trace that was written before mappings had the numbers of their files is read as it was.
+//! A trace from before mappings had the numbers of their files is read as before.
 
 use std::num::NonZeroU32;
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::model::{Access, Event, EventKind, Fault, Map, Severity, StackId, Trace};
 
-/// What is in the file.
+/// The events in the file.
 fn events() -> Vec<Event> {
     let range = |start, len| VirtRange::new(start, len);
     let stack = NonZeroU32::new(1).map(StackId);

@@ -1,4 +1,4 @@
-//! Patterns are named in words whose numbers were worked out by hand.
+//! Patterns are described in sentences with numbers that were worked out by hand.
 
 #[path = "support/scene.rs"]
 mod scene;
@@ -34,7 +34,7 @@ fn descending_maps_are_told_in_the_words_of_the_issue() {
     let analysis = analysed(&scene);
     assert_eq!(analysis.sums.of(FaultKind::FirstTouch), 51_200);
     let pattern = pattern(&analysis, PatternName::Staircase);
-    // 51,200 faults at 500 ns, in 51,300 events a microsecond apart.
+    // 51,200 faults at 500 ns, in 51,300 events, each a microsecond apart.
     assert_eq!(
         pattern.sentence,
         "2 MiB anonymous maps, 512 faults each, descending, 4 KiB apart: with huge pages 1 fault each; \
@@ -111,7 +111,7 @@ fn mapping_and_unmapping_over_and_over_is_churn() {
     assert!(pattern.sentence.contains(words), "{pattern:?}");
 }
 
-/// A program's shared memory, mapped six times and filled, as by a server's workers.
+/// A program's shared memory, mapped six times and filled, as by the workers of a server.
 fn share(scene: &mut Scene, name: Option<&str>) {
     for map in 0..6 {
         let start = START + map * 64 * MIB + 0x5000;
@@ -195,7 +195,7 @@ fn a_cost_that_was_measured_apart_is_never_more_than_there_was() {
     scene.0.header.base_fault_ns = Some(1_500.0);
     scene.map(START, MIB);
     (0..256).for_each(|page| scene.touch(START + page * PAGE));
-    // 257 events a microsecond apart.
+    // 257 events, each a microsecond apart.
     let sentence = pattern(&analysed(&scene), PatternName::Misaligned).sentence;
     assert!(sentence.ends_with("; cost here all of 256 µs"), "{sentence}");
 }
@@ -305,7 +305,7 @@ fn nonsense_is_summed_up_without_a_panic_and_nothing_is_counted_twice() {
 fn a_million_faults_take_less_than_two_seconds() {
     let mut analyser = Analyser::new(&Scene::new("never").0.header);
     let frames = |_: StackId| -> &[u64] { &[] };
-    // Of the processor: what else runs does not count.
+    // Processor time, so that other load does not count.
     let began_ns = process::thread_cpu_ns();
     let mut faults = 0;
     for map in 0..2_048 {
@@ -326,7 +326,7 @@ fn a_million_faults_take_less_than_two_seconds() {
     let took = Duration::from_nanos(process::thread_cpu_ns() - began_ns);
     println!("{faults} faults analysed in {took:?}");
     assert_eq!(analysis.sums.of(FaultKind::FirstTouch), faults);
-    // What is promised is of a release build; a debug build is ten times as slow.
+    // The promise is for a release build; a debug build is ten times as slow.
     let most = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 2 });
     assert!(took < most, "{took:?}");
 }

@@ -1,4 +1,4 @@
-//! What a recording does when the kernel refuses, each refusal made to happen.
+//! Recordings under refusals by the kernel, each of them injected.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::record::{Error, ErrorKind, Options, Recorder, Stacks};
 
-/// The failpoints are the whole process'.
+/// Failpoints apply to the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static SEAM: Mutex<()> = Mutex::new(());
     SEAM.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,7 +26,8 @@ fn who_may_not_open_events_is_told_what_permits_it() {
     assert!(error.to_string().contains("run `sysctl kernel.perf_event_paranoid=2`"), "{error}");
 }
 
-/// Refused here and there, it says so or does without, and what was opened is closed again.
+/// After a refusal at any event, it reports an error or records without the event, and closes everything it
+/// opened.
 #[test]
 fn whichever_event_is_refused_there_is_a_trace_or_a_reason() {
     let _alone = alone();
@@ -39,7 +40,7 @@ fn whichever_event_is_refused_there_is_a_trace_or_a_reason() {
             let options = Options { stacks: Stacks::None, ..Options::default() };
             match attach(&options) {
                 Ok(recorder) => {
-                    // Without an event the header says what is not seen.
+                    // Without an event, the header lists the missing events.
                     let is_whole = recorder.header().unseen.len() == 1;
                     assert!(!is_whole || pass > 0, "{errno} at {pass}: {:?}", recorder.header());
                     let is_over = !refusal.is_spent();

@@ -1,5 +1,5 @@
-//! Functions have their names: of this very program, of programs whose debug information lies beside them, and
-//! of code that a program made itself.
+//! Functions have their names: in this very program, in programs with separate debug information, and in code
+//! that a program generated.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn a_function_to_be_found() -> usize {
     std::hint::black_box(7)
 }
 
-/// A symbolizer that knows this process's maps.
+/// A symbolizer with this process's maps.
 fn symbols(began_unix_seconds: u64) -> Symbols {
     let mut symbols = Symbols::new(&Header { began_unix_seconds, ..Header::default() });
     for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
@@ -54,12 +54,12 @@ fn functions_have_their_names() {
     assert_eq!(now.name(1, ip), name, "and again");
     let other = now.name(2, ip);
     assert_eq!(*other, *format!("{ip:#x}"), "another process");
-    // A file that is younger than the trace may be another program.
+    // A file younger than the trace may be another program.
     let name = symbols(1).name(1, ip);
     assert!(name.starts_with("symbols-") && name.contains("+0x"), "{name}");
 }
 
-/// A folder that goes with this value.
+/// A folder that is removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -76,7 +76,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a tool of the compiler's; `None`, said and counted, where it is not or cannot.
+/// Runs a tool of the compiler's; `None`, reported and counted, where it is missing or fails.
 fn tool(folder: &Folder, command: &str) -> Option<String> {
     let mut words = command.split(' ');
     let ran = Command::new(words.next().unwrap()).args(words).current_dir(&folder.0).output();
@@ -93,7 +93,8 @@ fn tool(folder: &Folder, command: &str) -> Option<String> {
     }
 }
 
-/// A library with a function that it exports and one that only its symbols name; where both lie in the file.
+/// A library with an exported function and one that only its symbols name; returns the places of both in the
+/// file.
 fn library(folder: &Folder) -> Option<[u64; 2]> {
     let source = "__attribute__((noinline)) static int inner_function(int x) { return x * 7 + 1; }\n\
                   int exported_function(int x) { return inner_function(x) + 3; }\n";
@@ -104,7 +105,7 @@ fn library(folder: &Folder) -> Option<[u64; 2]> {
         let line = all.lines().find(|line| line.ends_with(name)).unwrap();
         u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap()
     };
-    // The loader's segments: of code that lies in the file as far from its start as in memory.
+    // The loader's segments: code has the same offset from the start in the file and in memory.
     Some(["exported_function", "inner_function"].map(address))
 }
 
@@ -112,7 +113,7 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// The names at places of a file that is mapped as a whole.
+/// The names at places in a file that is mapped as a whole.
 fn names(file: &Path, places: [u64; 2], began_unix_ns: u64) -> [String; 2] {
     const START: u64 = 0x7f00_0000_0000;
     let header = Header { began_unix_ns, ..Header::default() };
@@ -143,7 +144,7 @@ fn debug_information_beside_the_program_is_read_compressed_or_not() {
         }
         let file = folder.0.join("it.so");
         assert_eq!(names(&file, places, now_ns()), NAMES, "{compression}");
-        // What the program exports is named whatever became of its debug information.
+        // Exported functions have names even if the debug information is damaged or missing.
         fs::write(folder.0.join("it.debug"), "damaged").unwrap();
         let [exported, inner] = names(&file, places, now_ns());
         assert_eq!(exported, NAMES[0], "{compression}");
@@ -164,7 +165,7 @@ fn a_program_built_in_the_second_in_which_the_trace_began_has_its_names() {
     assert_eq!(names(&file, places, began_ns), NAMES);
     let built_ns = built.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     assert_ne!(names(&file, places, built_ns - 1), NAMES, "it was built a moment later");
-    // Older traces tell the second only.
+    // Older traces have only the second.
     let began_unix_seconds = built_ns / 1_000_000_000;
     let of_second = Header { began_unix_seconds, ..Header::default() };
     assert!(of_second.began() > built);
@@ -184,7 +185,7 @@ fn a_function_is_one_row_wherever_it_faults() {
     let name = Some(folder.0.join("it.so").to_str().unwrap().into());
     happen(EventKind::Map(Map { range, protection, flags, name, ..Map::default() }));
     for fault in 0..100 {
-        // Instructions at other places of each function.
+        // Instructions at different places in each function.
         let ip = (1 << 30) + places[fault % 4 / 3] + 1 + fault as u64 / 50;
         happen(EventKind::Fault(Fault::at(fault as u64 * 4096, ip)));
     }

@@ -1,4 +1,5 @@
-//! What an arena of a template costs: until it can be touched, until it was read, until it is its own.
+//! Measures the cost of an arena made from a template: until it can be touched, until it was read, until it is
+//! independent.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -32,7 +33,7 @@ fn main() -> cowslip::Result<()> {
     let template = arena.freeze()?.into_template()?;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
-        // Memory that the host has to find first would be all that is measured.
+        // Otherwise the measurement would only show how long the host takes to find memory.
         let warm = Arena::new(size)?;
         let mut target = warm.slice::<u64>(words.len())?;
         target.fill(1);
@@ -43,7 +44,7 @@ fn main() -> cowslip::Result<()> {
 
         let began = Instant::now();
         let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
-        // SAFETY: nobody else has this memory.
+        // SAFETY: no other code has this memory.
         let mine = unsafe { again.adopt_slice::<u64>(template.range_in(&again, words.range())) }?;
         let made = began.elapsed();
         black_box(mine[0]);

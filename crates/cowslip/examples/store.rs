@@ -52,13 +52,13 @@ impl Store {
         (slot.key == key).then_some(slot.value)
     }
 
-    /// Saves what the store holds now, and calls `work` until that is done.
+    /// Saves the current content of the store, and calls `work` until that is done.
     fn save(&mut self, path: &Path, mut work: impl FnMut(&mut Self)) -> Result<(), Box<dyn Error>> {
         let file = File::create(path)?;
         let began = Instant::now();
         let frozen = self.arena.freeze()?;
         println!("froze it in {:?}", began.elapsed());
-        // The view has nothing to do with the slots as they are from now on.
+        // The view is independent of later changes to the slots.
         let view = frozen.slice(&self.slots);
         thread::scope(|scope| {
             let writer = scope.spawn(|| write(&file, view));
@@ -71,7 +71,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Self::save`], in a child.
+    /// Like [`Self::save`], in a child.
     fn save_by_fork(
         &mut self,
         path: &Path,
@@ -107,7 +107,7 @@ impl Store {
     }
 }
 
-/// Where `key` is or belongs.
+/// The slot that holds `key`, or into which it belongs.
 fn find(slots: &[Slot], key: u64) -> usize {
     let mut place = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize % SLOTS;
     while slots[place].key != key && slots[place].key != 0 {

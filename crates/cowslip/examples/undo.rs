@@ -1,4 +1,4 @@
-//! A store that keeps its last instants: a view now and then, answers "as of", and undo.
+//! A store that keeps its last instants: a view from time to time, answers "as of", and undo.
 //!
 //! ```text
 //!   cargo run --release --example undo -- [MIB] [VIEWS]
@@ -26,7 +26,7 @@ impl History {
         Ok(Self { arena, table, views: VecDeque::new(), most: most.min(MOST_VIEWS) })
     }
 
-    /// Keeps this instant: how long the freeze took that other threads might have felt.
+    /// Keeps this instant; returns the time of the freeze, which other threads could notice.
     fn keep(&mut self) -> cowslip::Result<Duration> {
         if self.views.len() == self.most {
             self.views.pop_front();
@@ -43,11 +43,11 @@ impl History {
         before.next().map(|(_, view)| view.slice(&self.table))
     }
 
-    /// Makes the table what it was at the `back`-th last instant.
+    /// Restores the table of the `back`-th last instant.
     fn undo(&mut self, back: usize) -> cowslip::Result<Duration> {
         let (_, view) = &self.views[self.views.len() - 1 - back];
         let began = Instant::now();
-        // SAFETY: this thread alone uses the arena.
+        // SAFETY: only this thread uses the arena.
         #[allow(unsafe_code)]
         unsafe {
             self.arena.roll_back(view)?;
@@ -64,7 +64,7 @@ fn main() -> cowslip::Result<()> {
     let pages = history.table.len() / 512;
     for round in 0..most {
         let kept = history.keep()?;
-        // A tenth of the pages changes, all over the table.
+        // A tenth of the pages change, all over the table.
         (0..pages / 10).for_each(|i| history.table[(i * 7919 % pages) * 512] = round + 2);
         println!("instant {round}: kept in {:.2} ms", kept.as_secs_f64() * 1e3);
     }

@@ -4,11 +4,10 @@
 //! cargo run --release --example warm_workers             # an index of 256 MiB
 //! cargo run --release --example warm_workers -- 1024 20000  # MiB, requests
 //! ```
-//! One worker is a fork of this process; the other is started anew and gets the template over its socket. A
-//! request reads and overwrites a hundred entries of the index at random, as a handler that nobody
-//! taught to clean up would, and leaves junk in its scratch memory. Afterwards the worker resets its
-//! clone. Every request verifies that it found the state as it was built, and that what the last one
-//! wrote is gone.
+//! One worker is a fork of this process; the other is started anew and receives the template over its socket. A request
+//! reads and overwrites a hundred entries of the index at random, like a handler without any clean-up, and leaves junk
+//! in its scratch memory. Afterwards the worker resets its clone. Every request verifies that it found the state as it
+//! was built, without the writes of the last one.
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -30,16 +29,16 @@ const TOUCHED: usize = 100;
 const SCRATCH_BYTES: usize = 64 << 10;
 const ROLE: &str = "WARM_WORKERS_ROLE";
 
-/// Where in the template things are, at the arena's addresses.
+/// Places in the template, at the arena's addresses.
 #[derive(Clone, Copy)]
 struct Places {
     index: VirtRange,
     scratch: VirtRange,
-    /// Requests served, which all workers count together.
+    /// Requests served; all workers count them together.
     served: VirtRange,
 }
 
-/// What the index holds at `i`.
+/// The content of the index at `i`.
 fn entry(i: usize) -> u64 {
     (i as u64 ^ 0x5eed).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -52,8 +51,8 @@ fn touched(request: u64, entries: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A worker's answer: whether its state was as built, who its clone was, the sum of what the request
-/// read, and how long the reset before it took.
+/// A worker's answer: 1 if its state was as built, the number of its clone, the sum of the words that the request read,
+/// and the time of the reset before it.
 type Answer = [u64; 4];
 
 fn serve(mut socket: UnixStream, mut clone: TemplateClone, places: Places) -> Result<()> {
@@ -69,7 +68,7 @@ fn serve(mut socket: UnixStream, mut clone: TemplateClone, places: Places) -> Re
         let mut sum = 0_u64;
         let entries = index.len();
         for i in touched(request, entries) {
-            // A request may hit an entry twice: it sees its own write then.
+            // A request may hit an entry twice: then it sees its own write.
             is_pristine &= index[i] == entry(i) || index[i] == request;
             sum = sum.wrapping_add(entry(i));
             index[i] = request;
@@ -103,7 +102,7 @@ fn read_words<const N: usize>(socket: &mut UnixStream) -> Result<Option<[u64; N]
     Ok(Some(words))
 }
 
-/// A worker that is no relative of the process that built the state.
+/// A worker that is not related to the process that built the state.
 fn stranger() -> Result<()> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // SAFETY: the process that started this one sends it.
@@ -131,7 +130,7 @@ fn start_stranger(template: &Template, places: Places) -> Result<(UnixStream, Ch
 fn start_fork(template: &Template, places: Places) -> Result<(UnixStream, i32)> {
     let (ours, theirs) = UnixStream::pair()?;
     let clone = template.map(Place::Anywhere)?;
-    // SAFETY: the only other thread is the arena's, which holds no lock that the child could want.
+    // SAFETY: the only other thread is the arena's, which holds no lock that the child could need.
     match unsafe { process::fork() }? {
         0 => {
             drop(ours);
@@ -142,7 +141,8 @@ fn start_fork(template: &Template, places: Places) -> Result<(UnixStream, i32)> 
     }
 }
 
-/// Sends requests one after the other and checks the answers: who served them, and the resets.
+/// Sends requests one after the other and checks the answers: the sum, and that the state was as
+/// built.
 fn ask(
     mut socket: UnixStream,
     requests: std::ops::Range<u64>,
@@ -188,7 +188,7 @@ fn main() -> Result<()> {
     let places = Places { index: index.range(), scratch: scratch.range(), served: served.range() };
     let (to_fork, fork) = start_fork(&template, places)?;
     let (to_stranger, mut stranger) = start_stranger(&template, places)?;
-    // The owner goes on; nobody sees it.
+    // The owner changes its memory; no clone sees that.
     index.fill(0);
 
     let began = Instant::now();

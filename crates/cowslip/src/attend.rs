@@ -1,4 +1,4 @@
-//! Waits for another process, which the caller may break off.
+//! Waits for another process that the caller may break off.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -16,10 +16,10 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A wait until a stream can be read.
 pub(crate) type Wait<'a> = &'a mut dyn FnMut(&UnixStream) -> io::Result<()>;
 
-/// Waits until a stream can be read, which may be silent for `silence`, and asks the caller now and then.
+/// Waits at most `silence` until `stream` can be read, and asks the caller now and then whether to go on.
 ///
 /// # Errors
-/// `ETIMEDOUT`; [`io::ErrorKind::Interrupted`] if the caller broke it off; the kernel's.
+/// `ETIMEDOUT`; [`io::ErrorKind::Interrupted`] if the caller broke it off; any error of the kernel.
 pub(crate) fn readable(
     stream: &UnixStream,
     silence: Duration,

@@ -24,17 +24,17 @@ const OPERATION: &str = "be ready to be branched";
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct BranchCopy {
-    /// From 0 on (`COWSLIP_BRANCH`).
+    /// Its number, from 0 (`COWSLIP_BRANCH`).
     pub index: u32,
-    /// How many were made at once (`COWSLIP_BRANCHES`).
+    /// The number of copies made at once (`COWSLIP_BRANCHES`).
     pub count: u32,
-    /// What this one was given on the command line, if anything (`COWSLIP_BRANCH_ARG`).
+    /// Its argument on the command line, if it has one (`COWSLIP_BRANCH_ARG`).
     pub argument: Option<OsString>,
 }
 
-/// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for so long (`None`: until it is told to go on;
-/// zero: if somebody waits for it). In each copy it returns which one that is; in the program itself `None`, once the time is
-/// up, `cowslip branch --release` says so, or a signal handler ran.
+/// Lets `cowslip branch` copy this process, which runs under `cowslip run`, until `timeout` has passed (`None`: until
+/// it is told to go on; zero: only if a `cowslip branch` already waits). In a copy, returns its number and argument. In
+/// the program itself, returns `None` once the time is up, `cowslip branch --release` says so, or a signal handler ran.
 ///
 /// The program is found by its process id or by `name`, letters, digits, `.`, `_` and `-`, which need not be unique.
 ///
@@ -43,7 +43,7 @@ pub struct BranchCopy {
 /// there can be no socket.
 ///
 /// # Safety
-/// A copy is as the child of `fork(2)`: only the calling thread lives on in it, and what other threads had locked stays locked.
+/// A copy is like the child of `fork(2)`: only the calling thread lives on in it, and other threads' locks stay locked.
 pub unsafe fn branch_point(
     name: Option<&str>,
     timeout: Option<Duration>,
@@ -55,9 +55,10 @@ pub unsafe fn branch_point(
     let name = name.map(CString::new).transpose();
     let name = name.map_err(|_| Error::new(ErrorKind::Usage, "a name with a NUL in it"))?;
     let milliseconds = timeout.map_or(-1, |time| time.as_millis().try_into().unwrap_or(c_int::MAX));
-    // What is buffered is the program's, not the copies'.
+    // Buffered output is the program's, not the copies'.
     let _ = io::stdout().flush();
-    // SAFETY: the function of that name has this type, the name is NULL or ends with a NUL, and the caller knows what a copy is.
+    // SAFETY: the function of that name has this type, the name is NULL or ends with a NUL, and the caller promised
+    // what a copy needs.
     let answer = unsafe {
         mem::transmute::<*const c_void, BranchPoint>(found)(
             name.as_ref().map_or(ptr::null(), |name| name.as_ptr()),

@@ -1,4 +1,4 @@
-//! Where a process' memory is, as `/proc/PID/smaps` (`proc_pid_smaps(5)`) and the arena's file say.
+//! The memory of a process, by `/proc/PID/smaps` (`proc_pid_smaps(5)`) and the arena's file.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -7,14 +7,14 @@ use cowslip_sys::units::VirtRange;
 
 use crate::metrics::Metrics;
 
-/// What `st_blocks` counts (`inode(7)`).
+/// The unit of `st_blocks` (`inode(7)`).
 const BLOCK_BYTES: u64 = 512;
 
 /// Memory of a process, in bytes: in an arena and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
-    /// What is there because of the arena: its file, mapped or not, and private copies. Children that were forked have the
-    /// file too.
+    /// Memory held because of the arena: its file, mapped or not, and private copies. Forked children have the file
+    /// too.
     pub held_bytes: u64,
     /// The arena's pages that are mapped.
     pub resident_bytes: u64,
@@ -22,7 +22,7 @@ pub struct Footprint {
     pub private_bytes: u64,
     /// Those mapped by huge pages.
     pub huge_mapped_bytes: u64,
-    /// Anonymous memory outside the arena: stacks, small mappings, what went past it.
+    /// Anonymous memory outside the arena: stacks, small mappings, mappings that did not fit.
     pub elsewhere_bytes: u64,
 }
 
@@ -34,7 +34,7 @@ impl Footprint {
             let file = std::fs::metadata(format!("/proc/{pid}/fd/{number}"));
             file.map_or(0, |file| file.blocks() * BLOCK_BYTES)
         };
-        // A child closes what it does not own.
+        // A child closes files that it does not own.
         let file_bytes = match metrics.is_owner {
             0 => 0,
             _ => metrics.descriptors().map(held).sum(),
@@ -42,7 +42,7 @@ impl Footprint {
         Self::parse(smaps, VirtRange::new(start as usize, len as usize), file_bytes)
     }
 
-    /// Reads the text of `smaps`; `arena` is where the arena lies, whose file holds so many bytes.
+    /// Reads the text of `smaps`; `arena` is the arena's range, and its file holds `file_bytes`.
     ///
     /// ```
     /// use cowslip::{Footprint, units::VirtRange};
@@ -67,8 +67,8 @@ impl Footprint {
         }
     }
 
-    /// How much of the process' anonymous memory is in the arena, of a hundred: whether it is mapped at this moment, which
-    /// after a fork most is not, or not.
+    /// The part of the process' anonymous memory that is in the arena, in percent. It includes memory that is not
+    /// mapped at this moment, which is most of it after a fork.
     pub fn in_arena_percent(&self) -> f64 {
         // A child that does not own the file maps it.
         let inside = self.held_bytes.max(self.resident_bytes);

@@ -1,10 +1,10 @@
-//! What must be done for threads that wait (I6) is tried until the kernel agrees, within reason.
+//! Repeats requests that waiting threads depend on (I6) until the kernel agrees, within reason.
 
 use cowslip_sys::Errno;
 
 const ATTEMPTS: usize = 1000;
 
-/// Tries again and again. Not if a descriptor is gone, for which nobody waits.
+/// Retries until it succeeds, except when a descriptor is gone: no thread waits for that one.
 pub(crate) fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 1..ATTEMPTS {
         match request() {

@@ -1,9 +1,9 @@
 //! Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 //!
-//! An [`Arena`] is memory that can be [frozen](Arena::freeze): at one instant, in constant time, with
-//! every thread running. The [`Frozen`] view shows its content at that instant for as long as one
-//! likes; the program goes on under the same addresses and copies 4 KiB at its first write to a page.
-//! When the view is dropped the arena is thawed in the background and is on huge pages again.
+//! An [`Arena`] is memory that can be [frozen](Arena::freeze): at one instant, in constant time, with every thread
+//! running. The [`Frozen`] view shows its content at that instant for as long as it is kept; the program goes on under
+//! the same addresses and copies 4 KiB at its first write to a page. When the view is dropped the arena is thawed in
+//! the background and is on huge pages again.
 //!
 //! ```
 //! use cowslip::{Arena, units::ByteCount};
@@ -26,10 +26,9 @@
 //! * [`host::report`] says what this kernel and these privileges allow.
 //! * [`raw`] is for libraries that serve a program's own memory calls and forks from an arena.
 //!
-//! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
-//! `docs/freeze-and-thaw.md`. The library starts one thread an arena, at its first freeze or fork, one a
-//! [`TemplateServer`], and some more while an image is saved or restored. It handles no signals, and writes to no file that it
-//! was not told of.
+//! The source of the `freeze` module and `docs/freeze-and-thaw.md` explain how it works and which invariants always
+//! hold. The library starts one thread per arena, at its first freeze or fork, one per [`TemplateServer`], and a few
+//! more while an image is saved or restored. It handles no signals, and writes only to files that it was given.
 
 mod arena;
 mod attend;
@@ -57,7 +56,7 @@ pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };
 
-/// The Rust in README and in the guide for stores is compiled and run as it stands.
+/// Compiles and runs the Rust of README and of the guide for stores.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../README.md")]

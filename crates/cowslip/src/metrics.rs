@@ -93,9 +93,9 @@ counters! {
     thaws,
     /// Chunks made live again.
     thawed_chunks,
-    /// Chunks given a place in another file while their base was read, since much was written to them.
+    /// Chunks moved to another file while their base was read, because many of their pages were written.
     moved_chunks,
-    /// Places of 2 MiB that chunks were moved out of, and that others read still.
+    /// Places of 2 MiB that chunks were moved out of and that still have readers.
     vacated_chunks,
     /// Private pages copied back into the base.
     thawed_pages,
@@ -119,27 +119,27 @@ counters! {
     passed_mappings,
     /// Chunks of 2 MiB that are still to be restored from an image.
     absent_chunks,
-    /// Chunks that could not be.
+    /// Chunks that could not be restored.
     lost_chunks,
-    /// Chunks of 2 MiB that were not written since a freeze, and are tracked.
+    /// Chunks of 2 MiB that were not written since a freeze and are tracked.
     kept_chunks,
     /// Pages written to such chunks just before a freeze, which copied them in its pause.
     settled_pages,
-    /// How often a child that gives way was made to run while nobody else does, or as others do again.
+    /// How often a child that gives way was set to run only while a processor is idle, or like others again.
     child_turns,
     /// Bytes that left the arena and are the kernel's now.
     left_bytes,
-    /// Why: bits, see [`Departure::of_metrics`](crate::raw::Departure::of_metrics).
+    /// The reasons, as bits: see [`Departure::of_metrics`](crate::raw::Departure::of_metrics).
     left_for,
-    /// Children that were ended as their parent had more private copies than was allowed.
+    /// Children ended because their parent had more private copies than was allowed.
     ended_children,
     /// The lowest descriptor of the arena's files.
     file_descriptor,
     /// Its other files: bit `i` stands for the descriptor `file_descriptor + i`.
     file_descriptors,
-    /// Huge pages that were split, as much of them had been given back.
+    /// Huge pages split because much of them had been given back.
     split_chunks,
-    /// Chunks of 2 MiB on base pages that were made huge, as they had become dense.
+    /// Chunks of 2 MiB on base pages that were made huge because they had become dense.
     collapsed_chunks,
 }
 
@@ -153,7 +153,7 @@ impl Metrics {
     }
 }
 
-/// Pages that no arena counts in any more. Never waited for: a forked child may have inherited it locked.
+/// Pages of arenas that have ended. Its lock is never waited for: a forked child may have inherited it locked.
 static RETIRED: Mutex<Vec<VirtRange>> = Mutex::new(Vec::new());
 
 impl Counters {
@@ -185,15 +185,15 @@ impl Counters {
         self.magic.store(0, Relaxed);
         let page = VirtRange::new(std::ptr::from_ref(self) as usize, page_size_bytes());
         #[allow(unsafe_code)]
-        // SAFETY: what the arena and its threads share refers to it, and is being dropped. The address range stays
-        // reserved, for the counters of another arena.
+        // SAFETY: the state that the arena and its threads share refers to it, and is being dropped. The address range
+        // stays reserved, for the counters of another arena.
         let is_reserved = unsafe { memory::map_anonymous(page, Prot::NONE) }.is_ok();
         if is_reserved && let Ok(mut pages) = RETIRED.try_lock() {
             pages.push(page);
         }
     }
 
-    /// A thread may have been held up for `ns`.
+    /// Notes that a thread may have been held up for `ns`.
     pub(crate) fn stalled(&self, ns: u64) {
         self.longest_stall_ns.fetch_max(ns, Relaxed);
     }

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Forks by others: an arena that was installed is in every child, as of the fork.
+//! Forks through libc: an installed arena is in every child, with its content at the fork.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{Watchdog, alone, pattern};
 
 const WORDS: usize = 4 << 20 >> 3;
 
-/// libc's fork, of which the library hears by its handlers alone; what `child` says is its exit code.
+/// Calls libc's fork, which the library notices only by its handlers; the result of `child` becomes its exit code.
 fn libc_fork(child: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child reads and writes memory and ends.
     match unsafe { libc::fork() } {
@@ -24,7 +24,7 @@ fn libc_fork(child: impl FnOnce() -> bool) -> i32 {
     }
 }
 
-/// Whether the child ended with 0.
+/// Returns true if the child ended with 0.
 fn succeeds(pid: i32) -> bool {
     let mut status = 0;
     // SAFETY: waits for a child of ours.
@@ -49,7 +49,7 @@ fn a_child_of_libcs_fork_has_the_content_of_that_instant() {
         let (mut ours, theirs) = std::io::pipe().unwrap();
         let child = libc_fork(|| {
             use std::io::Read;
-            // Until the parent has written to all of it.
+            // Waits until the parent has written to all of it.
             let mut byte = [0];
             ours.read_exact(&mut byte).is_ok() && is_pattern(&words) && {
                 let first = words.as_ptr().cast_mut();
@@ -66,7 +66,7 @@ fn a_child_of_libcs_fork_has_the_content_of_that_instant() {
     assert!(arena.metrics().freezes > 0, "it was frozen, and not left to the kernel");
 }
 
-/// A child's forks take it along, too.
+/// The child's own forks have it, too.
 fn grandchild_has(words: &[u64]) -> bool {
     succeeds(libc_fork(|| words[0] == 7 && words[1] == pattern(1)))
 }

@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
-//! What arenas are made of: the hugetlb pool, base pages, and a system that gives no huge pages.
+//! Backings of arenas: the hugetlb pool, base pages, and a system that gives no huge pages.
 //!
-//! These tests change settings of the whole system, one at a time, and put them back.
+//! These tests change settings of the whole system, one at a time, and restore them.
 
 mod support;
 
@@ -189,7 +189,8 @@ fn hugetlb_memory_that_is_dropped_reads_zeroes_in_every_state() {
     fill(7);
     discard().expect("live");
     assert!(zeroes() && counters.at(0).load(Relaxed) == 7);
-    // What was dropped is not the pool's again: nobody else can take it and kill us at a touch.
+    // A dropped page stays reserved: otherwise another process could take it, and a touch would
+    // kill us.
     assert_eq!(pool("HugePages_Free") - pool("HugePages_Rsvd"), 12);
     fill(7);
     let frozen = arena.freeze().unwrap();
@@ -205,7 +206,7 @@ fn hugetlb_memory_that_is_dropped_reads_zeroes_in_every_state() {
     assert!(zeroes() && counters.at(0).load(Relaxed) == 7);
 }
 
-/// Freezes and thaws under load, and says how much is mapped by huge entries afterwards.
+/// Freezes and thaws under load, and returns the bytes mapped by huge entries afterwards.
 fn cycle(arena: &Arena) -> u64 {
     let _watchdog = Watchdog::start("freezes and thaws");
     let counters = chunks(arena, 3);
@@ -232,7 +233,7 @@ fn cycle(arena: &Arena) -> u64 {
 
 const CYCLE_BYTES: u64 = 3 * CHUNK_BYTES as u64;
 
-/// `arena.pages()` promises what the kernel then gives.
+/// Checks that `arena.pages()` matches the pages that the kernel then gives.
 fn keeps_its_word(arena: &Arena) {
     let huge = cycle(arena);
     let promised = if arena.pages().is_huge() { CYCLE_BYTES } else { 0 };

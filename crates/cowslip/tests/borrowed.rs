@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Arenas that borrow from a template, met by what a program does at the wrong moment.
+//! Arenas that borrow from a template, with programs that act at the wrong moment.
 
 mod support;
 
@@ -24,10 +24,10 @@ const CHUNKS: usize = 16;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 const WORDS: usize = CHUNKS * CHUNK_WORDS;
 const BACKINGS: [Backing; 2] = [Backing::Thp, Backing::Base];
-/// A thaw that is allowed has long begun by then.
+/// By this time an allowed thaw has long begun.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
-/// An arena, its words, and the template made of it.
+/// An arena, its words, and the template made from it.
 struct Lender {
     arena: Arena,
     words: ArenaSlice<u64>,
@@ -35,7 +35,8 @@ struct Lender {
 }
 
 impl Lender {
-    /// The word at each index for which `has` holds is a pattern; what nobody wrote is a hole.
+    /// The word at each index for which `has` holds is a pattern; memory that was never written is
+    /// a hole.
     fn new(backing: Backing, has: fn(usize) -> bool) -> Self {
         let arena = Arena::builder(ByteCount::mib(64)).backing(backing).build().unwrap();
         let mut words = arena.slice::<u64>(WORDS).unwrap();
@@ -48,7 +49,8 @@ impl Lender {
         Self::new(backing, |_| true)
     }
 
-    /// An arena that borrows, and where its words are. `None`, said, where nothing is borrowed.
+    /// An arena that borrows, and the place of its words. `None`, with a message, if nothing is
+    /// borrowed.
     fn lend(&self, backing: Backing) -> Option<(Arena, Words)> {
         let builder = self.template.arena_builder(Place::Anywhere).unwrap().backing(backing);
         let arena = self.template.restore(builder).unwrap();
@@ -60,7 +62,7 @@ impl Lender {
         Some((arena, words))
     }
 
-    /// As [`Self::lend`], and nothing of it is copied.
+    /// Like [`Self::lend`], with nothing copied yet.
     fn lend_held(&self, backing: Backing) -> Option<(Arena, Words)> {
         loop {
             let lent = self.lend(backing)?;
@@ -72,7 +74,7 @@ impl Lender {
         }
     }
 
-    /// What its file takes of memory.
+    /// The memory that its file takes.
     fn file_bytes(&self) -> u64 {
         file_bytes(&self.arena)
     }
@@ -84,7 +86,7 @@ fn file_bytes(arena: &Arena) -> u64 {
     arena.metrics().descriptors().map(bytes).sum()
 }
 
-/// Words that others may change at any time.
+/// Words that other threads may change at any time.
 #[derive(Clone, Copy)]
 struct Words(VirtRange);
 
@@ -117,7 +119,8 @@ fn full(i: usize) -> u64 {
     pattern(i) | 1
 }
 
-/// Every other chunk is a hole, and so is the second half of every chunk, where pages are small.
+/// True for data: every other chunk is a hole, and so is the second half of every chunk, where
+/// pages are small.
 fn has_holes(i: usize) -> bool {
     (i / CHUNK_WORDS).is_multiple_of(2) && i % CHUNK_WORDS < CHUNK_WORDS / 2
 }
@@ -126,17 +129,17 @@ fn of_holes(i: usize) -> u64 {
     if has_holes(i) { full(i) } else { 0 }
 }
 
-/// Forks, has the borrowed memory be its own, writes to all of it, and ends.
+/// Forks, makes the borrowed memory its own, writes to all of it, and ends.
 fn parent_of_an_heir(backing: Backing, report: &PipeWriter) -> ! {
     let lender = Lender::new(backing, has_holes);
     let Some((arena, words)) = lender.lend_held(backing) else { process::exit_now(1) };
     let (end, lives) = std::io::pipe().unwrap();
     let borrowed = arena.metrics().frozen_chunks;
     let heir = || {
-        // The parent's end: its memory goes before its descriptors.
+        // Waits for the parent's end: its memory goes before its descriptors.
         drop(lives);
         let _ = (&end).read(&mut [0]);
-        // A look at a hole of the lender's would fill it.
+        // Reading a hole of the lender would fill it.
         let has_data = || (0..WORDS).filter(|i| has_holes(*i)).all(|i| words.get(i) == full(i));
         let before = has_data();
         eventually("the parent is gone", || arena.raw().adopt().unwrap());
@@ -148,7 +151,7 @@ fn parent_of_an_heir(backing: Backing, report: &PipeWriter) -> ! {
         };
         (&*report).write_all(said.as_bytes()).is_ok()
     };
-    // SAFETY: the child goes on as the program, whose only thread made it.
+    // SAFETY: the child continues as the program, with the only thread, which made it.
     match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
         cowslip::Fork::Child => process::exit_now(i32::from(!heir())),
         cowslip::Fork::Parent(_) => {}
@@ -194,14 +197,14 @@ extern "C" fn write_all_over(_: i32) {
     }
 }
 
-/// Does something in this thread while signals come to it whose handler writes to `words`.
+/// Calls `act` in this thread while it receives signals with a handler that writes to `words`.
 fn among_signals<T>(words: Words, act: impl FnOnce() -> T) -> T {
     WRITTEN[0].store(words.0.start, Relaxed);
     WRITTEN[1].store(words.0.len, Relaxed);
     let handler = write_all_over as extern "C" fn(i32);
-    // SAFETY: the handler stores to memory that is there, and calls nothing.
+    // SAFETY: the handler stores to memory that exists, and calls nothing.
     unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-    // SAFETY: says who it is.
+    // SAFETY: returns the thread's handle.
     let this = unsafe { libc::pthread_self() };
     let is_over = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
@@ -245,7 +248,7 @@ fn i6_a_signal_handler_may_write_while_memory_leaves() {
     for _ in 0..20 {
         let Some((arena, words)) = lender.lend(Backing::Thp) else { return };
         assert!(arena.wait_live(PATIENCE));
-        // SAFETY: whoever writes there may do so meanwhile.
+        // SAFETY: threads may write there meanwhile.
         among_signals(words, || unsafe { arena.raw().detach(words.0, Departure::Advice) }).unwrap();
         assert!(words.are(|i| if words.get(i) == 1 { 1 } else { full(i) }));
     }
@@ -254,7 +257,7 @@ fn i6_a_signal_handler_may_write_while_memory_leaves() {
 static STOOD_ON: OnceLock<Arena> = OnceLock::new();
 static ANSWER: OnceLock<Result<Vec<u64>, String>> = OnceLock::new();
 
-/// Freezes the arena that its stack is in, and never ends: a thread's end waits for a futex in its stack.
+/// Freezes the arena that contains its stack, and never ends: a thread's end waits for a futex in its stack.
 extern "C" fn freeze_what_it_stands_on(first: *mut libc::c_void) -> *mut libc::c_void {
     let arena = STOOD_ON.get().unwrap();
     let frozen = arena.freeze_timeout(PATIENCE);
@@ -277,7 +280,7 @@ fn i6_a_thread_freezes_the_borrowed_memory_that_its_stack_is_in() {
     arena.raw().resume_thaw();
     STOOD_ON.set(arena).unwrap();
     let stack = VirtRange::new(words.chunk(9).start + 4096, 3 * CHUNK_BYTES);
-    // SAFETY: the thread's stack is memory that nobody else writes to, and that stays for ever.
+    // SAFETY: the thread's stack is memory that no other thread writes to, and that stays for ever.
     unsafe {
         let mut with: libc::pthread_attr_t = std::mem::zeroed();
         assert_eq!(libc::pthread_attr_init(&raw mut with), 0);
@@ -313,7 +316,7 @@ fn holes_of_the_base_cost_the_lender_nothing() {
         let before = lender.file_bytes();
         let Some((arena, words)) = lender.lend_held(backing) else { return };
         assert!(words.are(|i| if i == 0 { full(0) } else { 0 }));
-        // Where pages are small, those beside the word are holes too.
+        // Where pages are small, the pages beside the word's are holes too.
         let most = if lender.arena.pages().is_huge() { before } else { CHUNK_BYTES as u64 };
         assert!(lender.file_bytes() <= most, "{backing:?}: reads");
         words.set(5 * CHUNK_WORDS, 7);
@@ -355,25 +358,25 @@ fn the_lender_is_free_once_nothing_is_mapped_that_left_the_arena() {
         let source = lender.arena.clone();
         let Some((arena, mine)) = lender.lend_held(Backing::Thp) else { return };
         drop(lender);
-        // The last that is copied.
+        // The last chunk to be copied.
         let part = mine.chunk(CHUNKS - 1);
         {
             // There is no memory for a copy of it.
             let _rule = fail(Op::Mmap, 0, u32::MAX, Errno::NOMEM);
-            // SAFETY: nobody refers to it meanwhile.
+            // SAFETY: no code refers to it meanwhile.
             unsafe { arena.raw().detach(part, Departure::Advice) }.unwrap();
         }
         assert_eq!(arena.raw().parts(part)[0].1, Usage::Left);
         arena.raw().resume_thaw();
         assert!(arena.wait_live(PATIENCE) && mine.are(full));
         assert!(!source.wait_live(TOO_EARLY), "what left is mapped still");
-        // SAFETY: nobody else uses it.
+        // SAFETY: no other code uses it.
         unsafe { if discarded { arena.discard(part) } else { arena.release(part) } }.unwrap();
         assert!(source.wait_live(PATIENCE), "nothing of the base is mapped");
     }
 }
 
-/// What is open, and what it is.
+/// The open descriptors, and their files.
 fn descriptors() -> Vec<String> {
     let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let mut names: Vec<_> = names
@@ -398,7 +401,7 @@ fn a_grandchild_that_shares_descriptors_closes_none_of_the_childs() {
         let before = descriptors();
         let prepared = PreparedFork::prepare(&[&arena]).unwrap();
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
-        // SAFETY: as fork(2), with one table of descriptors.
+        // SAFETY: like fork(2), with a shared table of descriptors.
         match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
             0 => {
                 prepared.in_child_sharing_descriptors();
@@ -450,7 +453,7 @@ fn an_eager_restore_by_way_of_a_server_owns_all_of_it() {
 
 const LOSER: &str = "COWSLIP_TEST_LOSES_DESCRIPTORS";
 
-/// Not a test: a process that closes descriptors which are not its own.
+/// Not a test: a process that closes descriptors that are not its own.
 #[test]
 fn loses_descriptors() {
     let Some(how) = std::env::var_os(LOSER) else { return };
@@ -464,7 +467,7 @@ fn loses_descriptors() {
     while let Some(fd) =
         cowslip_sys::reserved_fd::next_held(lost.last().map_or(0, |fd| fd + 1), i32::MAX)
     {
-        // SAFETY: what a program does that closes all that it does not know.
+        // SAFETY: acts like a program that closes all descriptors that it does not know.
         unsafe {
             libc::syscall(libc::SYS_close, fd);
             if how == "replaced" {
@@ -496,7 +499,7 @@ fn loses_descriptors() {
     assert!(words.are(right) && lender.words.iter().enumerate().all(|(i, it)| *it == full(i)));
     assert_eq!(mine.metadata().unwrap().len(), 3, "a file of the program's is as it was");
     std::io::stdout().write_all(b"all is right\n").unwrap();
-    // Its end would close what is others' by now.
+    // A normal end would close descriptors that belong to others by now.
     process::exit_now(0);
 }
 

@@ -1,4 +1,4 @@
-//! Images that need others: compared, merged, compressed, and no longer than what changed.
+//! Images that need others: compared, merged, compressed, and no larger than the changes.
 
 mod support;
 
@@ -23,7 +23,7 @@ const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 fn frozen(content: &[u64]) -> Frozen {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     let mut slice = arena.slice::<u64>(content.len()).unwrap();
-    // What is zero stays a hole.
+    // Zero pages stay holes.
     let pages = slice.chunks_mut(512).zip(content.chunks(512));
     pages.filter(|(_, page)| page.iter().any(|&word| word != 0)).for_each(|(place, page)| {
         place.copy_from_slice(page);
@@ -36,7 +36,7 @@ fn saved(content: &[u64], path: &Path, options: &SaveOptions) -> Saved {
     save(&[&frozen(content)], path, options, &mut proceed).unwrap()
 }
 
-/// What a program finds there when it restores it.
+/// The content that a program finds after a restore.
 fn restored(path: &Path, length: usize) -> Vec<u64> {
     let options = RestoreOptions {
         place: Place::Anywhere,
@@ -76,7 +76,7 @@ fn what_was_compressed_is_the_same_in_less_room() {
         let length = saved(&content, &path, &options).file_bytes;
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!(metadata.len(), length);
-        // What is empty between chunks that are aligned takes no room.
+        // The empty space between aligned chunks takes no room on the disk.
         lengths.push(length.min(metadata.blocks() * 512));
         assert!(restored(&path, content.len()) == content, "{compression}");
     }
@@ -102,7 +102,7 @@ fn any_flipped_bit_of_a_compressed_image_is_found() {
         let mut found = 0;
         for _ in 0..200 {
             let mut anywhere = std::iter::repeat_with(|| 4096 + scatter.next() % (length - 4096));
-            // Not in a part of the file that holds nothing.
+            // Only in a part of the file that holds data.
             let is_used = |at: &u64| {
                 whole[*at as usize / 4096 * 4096..].iter().take(4096).any(|&byte| byte != 0)
             };
@@ -114,7 +114,7 @@ fn any_flipped_bit_of_a_compressed_image_is_found() {
                     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
                     found += 1;
                 }
-                // Nobody's bytes, between the end of a chunk and the next page.
+                // An unused byte, between the end of a chunk and the next page.
                 Ok(_) => assert_eq!(whole[at as usize], 0, "{compression}: byte {at}"),
             }
             file.write_all_at(&whole[at as usize..=at as usize], at).unwrap();
@@ -146,20 +146,20 @@ fn an_incremental_image_is_no_longer_than_what_changed() {
     assert!(ratio <= 1.1, "incremental_bytes_over_changed_bytes {ratio}");
 }
 
-/// A chain of three, each compressed otherwise; what the last of them holds.
+/// A chain of three, each with another compression; returns the content of the last.
 fn chain(folder: &Folder) -> ([PathBuf; 3], Vec<u64>) {
     let paths = ["monday", "tuesday", "wednesday"].map(|name| folder.file(name));
     let mut content = mixture();
     let mut parent = None;
     for (day, path) in paths.iter().enumerate() {
         let compression = ALL[day];
-        // One thread writes chunk after chunk.
+        // A single thread writes the chunks in order.
         let mut options = SaveOptions { parent, compression, threads: 1, ..SaveOptions::default() };
         options.user.insert("day".into(), day.to_string());
         saved(&content, path, &options);
         parent = Some(path.clone());
         if day < 2 {
-            // One changes every day, one gets content, one loses all of it.
+            // One chunk changes every day, one gets content, one loses all of it.
             content[day] = 1 << 40;
             content[2 * CHUNK_WORDS + 5] = 4;
             content[3 * CHUNK_WORDS..4 * CHUNK_WORDS].fill(0);
@@ -191,7 +191,7 @@ fn a_merged_chain_is_its_last_image_and_needs_no_other() {
         let refused = merge(&image, needed, &MergeOptions::default(), &mut proceed).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
     }
-    // A child of the last image stays one when that is merged into itself.
+    // A child of the last image stays valid when that is merged into itself.
     let thursday = folder.file("thursday");
     let options = SaveOptions { parent: Some(wednesday.clone()), ..SaveOptions::default() };
     assert_eq!(saved(&content, &thursday, &options).chunks, 0);
@@ -214,7 +214,7 @@ fn a_merge_that_finds_damage_or_is_broken_off_leaves_what_was_there() {
     assert_eq!((broken.kind(), folder.names()), (ErrorKind::Busy, names.clone()));
     assert!(restored(&paths[2], content.len()) == content);
 
-    // The chunk of noise, which only the first image has, plain, behind that of small numbers.
+    // The chunk of noise, which only the first image has, plain, behind the one of small numbers.
     let at = 5 << 20;
     let first = std::fs::OpenOptions::new().read(true).write(true).open(&paths[0]).unwrap();
     let mut bytes = [0; 2];
@@ -239,7 +239,7 @@ fn a_difference_is_told_to_the_byte() {
     let (first, second) = (folder.file("first"), folder.file("second"));
     let before = mixture();
     let mut after = before.clone();
-    // Two neighbouring pages and one apart; a chunk of zeroes gets a byte; the few pages go.
+    // Two neighbouring pages and one apart; a chunk of zeroes gets a byte; the few pages vanish.
     after[0] ^= 0xff;
     after[512] ^= 0xff00ff;
     after[9 * 512 + 3] ^= u64::MAX;
@@ -283,7 +283,7 @@ fn a_difference_is_told_to_the_byte() {
     assert_eq!(found.user.into_iter().collect::<Vec<_>>(), ["other"]);
     assert!(!found.has_other_layout);
 
-    // More memory handed out, with nothing in it.
+    // More memory allocated, without content.
     let third = folder.file("third");
     after.resize(6 * CHUNK_WORDS, 0);
     options.parent = None;

@@ -1,4 +1,4 @@
-//! What children may cost: beyond it the youngest that still reads is ended, and nobody else.
+//! The memory that children may cost: beyond it only the youngest one that still reads is ended.
 #![allow(unsafe_code)]
 
 mod support;
@@ -11,7 +11,7 @@ use cowslip::units::{ByteCount, page_size_bytes};
 use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, status_of};
 
-/// Past the time in which nothing is done after a fork.
+/// Waits past the time in which nothing is done after a fork.
 fn settle() {
     std::thread::sleep(Duration::from_millis(20));
 }
@@ -38,7 +38,7 @@ fn the_youngest_reader_is_ended_and_its_parent_goes_on() {
     static TOLD: AtomicI32 = AtomicI32::new(0);
     let _watchdog = Watchdog::start("children that cost too much");
     let Some((arena, counters)) = arena(ByteCount::mib(8)) else { return };
-    // The first: the other one follows.
+    // Records only the first: the other one follows.
     arena.raw().on_child_ended(|pid| _ = TOLD.compare_exchange(0, pid, Relaxed, Relaxed));
     let elder = fork_child(&[&arena], || wait_for_ever()).unwrap();
     settle();
@@ -50,7 +50,7 @@ fn the_youngest_reader_is_ended_and_its_parent_goes_on() {
     write(&counters, 3072);
     assert_eq!(status_of(younger), libc::SIGTERM);
     assert_eq!(TOLD.load(Relaxed), younger);
-    // The copies are there still, as the other one reads.
+    // The copies still exist, because the other one reads.
     assert_eq!(status_of(elder), libc::SIGTERM);
     assert_eq!(arena.metrics().ended_children, 2);
     assert!(arena.wait_live(PATIENCE));

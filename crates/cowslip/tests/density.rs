@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! An arena holds what its program uses, and little more: what is given back leaves the file, and what is used sparsely
-//! begins on base pages. What is dense is on huge pages.
+//! An arena holds the memory that its program uses, and little more: memory that is given back leaves the file, and
+//! sparsely used memory begins on base pages. Dense memory is on huge pages.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -26,7 +26,7 @@ const WORDS: usize = 4096 / 8;
 
 fn held_bytes(arena: &Arena) -> u64 {
     let held = |number: u64| {
-        // SAFETY: the arena has this descriptor open for as long as it has the file.
+        // SAFETY: the arena keeps this descriptor open as long as it has the file.
         let file = unsafe { BorrowedFd::borrow_raw(number as i32) };
         memfile::allocated_bytes(file).expect("a file")
     };
@@ -44,11 +44,11 @@ fn huge_arena() -> Option<Arena> {
     }
 }
 
-/// Whether the kernel makes file memory huge afterwards.
+/// Returns true if the kernel can make file memory huge afterwards.
 fn can_collapse() -> bool {
     let arena = Arena::new(ByteCount::mib(2)).unwrap();
     let chunk = arena.allocate(ByteCount(CHUNK_BYTES as u64), Prot::RW).unwrap();
-    // SAFETY: handed out just now, for this alone.
+    // SAFETY: allocated just now, for this test alone.
     let collapsed = unsafe {
         (chunk.start as *mut u8).write(1);
         memory::advise(chunk, Advice::Collapse)
@@ -56,7 +56,7 @@ fn can_collapse() -> bool {
     collapsed.inspect_err(|errno| skip("shmem_collapse", &errno.to_string())).is_ok()
 }
 
-/// One that begins on base pages, and has a service thread.
+/// An arena that begins on base pages, and has a service thread.
 fn small_arena() -> Option<Arena> {
     let arena = huge_arena()?;
     arena.raw().begin_small();
@@ -75,12 +75,12 @@ fn pages_of(counters: &Counters) -> usize {
     counters.len() / WORDS
 }
 
-/// Fills pages with a word that says where it is.
+/// Fills each word with its own number.
 fn fill(counters: &Counters) {
     (0..counters.len()).for_each(|i| counters.at(i).store(i as u64 + 1, Relaxed));
 }
 
-/// Seven of ten pages, in pieces of two, at random.
+/// True for seven of ten pages, in pieces of two, at random.
 fn is_dropped(i: usize) -> bool {
     Scatter((i as u64 / 2 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).next() % 10 < 7
 }
@@ -144,7 +144,7 @@ fn pages_that_are_in_use_again_are_not_given_back() {
     let counters = Counters::new(&arena, BYTES);
     for round in 0..4 {
         fill(&counters);
-        // Each time others, and never an eighth at once.
+        // Different pages each time, and never an eighth at once.
         drop_pages(&arena, &counters, |i| i % 16 == round);
     }
     check(&counters, |i| i % 16 == 3);
@@ -157,16 +157,16 @@ fn unmapped_parts_leave_the_file_with_those_that_are_given_back() {
     let _watchdog = Watchdog::start("parts unmapped");
     let Some(arena) = huge_arena() else { return };
     let range = arena.allocate(ByteCount::mib(2), Prot::RW).unwrap();
-    // SAFETY: handed out just now, for this alone.
+    // SAFETY: allocated just now, for this test alone.
     unsafe { std::ptr::write_bytes(range.start as *mut u8, 7, range.len) };
     let part =
         |first: usize, pages: usize| VirtRange::new(range.start + first * 4096, pages * 4096);
-    // SAFETY: nobody uses these parts any more.
+    // SAFETY: these parts are not used any more.
     unsafe { arena.release(part(0, 60)).and_then(|()| arena.discard(part(100, 60))) }.unwrap();
     assert_eq!(held_bytes(&arena), (512 - 120) * 4096);
     let again = arena.allocate(ByteCount(60 * 4096), Prot::RW).unwrap();
     assert_eq!(again, part(0, 60));
-    // SAFETY: handed out.
+    // SAFETY: allocated.
     let content = unsafe { std::slice::from_raw_parts(range.start as *const u8, range.len) };
     let is_zero = |i: usize| i < 60 || (100..160).contains(&i);
     for (i, page) in content.chunks(4096).enumerate() {
@@ -190,7 +190,7 @@ fn i2_a_view_keeps_what_is_given_back_and_the_thaw_gives_it_back() {
     assert!(is_whole());
     check(&counters, is_dropped);
     assert!(is_whole());
-    // To read what was given back of live memory is to have it again.
+    // Reading live memory that was given back allocates it again.
     drop_pages(&arena, &counters, is_dropped);
     drop(frozen);
     assert!(arena.wait_live(PATIENCE));
@@ -208,7 +208,7 @@ fn i1_no_store_is_lost_while_others_give_pages_back_and_fork() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, ByteCount::mib(8));
-    // The first half of each chunk is counted in, the other is filled and given back.
+    // The first half of each chunk is counted in, the other half is filled and given back.
     let is_counted = |word: usize| word % (CHUNK_BYTES / 8) < CHUNK_BYTES / 16;
     let stop = AtomicBool::new(false);
     let written: u64 = std::thread::scope(|scope| {
@@ -218,7 +218,7 @@ fn i1_no_store_is_lost_while_others_give_pages_back_and_fork() {
                 let mut scatter = Scatter(0x5eed + t as u64);
                 let mut written = 0;
                 while !stop.load(Relaxed) {
-                    // Pages that are all zero but for one word, which is what a trim looks for.
+                    // Pages with a single non-zero word, which a trim has to find.
                     let i = scatter.next() as usize % (counters.len() / WORDS) * WORDS + t;
                     if is_counted(i) {
                         let counter = counters.at(i);
@@ -237,7 +237,7 @@ fn i1_no_store_is_lost_while_others_give_pages_back_and_fork() {
             for i in (0..pages_of(&counters)).filter(|i| !is_counted(i * WORDS)) {
                 counters.at(i * WORDS + round % WORDS).store(1, Relaxed);
                 if i % 3 != round % 3 {
-                    // SAFETY: this thread alone uses that half.
+                    // SAFETY: only this thread uses that half.
                     unsafe { arena.discard(page(&counters, i)) }.unwrap();
                 }
             }
@@ -262,7 +262,7 @@ fn i1_pages_given_back_and_taken_again_by_other_threads_keep_what_is_written() {
     let Some(arena) = huge_arena() else { return };
     let counters = Counters::new(&arena, ByteCount::mib(8));
     fill(&counters);
-    // Each thread has pages of all chunks, gives some back and fills them again: each trim finds pages of others in use.
+    // Each thread has pages of all chunks, gives some back and fills them again: each trim meets pages that others use.
     std::thread::scope(|scope| {
         for t in 0..4 {
             let (arena, counters) = (&arena, counters.clone());
@@ -309,11 +309,11 @@ fn sparse_memory_holds_what_is_touched() {
         let theirs = counters.clone();
         let child = fork_child(&[&arena], move || {
             let all: u64 = (0..chunks).map(|i| theirs.at(i * CHUNK_BYTES / 8).load(Relaxed)).sum();
-            // What was never written reads as zeroes.
+            // Memory that was never written reads as zeroes.
             all >= chunks as u64 && theirs.at(WORDS * 7).load(Relaxed) == 0
         });
         touch(1);
-        // In another place of each chunk, which is a hole of the file.
+        // At another place of each chunk, which is a hole of the file.
         (0..chunks).for_each(|i| counters.at((i + 1) * CHUNK_BYTES / 8 - 1).store(9, Relaxed));
         assert_eq!(status_of(child.unwrap()), 0);
         assert!(arena.wait_live(PATIENCE));
@@ -332,7 +332,7 @@ fn a_place_that_was_empty_at_the_freeze_is_thawed_to_base_pages() {
     counters.at(0).store(1, Relaxed);
     let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
     for chunk in 1..SMALL_CHUNKS {
-        // So many runs that a window would show the chunk.
+        // Enough runs that a window would show the chunk.
         (0..20)
             .for_each(|i| counters.at(chunk * CHUNK_BYTES / 8 + 3 * i * WORDS).store(5, Relaxed));
     }
@@ -350,7 +350,7 @@ fn dense_memory_becomes_huge() {
     become_huge();
 }
 
-/// The same before Linux 6.5.
+/// The same without cachestat, as before Linux 6.5.
 #[test]
 fn dense_memory_becomes_huge_where_there_is_no_cachestat() {
     let _alone = alone();
@@ -375,7 +375,7 @@ fn become_huge() {
     assert!(arena.wait_live(PATIENCE), "what is frozen is given back later");
     assert!(arena.metrics().collapsed_chunks >= SMALL_CHUNKS as u64);
     check(&counters, |_| false);
-    // What is given back leaves it again, and what is filled again comes back.
+    // Memory that is given back leaves it again, and becomes huge again when it is filled.
     drop_pages(&arena, &counters, is_dropped);
     assert!(held_bytes(&arena) as f64 <= 1.15 * kept_bytes(&counters) as f64);
     fill(&counters);
@@ -400,7 +400,7 @@ fn holes_of_what_was_made_huge_count_as_given_back() {
     assert_eq!(status_of(child), 0);
     eventually("it is huge", || huge_mapped_bytes(counters.slice().range()) == 2 << 20);
     assert!(arena.wait_live(PATIENCE));
-    // Each alone is less than an eighth.
+    // Each of them alone is less than an eighth.
     let is_given = |page: usize| page.is_multiple_of(11);
     drop_pages(&arena, &counters, is_given);
     let is_empty = |page: usize| is_hole(page) || is_given(page);
@@ -478,7 +478,7 @@ fn is_kept(counters: &Counters, page: usize) -> bool {
     !is_dropped(page) || page % 512 == 511 || page + 1 == pages_of(counters)
 }
 
-/// What is refused is overwritten.
+/// Discards pages, or overwrites them where that is refused.
 fn drop_where_it_can(arena: &Arena, counters: &Counters) {
     for i in (0..pages_of(counters)).filter(|i| !is_kept(counters, *i)) {
         // SAFETY: no other thread uses this page.
@@ -512,7 +512,7 @@ fn what_fails_costs_memory_and_nothing_else() {
                 let writer = scope.spawn(|| {
                     let mut written = 0;
                     while !stop.load(Relaxed) {
-                        // In both chunks: a page each that is not given back.
+                        // In both chunks: one page each that is not given back.
                         counters.at(last).fetch_add(1, Relaxed);
                         counters.at(CHUNK_BYTES / 8 - WORDS).fetch_add(1, Relaxed);
                         written += 1;

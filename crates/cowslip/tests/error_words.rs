@@ -1,4 +1,4 @@
-//! Texts of errors are read in C and Python too: none has words of Rust.
+//! The texts of errors are also read in C and Python: none may contain words of Rust.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The literals of a source, without escapes being read.
+/// The literals of a source, with escapes left unread.
 fn literals(code: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = code;
@@ -50,7 +50,7 @@ fn no_text_has_words_of_rust() {
     }
     let mut seen = 0;
     for (path, code) in sources(&source) {
-        // Serde's names are no texts.
+        // Serde's names are not texts.
         for literal in literals(&code).into_iter().filter(|it| it.contains(' ')) {
             seen += 1;
             for word in ["::", "(..)", "()", "Arena.", "Some(", "None"] {

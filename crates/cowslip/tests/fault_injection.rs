@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
-//! Every system call of a freeze, a thaw and a fork fails once, at each place where it is made, with
-//! each errno. Afterwards nothing is lost, nothing changed, nobody hangs, and all works again.
+//! Every system call of a freeze, a thaw and a fork fails once, at each place where it is made, with each errno.
+//! Afterwards nothing is lost or changed, no thread hangs, and everything works again.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -24,20 +24,20 @@ use support::{
 
 const ERRNOS: [Errno; 5] = [Errno::NOMEM, Errno::PERM, Errno::AGAIN, Errno::EXIST, Errno::INVAL];
 
-/// What the call that fails answers: each place has its errno, as what is done about one seldom looks at its number.
+/// The errno of the failing call: each place gets one, because errors are seldom handled by number.
 fn errno_of(errnos: &[Errno], pass: u32) -> Errno {
     errnos[pass as usize % errnos.len()]
 }
 
-/// The next call to fail: every one, or some of them on an emulated machine.
+/// The next call to fail: every one, or only some on an emulated machine.
 fn next(pass: u32) -> u32 {
     pass + 1 + if scaled(100) < 100 { pass } else { 0 }
 }
 
 const ALWAYS: u32 = u32::MAX;
 
-/// Has the first, second, … call of `op` fail during `act`, until there is no such call. Says which
-/// call that is: no less than there are.
+/// Makes the first, second, … call of `op` fail during `act`, until there is no such call. Returns
+/// the index of that missing call, which is at least the number of calls.
 fn at_each_call(op: Op, errnos: &[Errno], mut act: impl FnMut(&World)) -> u32 {
     let mut pass = 0;
     loop {
@@ -54,17 +54,17 @@ fn at_each_call(op: Op, errnos: &[Errno], mut act: impl FnMut(&World)) -> u32 {
     }
 }
 
-/// Leaves `pwrite` alone to make copies, if it is the call to fail: no part of the file can be mapped for them.
+/// Reserves `pwrite` for copies, if it is the call to fail: no part of the file can be mapped for them.
 fn without_window(op: Op) -> Option<Injection> {
     (op == Op::Pwrite).then(|| fail(Op::Madvise, 0, ALWAYS, Errno::NOMEM))
 }
 
-/// As [`at_each_call`], from the moment that the thaw begins.
+/// Like [`at_each_call`], from the moment that the thaw begins.
 fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
     let mut pass = 0;
     loop {
         let world = World::new();
-        // Hot chunks stay frozen, too.
+        // Otherwise hot chunks would not stay frozen.
         world.arenas().iter().for_each(|arena| arena.raw().pause_thaw());
         let views = freeze_all(&world.arenas()).unwrap();
         world.wait_written();
@@ -84,7 +84,8 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
     }
 }
 
-/// As [`at_each_call`], from the moment that hot chunks may be moved out of what a view shows.
+/// Like [`at_each_call`], from the moment that hot chunks may be moved out of memory that a view
+/// shows.
 fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
     let mut pass = 0;
     loop {
@@ -94,7 +95,7 @@ fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
         let no_window = without_window(op);
         let rule = fail(op, pass, 1, errno_of(errnos, pass));
         world.arenas().iter().for_each(|arena| arena.raw().resume_thaw());
-        // What fails half-way is thawed in its new place.
+        // A move that fails half-way is thawed in its new place.
         let moved = |metrics: cowslip::Metrics| metrics.moved_chunks + metrics.thawed_chunks;
         let is_moved = || world.arenas().iter().all(|arena| moved(arena.metrics()) > 0);
         eventually("hot chunks are moved, at the second attempt at last", is_moved);
@@ -121,7 +122,7 @@ fn freeze_at_each(op: Op, at_least: u32) {
     let _watchdog = Watchdog::start("a freeze");
     let calls = at_each_call(op, &ERRNOS[..3], |world| {
         world.judge(freeze_all(&world.arenas()));
-        // A fork at once, while the failed freeze may still be put right.
+        // Forks at once, while the failed freeze may still be undone.
         let _ = world.fork().inspect_err(explains_itself);
     });
     assert!(calls >= at_least, "{op:?}: {calls} calls of {at_least}");
@@ -140,7 +141,7 @@ fn fork_at_each(op: Op, at_least: u32) {
 fn thaw_at_each(op: Op, errnos: &[Errno], at_least: u32) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a thaw");
-    // A thaw tells some errnos apart.
+    // A thaw handles some errnos differently.
     let rounds = if scaled(100) < 100 { 1 } else { errnos.len().min(2) };
     for round in 0..rounds {
         let errnos = [&errnos[round..], &errnos[..round]].concat();
@@ -270,7 +271,7 @@ fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
         let arena = Arena::new(ByteCount::mib(16)).unwrap();
         let counters = Counters::new(&arena, ByteCount::mib(4));
         let writers = Writers::start(&counters, 2);
-        // Hot chunks stay frozen, too.
+        // Otherwise hot chunks would not stay frozen.
         arena.raw().pause_thaw();
         let frozen = arena.freeze().unwrap();
         let before = counters.sum();
@@ -450,13 +451,13 @@ fn an_arena_is_made_or_not_at_each_call() {
     }
 }
 
-/// A template of 4 MiB of ones, 2 MiB that clones share and 2 MiB that are fresh, and where they are.
+/// A template of 4 MiB of ones, 2 MiB that clones share and 2 MiB that are fresh, and their ranges.
 fn template(arena: &Arena) -> cowslip::Result<(Template, [VirtRange; 3])> {
     let slices = [2, 1, 1].map(|chunks| arena.slice::<u64>(chunks * CHUNK_BYTES / 8).unwrap());
     let ranges = slices.each_ref().map(|slice| slice.range());
     for mut slice in slices {
         slice.fill(1);
-        // Handed out as long as the arena is.
+        // Stays allocated as long as the arena exists.
         std::mem::forget(slice);
     }
     let frozen = arena.freeze_timeout(PATIENCE)?;
@@ -528,10 +529,10 @@ fn a_reset_is_whole_or_is_whole_the_next_time() {
             pass = next(pass);
         }
     }
-    // Kernels that have the one or the other not at all: what is mapped anew is the same.
+    // Kernels that lack the one or the other: mapping anew gives the same result.
     check_with(Op::PagemapScan, 0, ALWAYS, Errno::NOTTY);
     check_with(Op::ProcessMadvise, 0, ALWAYS, Errno::INVAL);
-    // Neither way: an error, and as soon as one of them works all is well.
+    // Neither way works: an error, and all is well as soon as one of them works again.
     let scan = fail(Op::PagemapScan, 0, ALWAYS, Errno::NOTTY);
     check_with(Op::Mmap, 0, 1, Errno::NOMEM);
     drop(scan);
@@ -549,12 +550,12 @@ fn leaving_the_arena_fails_at_each_step() {
             let part = VirtRange::new(range.start + 3 * page_size_bytes(), range.len / 2);
             // SAFETY: the service thread runs.
             let leave = || {
-                // SAFETY: nobody holds a reference into the part.
+                // SAFETY: there are no references into the part.
                 unsafe { world.first.raw().detach(part, cowslip::raw::Departure::Advice) }
                     .inspect_err(explains_itself)
             };
             let Ok(views) = freeze_all(&world.arenas()) else { return };
-            // The call that failed may have been one that the service needs to start.
+            // The call that failed may have been one that starts the service.
             eventually("its service starts", || world.first.raw().start_service());
             let _ = leave();
             drop(views);
@@ -605,7 +606,7 @@ fn memory_apart_is_whole_or_refused_or_told_of_whatever_fails() {
                 let mut read = [0u8; 8];
                 let there = VirtRange::new(start, read.len());
                 let file = memfile::memfd("test", memfile::MemfdKind::Shmem, 0).unwrap();
-                // SAFETY: only the kernel reads there, and answers EFAULT where it cannot.
+                // SAFETY: only the kernel reads there, and returns EFAULT where it cannot.
                 match unsafe { memfile::write_range_at(file.as_fd(), there, 0) } {
                     Ok(()) => {
                         memfile::read_at(file.as_fd(), &mut read, 0).unwrap();
@@ -625,7 +626,8 @@ fn memory_apart_is_whole_or_refused_or_told_of_whatever_fails() {
     assert!(failures >= 20, "{failures} failures");
 }
 
-/// Every call of a restore fails once: all is there, as it was saved, or an error says why.
+/// Every call of a restore fails once: all content is restored as saved, or an error gives the
+/// reason.
 #[test]
 fn a_restore_fails_at_each_step() {
     let _alone = alone();

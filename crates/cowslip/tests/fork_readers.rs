@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Who still reads the base? Grandchildren, and children without a descriptor, do; who has exec'ed or
-//! was killed does not. A thaw too early breaks I2, one that never comes costs the huge pages.
+//! Tests which processes read the base: grandchildren, and children without a descriptor, do; processes that have
+//! exec'ed or were killed do not. A thaw too early breaks I2, one that never comes costs the huge pages.
 
 mod support;
 
@@ -14,7 +14,7 @@ use cowslip_sys::memory;
 use support::children::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of, wait_unread};
 
-/// A thaw that is allowed has long begun by then.
+/// By this time an allowed thaw has long begun.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
 struct Family {
@@ -143,7 +143,7 @@ fn i2_a_child_that_execs_reads_no_more() {
     family.is_held();
     family.tell_child();
     family.is_let_go();
-    // SAFETY: waitpid(2) that does not wait.
+    // SAFETY: waitpid(2) without waiting.
     let ended = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG) };
     assert_eq!(ended, 0, "the other program runs");
     kill(child);
@@ -170,8 +170,8 @@ fn memory_frozen_at_different_times_is_thawed_in_one_go() {
     let _alone = alone();
     let _watchdog = Watchdog::start("memory frozen at different times");
     let Some(family) = Family::new() else { return };
-    // Each part has copies of its own before the next is frozen: to the kernel they are mappings of
-    // their own, and clean memory on both sides of a border goes in one step.
+    // Each part has copies of its own before the next is frozen: to the kernel they are separate
+    // mappings, and clean memory on both sides of a border is thawed in one step.
     let mut parts = Vec::new();
     let children: Vec<i32> = (0..4)
         .map(|i| {
@@ -204,7 +204,7 @@ fn i2_a_fork_while_earlier_children_read_is_right_too() {
     let _alone = alone();
     let _watchdog = Watchdog::start("children one after the other");
     let Some(family) = Family::new() else { return };
-    // All wait for their word, so that every base is read until the last is forked.
+    // All wait for their word, so every base is read until the last is forked.
     let children: Vec<i32> = (10..20)
         .map(|moment| {
             family.fill(moment);

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Children of different ages: each keeps what it could read, and nothing that came later. Who is left alone with an
-//! arena takes it over, and nobody else.
+//! Children of different ages: each keeps the memory that it could read, and sees nothing later. Only a process that is
+//! left alone with an arena takes it over.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::{
     Counters, PATIENCE, Watchdog, alone, fork_child, huge_mapped_bytes, skip, status_of,
 };
 
-/// A child that waits for a word, then says whether its memory is what it was.
+/// A child that waits for a word, then reports if its memory is unchanged.
 struct Old {
     pid: i32,
     go: PipeWriter,
@@ -123,7 +123,7 @@ fn more_generations_than_can_be_told_apart_are_all_kept() {
     assert!(!has_service || arena.wait_live(PATIENCE), "{:?}", arena.metrics());
 }
 
-/// With userfaultfd and without, and with a child that lives all the time.
+/// With and without userfaultfd, and with a child that lives throughout.
 #[test]
 fn memory_given_back_between_two_forks_is_used_again() {
     let _alone = alone();
@@ -134,7 +134,7 @@ fn memory_given_back_between_two_forks_is_used_again() {
         let counters = Counters::new(&arena, ByteCount::mib(4));
         fill(&counters, 1);
         let old = Old::fork(&arena, &counters, 1);
-        // Twenty times as much as fits.
+        // Twenty times the size that fits.
         for round in 0..320 {
             let part = Counters::new(&arena, ByteCount::mib(2));
             assert!(holds(&part, 0), "old content in round {round}");
@@ -146,7 +146,7 @@ fn memory_given_back_between_two_forks_is_used_again() {
     }
 }
 
-/// The owner dies, and leaves two children: neither may take over what the other one reads.
+/// The owner dies, and leaves two children: neither may take over memory that the other one reads.
 #[test]
 fn only_who_is_left_alone_takes_an_arena_over() {
     let _alone = alone();
@@ -180,7 +180,7 @@ fn owner(report: &PipeWriter) -> ! {
         let was_kept = !arena.raw().adopt().unwrap();
         fill(&counters, 2);
         tell(&go);
-        // The sibling ends now, and says nothing to anybody.
+        // The sibling ends now, without telling any process.
         let took_over = until(|| arena.raw().adopt().unwrap());
         let thaws = arena.raw().start_service();
         let is_live = !thaws || arena.wait_live(PATIENCE);

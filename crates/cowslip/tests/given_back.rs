@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Single pages of inherited memory that a child gives back read as zeroes, in the mapping that they are of.
+//! Single pages of inherited memory that a child gives back read as zeroes, within the same mapping.
 
 mod support;
 
@@ -40,7 +40,7 @@ fn give_back(arena: &Arena, counters: &Counters) {
     }
 }
 
-/// All words of pages that were given back are zero; the others are as they were.
+/// True if all words of pages that were given back are zero, and the others unchanged.
 fn holds(counters: &Counters) -> bool {
     (0..counters.len()).all(|i| {
         let wanted = if is_given_back(i / WORDS) { 0 } else { OLD };
@@ -57,7 +57,7 @@ fn mappings(range: VirtRange) -> usize {
     maps.lines().filter(is_inside).count()
 }
 
-/// An arena, or why there is none.
+/// An arena; skips the test if there is none.
 fn arena() -> Option<Arena> {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     if !arena.raw().start_service() {
@@ -74,13 +74,13 @@ fn pages_that_a_child_gives_back_are_zero_for_it_and_its_children_alone() {
     let Some(arena) = arena() else { return };
     let counters = filled(&arena);
     let child = fork_child(&[&arena], || {
-        // Its copy goes too.
+        // Its private copy is dropped, too.
         counters.at(0).store(9, Relaxed);
         let before = mappings(arena.range());
         give_back(&arena, &counters);
         let is_right = mappings(arena.range()) <= before + 2 && holds(&counters);
         let grandchild = fork_child(&[&arena], || {
-            // Memory of its own from here on.
+            // From here on it is the grandchild's own memory.
             give_back(&arena, &counters);
             holds(&counters)
         });

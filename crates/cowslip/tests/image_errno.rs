@@ -1,7 +1,7 @@
-//! Every step of writing an image fails once, at each place where it is made: the old image is whole, or the
-//! new one, and nothing else is left; the program is unharmed.
+//! Every step of writing an image fails once, at each place where it is made: either the old or the new image is whole,
+//! and nothing else is left; the program is unharmed.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::world::{World, explains_itself};
 use support::{Watchdog, alone, pattern, scaled};
 
 const ALWAYS: u32 = u32::MAX;
-/// Both, or one on an emulated machine: which errno it is matters to our code alone.
+/// Both errnos, or one on an emulated machine: only our code distinguishes them.
 fn errnos() -> &'static [Errno] {
     if scaled(100) < 100 { &[Errno::NOSPC] } else { &[Errno::NOSPC, Errno::IO] }
 }
@@ -32,9 +32,9 @@ impl Saving {
         Self { folder: Folder::new(name), options: SaveOptions::default() }
     }
 
-    /// Whether the second save failed, and whether all rules were spent. Whatever it answers: there is the
-    /// old image or the new one, as it says, whole, and nothing else; the program is unharmed and the arena
-    /// thawed. `is_unsure`: a failure of it may come when the new image has its name.
+    /// Saves again; returns if that failed, and if all rules were spent. In any case the old or the new image is there,
+    /// as the result says, whole, and nothing else; the program is unharmed and the arena thawed. With `is_unsure` it
+    /// may fail after the new image has its name.
     fn again<const N: usize>(
         &self,
         rules: impl FnOnce() -> [Injection; N],
@@ -42,7 +42,7 @@ impl Saving {
     ) -> (bool, bool) {
         let path = self.folder.file("image");
         let world = World::new();
-        // Chunks of zeroes take no write: every save of every world writes the same ones.
+        // Chunks of zeroes take no write: every save of every world must write the same ones.
         world.wait_written();
         let frozen = freeze_all(&world.arenas()).unwrap();
         let views: Vec<_> = frozen.iter().collect();
@@ -67,7 +67,7 @@ impl Saving {
     }
 }
 
-/// Every step of saving an image fails once, with and without files that have no name.
+/// Every step of saving an image fails once, with and without unnamed files.
 #[test]
 fn a_save_fails_at_each_step_and_leaves_the_old_image() {
     let _alone = alone();
@@ -81,7 +81,7 @@ fn a_save_fails_at_each_step_and_leaves_the_old_image() {
                 for pass in 0.. {
                     let nameless =
                         named.then(|| fail(Op::DurableNameless, 0, ALWAYS, Errno::OPNOTSUPP));
-                    // Only that the name is durable can be unknown.
+                    // Only the durability of the name can be unknown.
                     let is_last = op == Op::DurableSync && pass == 1;
                     let (has_failed, _) = saving.again(|| [fail(op, pass, 1, *errno)], is_last);
                     drop(nameless);
@@ -93,17 +93,17 @@ fn a_save_fails_at_each_step_and_leaves_the_old_image() {
             }
         }
     }
-    // With names and without, each at least: creation, five writes, two syncs, a renaming.
+    // With names and without, at least: creation, five writes, two syncs and a rename.
     assert!(failures >= 2 * (1 + 5 + 2 + 1), "{failures} failures");
 }
 
-/// Every write is cut short once: the rest follows, or the disk is full.
+/// Every write is cut short once: then the rest follows, or the disk is full.
 #[test]
 fn a_save_goes_on_after_a_short_write_and_ends_when_the_disk_is_full() {
     let _alone = alone();
     let _watchdog = Watchdog::start("short writes");
     let mut saving = Saving::new("short");
-    // So that the next write is the rest of the short one.
+    // One thread, so that the next write is the rest of the short one.
     saving.options.threads = 1;
     for pass in 0.. {
         let short = || fail(Op::DurableShort, pass, 1, Errno::NOSPC);
@@ -116,7 +116,7 @@ fn a_save_goes_on_after_a_short_write_and_ends_when_the_disk_is_full() {
         let full = || [short(), fail(Op::DurableWrite, pass + 1, 1, Errno::NOSPC)];
         assert_eq!(saving.again(full, false), (true, true));
     }
-    // A file system that takes direct writes only until it sees one.
+    // A file system that accepts direct I/O until it sees a direct write.
     for pass in 0..3 {
         let refused = || [fail(Op::DurableDirect, pass, 1, Errno::INVAL)];
         let (has_failed, _) = saving.again(refused, false);
@@ -124,7 +124,7 @@ fn a_save_goes_on_after_a_short_write_and_ends_when_the_disk_is_full() {
     }
 }
 
-/// A chain is merged into itself: the chain is there, or the one image that it was made into.
+/// A chain is merged into itself: either the chain is left, or the single image made from it.
 #[test]
 fn a_merge_fails_at_each_step_and_leaves_the_chain() {
     let _alone = alone();

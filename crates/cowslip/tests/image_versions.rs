@@ -1,4 +1,4 @@
-//! Both versions of the image format: what each looks like, and that both are read (docs/image-format.md).
+//! Both versions of the image format: their layouts, and that both can be read (docs/image-format.md).
 
 mod support;
 
@@ -34,7 +34,7 @@ fn sign(bytes: &mut [u8], at: usize) {
     bytes[at..at + 16].copy_from_slice(&signed.0);
 }
 
-/// Where an index entry's bytes lie, and how many there are.
+/// The place of an index entry's bytes, and their number.
 struct Stored {
     at: usize,
     bytes: usize,
@@ -54,7 +54,7 @@ fn stored(entry: &[u8]) -> Stored {
     Stored { at: u64_at(entry, 16), bytes: bytes + map_bytes, is_whole }
 }
 
-/// The same image as a writer of version 1 lays it out: each chunk at the next page.
+/// The same image in the layout of version 1: each chunk at the next page.
 fn as_version_1(image: &[u8]) -> Vec<u8> {
     let mut old = image[..HEADER].to_vec();
     old.resize(PAGE, 0);
@@ -119,13 +119,13 @@ fn version_1_is_read_restored_mapped_built_upon_and_converted() {
         let memory = image.restore_standalone(0, mode, Place::Anywhere, None).unwrap();
         let start = memory.range().start + (slice.range().start - arena.range().start);
         #[allow(unsafe_code)]
-        // SAFETY: handed out when it was saved, readable; nobody writes to it.
+        // SAFETY: allocated when it was saved, readable; no thread writes to it.
         let words = unsafe { std::slice::from_raw_parts(start as *const u64, content.len()) };
         assert!(words == content, "{mode:?}");
     }
     drop(frozen);
 
-    // A chain of both, and all of it in the new version.
+    // A chain of both versions, and a merge of it in the new one.
     slice[7] = 99;
     if !arena.raw().start_service() {
         return support::skip("userfaultfd", "nothing thaws it for the next freeze");
@@ -151,7 +151,7 @@ fn version_1_is_read_restored_mapped_built_upon_and_converted() {
     assert!(refused.to_string().contains("lies where none can"), "{refused}");
 }
 
-/// Whether a file that is written here and there has blocks there alone.
+/// Returns true if a file that is written in a few places has blocks only there.
 fn keeps_holes(folder: &Folder) -> bool {
     use std::os::unix::fs::FileExt;
     let file = File::create(folder.file("holes")).unwrap();
@@ -167,7 +167,7 @@ fn huge_file_bytes(range: VirtRange) -> usize {
     procfs::usage_of(&text, |mapping| range.covers(mapping.range)).file_huge_bytes as usize
 }
 
-/// Whether a file that is written chunk by chunk is mapped by huge pages, most of it, if the kernel is asked to.
+/// Returns true if most of a file that is written chunk by chunk is mapped by huge pages, on request.
 fn caches_huge_pages(folder: &Folder) -> bool {
     let path = folder.file("whole");
     let mut file =
@@ -176,7 +176,7 @@ fn caches_huge_pages(folder: &Folder) -> bool {
     file.sync_all().unwrap();
     let place = memory::reserve(16 * CHUNK_BYTES, CHUNK_BYTES).unwrap();
     #[allow(unsafe_code)]
-    // SAFETY: the place was reserved for this, and nobody knows it.
+    // SAFETY: the place was reserved for this, and no other code knows it.
     let huge = unsafe {
         memory::map_file(place, file.as_fd(), 0, Sharing::Private, Prot::RW).unwrap();
         memory::advise(place, Advice::HugePage).unwrap();
@@ -196,7 +196,7 @@ fn whole_chunks_lie_at_their_multiples_and_what_is_empty_takes_no_room() {
     let mut slice = arena.slice::<u64>(60 * CHUNK_BYTES / 8).unwrap();
     for (i, word) in slice.iter_mut().enumerate() {
         let (chunk, page) = (i * 8 / CHUNK_BYTES, i * 8 % CHUNK_BYTES / PAGE);
-        // Every third has a few pages, or some hundred.
+        // Every third chunk has a few pages, or some hundred.
         let is_there = chunk % 3 != 0 || page < chunk * 7;
         *word = if is_there { support::pattern(i) | 1 } else { 0 };
     }
@@ -217,13 +217,13 @@ fn whole_chunks_lie_at_their_multiples_and_what_is_empty_takes_no_room() {
         support::skip("sparse_files", "the folder of temporary files has blocks for what is empty");
     }
 
-    // Whoever copies it writes zeroes where there was nothing.
+    // A plain copy fills the holes with zeroes.
     let mut all = Vec::new();
     File::open(&path).unwrap().read_to_end(&mut all).unwrap();
     File::create(&copy).unwrap().write_all(&all).unwrap();
     let copied = verify(&copy).unwrap();
     assert!(copied.diff(&Image::open(&path).unwrap(), &mut proceed).unwrap().is_empty());
-    // From four threads on a restore goes another way.
+    // From four threads on a restore works in another way.
     for threads in [1, 4] {
         let options =
             RestoreOptions { strategy: Strategy::Eager, threads, ..RestoreOptions::default() };
@@ -250,6 +250,6 @@ fn a_mapped_image_is_mapped_by_huge_pages() {
     let memory =
         image.restore_standalone(0, StandaloneMode::Populate, Place::Anywhere, None).unwrap();
     let huge = huge_file_bytes(memory.range());
-    // Memory may have been in pieces.
+    // Memory may have been fragmented.
     assert!(huge >= 10 * CHUNK_BYTES, "{huge} bytes of 20 chunks");
 }

@@ -1,4 +1,4 @@
-//! Images on disk: exact, whole or not there, and damage is found.
+//! Images on disk: exact, whole or absent, and damage is found.
 
 mod support;
 
@@ -15,7 +15,7 @@ use cowslip::{Arena, ErrorKind, Place, Prot};
 use support::images::{Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, pattern};
 
-/// All of it, before it is used.
+/// Restores all of it before it is used.
 fn restore(image: &Image, place: Place) -> cowslip::Result<Arena> {
     let options = RestoreOptions { place, strategy: Strategy::Eager, ..RestoreOptions::default() };
     image.restore(0, &options, &mut proceed).map(Restored::into_arena)
@@ -38,7 +38,7 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
     options.user.insert("generation".into(), "1".into());
     let first = save(&[&frozen], &path, &options, &mut proceed).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    // Five chunks and a page's worth of the eighth hold anything; a third of one of them. They lie behind the
+    // Five chunks have content, a sixth in a third of its pages, and the eighth has 1000 words. They lie behind the
     // header's own 2 MiB.
     assert!(first.file_bytes < 7 * CHUNK_BYTES as u64, "{first:?}");
 
@@ -56,7 +56,7 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
     let taken = restore(&image, Place::Original).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::Busy, "{taken}");
 
-    // Free of the file: it is frozen and saved over what it came from.
+    // Independent of the file: it is frozen and saved over the file that it came from.
     let again = restored.freeze().unwrap();
     let second = saved(&again, &path);
     assert_ne!(first.identity, second.identity);
@@ -73,7 +73,7 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
 fn pointers_stay_right_at_the_original_addresses() {
     let folder = Folder::new("original");
     let path = folder.file("image");
-    // Where no other test of this process puts anything when it is free for a moment.
+    // At addresses that no other test of this process uses when they are free for a moment.
     let builder = Arena::builder(ByteCount::mib(16)).at(support::images::ELSEWHERE);
     let arena = builder.build().unwrap();
     let mut slice = arena.slice::<u64>(1000).unwrap();
@@ -131,7 +131,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
         }
         assert!(day == 0 || saved.chunks <= 2, "{saved:?}");
         parent = Some(path.clone());
-        // One chunk gets content, one becomes zeroes; the last day nothing looks at this.
+        // One chunk gets content, one becomes zeroes; the changes of the last day are not saved.
         slice[3 * CHUNK_BYTES / 8 + day] = 1;
         slice[5 * CHUNK_BYTES / 8..6 * CHUNK_BYTES / 8].fill(0);
     }
@@ -147,7 +147,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     let away = folder.file("other").join("thursday");
     let refused = save(&[&frozen], &away, &options, &mut proceed).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
-    // The same folder by another name is the same.
+    // The same folder under another name is accepted.
     let beside = folder.file("other").join("..").join("thursday");
     save(&[&frozen], &beside, &options, &mut proceed).unwrap();
     assert_eq!(verify(&beside).unwrap().ancestors().len(), 3);
@@ -194,7 +194,7 @@ fn any_flipped_bit_and_any_missing_end_is_found() {
         (256..4096).contains(&at) || page.iter().all(|&byte| byte == 0)
     };
     for round in 0..200 {
-        // A few in the header and the index, the rest anywhere; what lies between parts is nobody's.
+        // A few in the header and the index, the rest anywhere; bytes between the parts are unused.
         let at = match round {
             0..20 => scatter.next() % 256,
             20..40 => length - 1 - scatter.next() % 192,
@@ -217,7 +217,7 @@ fn any_flipped_bit_and_any_missing_end_is_found() {
     }
 }
 
-/// Saves for ever, a new content each time, until it is killed.
+/// Saves for ever, with new content each time, until it is killed.
 #[test]
 fn saver() {
     let Some(path) = std::env::var_os("COWSLIP_TEST_IMAGE").map(PathBuf::from) else { return };
@@ -248,7 +248,7 @@ fn kill_9_leaves_the_last_image_whole_at_every_instant() {
             path.exists() || saver.try_wait().unwrap().is_some()
         });
         let first = verify(&path).expect("whole").identity();
-        // Somewhere in the middle of a later one.
+        // The kill comes somewhere in the middle of a later save.
         let another = || verify(&path).expect("whole at every instant").identity() != first;
         support::eventually("another image", another);
         (0..scatter.next() % 50_000).for_each(|_| std::hint::spin_loop());
@@ -304,7 +304,7 @@ fn a_save_takes_no_memory_for_what_was_never_touched() {
     if !arena.wait_live(PATIENCE) {
         return support::skip("userfaultfd", "nothing thaws it to be looked at");
     }
-    // Whether the file behind it has a page.
+    // True for each page that the file behind it has.
     let mut present = vec![0u8; slice.range().len / page_size_bytes()];
     #[allow(unsafe_code)]
     // SAFETY: the range is mapped and page-aligned, and there is a byte for each of its pages.
@@ -316,7 +316,7 @@ fn a_save_takes_no_memory_for_what_was_never_touched() {
     assert!(pages <= CHUNK_BYTES / page_size_bytes(), "{pages} pages are there");
 }
 
-/// A tmpfs that is unmounted with this value.
+/// A tmpfs that is unmounted when this value is dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -354,7 +354,7 @@ fn a_disk_that_is_full_keeps_the_old_image_and_gives_its_room_back() {
         assert_eq!(full.errno(), Some(libc::ENOSPC), "{full}");
         assert_eq!(verify(&path).unwrap().identity(), small.identity);
         assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 1, "nothing else is left");
-        // What was written of it is no longer there: there is room again.
+        // The partly written image is gone: there is room again.
         std::fs::write(disk.0.join("other"), vec![1; 2 << 20]).unwrap();
         std::fs::remove_file(disk.0.join("other")).unwrap();
         drop(frozen);

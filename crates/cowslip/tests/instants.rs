@@ -1,4 +1,4 @@
-//! Views at many instants, and the way back to each of them, beside a model.
+//! Views at many instants, and rolling back to each of them, compared with a model.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{
     status_of,
 };
 
-/// What the arena's files hold.
+/// The bytes that the arena's files hold.
 fn held_bytes(arena: &Arena) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let pid = std::process::id() as i32;
@@ -62,7 +62,7 @@ impl World {
         let first = self.below(WORDS / page_words - len);
         let (from, to) = (first * page_words, (first + len) * page_words);
         let start = self.words.range().start;
-        // SAFETY: the slice is used by this thread alone.
+        // SAFETY: only this thread uses the slice.
         unsafe { self.arena.discard(VirtRange::new(start + from * 8, (to - from) * 8)) }.unwrap();
         self.model[from..to].fill(0);
     }
@@ -78,12 +78,12 @@ impl World {
             return;
         }
         let place = self.below(self.views.len());
-        // SAFETY: this thread is the only one that uses the arena.
+        // SAFETY: only this thread uses the arena.
         unsafe { self.arena.roll_back(&self.views[place].0) }.unwrap();
         self.model.clone_from(&self.views[place].1);
     }
 
-    /// Looks at what is there now, and at one view.
+    /// Checks the present content, and one view.
     fn glance(&mut self) {
         assert!(*self.words == self.model, "what is there now");
         if !self.views.is_empty() {
@@ -226,7 +226,7 @@ fn what_only_a_dropped_view_showed_is_given_back_while_others_live() {
     }
     let five = held_bytes(&world.arena);
     assert!(five > 4 * one, "{one} {five}");
-    // The oldest and the youngest stay.
+    // Keeps the oldest and the youngest.
     world.views.drain(1..4);
     eventually("the memory of three views is given back", || held_bytes(&world.arena) <= 3 * one);
     world.check();
@@ -248,7 +248,7 @@ fn what_was_handed_out_since_is_zero_and_what_was_given_back_stays_so() {
     let mut small = arena.slice::<u64>(10).unwrap();
     newer.fill(3);
     small.fill(3);
-    // SAFETY: this thread is the only one that uses the arena.
+    // SAFETY: only this thread uses the arena.
     unsafe { arena.roll_back(&before) }.unwrap();
     assert!(kept.iter().all(|&word| word == 1));
     assert!(newer.iter().chain(small.iter()).all(|&word| word == 0));

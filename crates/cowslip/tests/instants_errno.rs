@@ -1,5 +1,5 @@
-//! Each call of a freeze beside an earlier view, and of the way back, fails: the earlier view stays what it was, nothing is
-//! lost, and all works afterwards. The rules that make calls fail hold for the whole process.
+//! Each call of a freeze beside an earlier view, and of a roll-back, fails: the earlier view does not change, nothing
+//! is lost, and everything works afterwards. Failpoints apply to the whole process.
 
 mod support;
 
@@ -72,7 +72,7 @@ fn a_second_view_is_whole_or_there_is_none_and_the_first_stays_what_it_was() {
 fn an_arena_goes_back_as_a_whole_or_stays_as_it_is() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a way back whose calls fail");
-    // Refusals that stay come with the first call: what the kernel granted once it does not refuse a moment later.
+    // Lasting failures start with the first call: the kernel does not refuse a call that it granted a moment before.
     for (op, times, passes) in OPS.into_iter().flat_map(|op| [(op, 1, 40), (op, u32::MAX, 1)]) {
         for pass in 0..passes {
             let arena = Arena::new(ByteCount::mib(64)).unwrap();
@@ -89,7 +89,7 @@ fn an_arena_goes_back_as_a_whole_or_stays_as_it_is() {
             words[5] = 3;
             let now = words.to_vec();
             let rule = fail(op, pass, times, ERRNOS[pass as usize % ERRNOS.len()]);
-            // SAFETY: this thread is the only one that uses the arena.
+            // SAFETY: only this thread uses the arena.
             let answer = unsafe { arena.roll_back(&first) };
             let has_failed = rule.is_spent();
             drop(rule);

@@ -169,7 +169,7 @@ fn i5_discarded_memory_reads_zeroes_live_and_frozen_and_the_view_keeps_it() {
     let after = part(3 * CHUNK_BYTES, 2 * page);
 
     let frozen = arena.freeze().unwrap();
-    // SAFETY: the slice is used by this thread alone.
+    // SAFETY: only this thread uses the slice.
     unsafe {
         arena.discard(small).unwrap();
         arena.discard(whole).unwrap();
@@ -215,7 +215,7 @@ fn i5_protections_survive_freeze_and_thaw() {
     let mut slice = arena.slice::<u8>(CHUNK_BYTES).unwrap();
     slice.fill(3);
     let guard = cowslip::units::VirtRange::new(slice.range().start + 5 * page, page);
-    // SAFETY: nobody accesses the guard but the probe below.
+    // SAFETY: only the probe below accesses the guard.
     unsafe { arena.protect(guard, Prot::NONE) }.unwrap();
     for _ in 0..3 {
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
@@ -256,7 +256,7 @@ fn i6_threads_that_wait_for_a_freeze_or_a_thaw_go_on() {
             arena.raw().resume_thaw();
         }
     }
-    // Joining them is the test: a thread that hung would not end.
+    // Joining them is the test: a thread that hangs does not end.
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
 }

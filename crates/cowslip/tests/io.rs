@@ -1,4 +1,4 @@
-//! Memory that is held for I/O: freezes, forks and thaws wait, and go on when it is released.
+//! Memory that is held for I/O: freezes, forks and thaws wait, and continue when it is released.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn a_fork_waits() {
         let forker = scope.spawn(|| fork_child(&[&first, &second], || counters[1].sum() == 5));
         std::thread::sleep(A_WHILE);
         assert!(!forker.is_finished());
-        // Who holds one of them can have the other all the same.
+        // A holder of one arena can still hold memory of the other.
         drop(first.hold_for_io(counters[0].slice().range()).unwrap());
         counters[1].at(7).store(5, Relaxed);
         drop(held);

@@ -1,4 +1,5 @@
-//! Arenas, views, templates and restored arenas that end leave no mapping, descriptor or thread.
+//! Arenas, views, templates and restored arenas leave no mapping, descriptor or thread when they
+//! end.
 
 mod support;
 
@@ -43,13 +44,13 @@ fn use_all_and_drop() {
 #[test]
 fn what_ends_leaves_nothing() {
     let _watchdog = Watchdog::start("arenas that come and go");
-    // What is kept for the next ones is made in the first rounds.
+    // The first rounds create the things that are kept for later ones.
     (0..3).for_each(|_| use_all_and_drop());
     let before = held();
     (0..ROUNDS).for_each(|_| use_all_and_drop());
     eventually(&format!("as little is held as {before:?}"), || {
         let now = held();
-        // The allocator's come and go.
+        // The allocator's mappings come and go.
         now.mappings < before.mappings + ROUNDS / 4
             && now.descriptors <= before.descriptors
             && now.threads <= before.threads

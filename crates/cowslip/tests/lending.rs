@@ -1,4 +1,4 @@
-//! An image that a server is still loading: what a restore makes of what it says, and of what it does not.
+//! An image that a server is still loading: how a restore handles its answers, and their absence.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -43,7 +43,7 @@ impl Folder {
         words.iter_mut().enumerate().for_each(|(i, it)| *it = word(i));
         let path = self.0.join("image");
         let view = arena.freeze().unwrap();
-        // Compressed: no chunk is taken from the page cache as it is.
+        // Compressed, so that no chunk is taken from the page cache as it is.
         let compression: Compression = "lz4".parse().unwrap();
         let options = SaveOptions { compression, ..SaveOptions::default() };
         save(&[&view], &path, &options, &mut proceed).unwrap();
@@ -54,7 +54,7 @@ impl Folder {
         self.0.join("socket")
     }
 
-    /// Answers each of so many clients that it is loading, and then does this.
+    /// Tells each of `clients` clients that it is loading, and then calls `lend`.
     fn serve(
         &self,
         clients: usize,
@@ -92,11 +92,11 @@ impl Drop for Folder {
     }
 }
 
-/// Looks at every word, the last chunk first: while it is being restored each is waited for.
+/// Reads every word, the last chunk first: each read waits until the chunk is restored.
 fn assert_content(restored: &Restored) {
     let range = VirtRange::new(restored.arena().range().start, WORDS * 8);
     #[allow(unsafe_code)]
-    // SAFETY: the test alone has the arena, and no other reference.
+    // SAFETY: only the test has the arena, and no other reference.
     let words = unsafe { restored.arena().adopt_slice::<u64>(range) }.unwrap();
     for (i, &it) in words.iter().enumerate().rev() {
         assert_eq!(it, word(i), "word {i}");
@@ -104,12 +104,12 @@ fn assert_content(restored: &Restored) {
     std::mem::forget(words);
 }
 
-/// What a server sends first: its file.
+/// Sends the first message of a server: its file.
 fn send_file(client: &UnixStream, file: &OwnedFd) {
     socket::send(client.as_fd(), &[0], &[file.as_fd()]).unwrap();
 }
 
-/// The chunk that a client asks for, until it goes.
+/// The chunk that a client asks for; `None` when it has gone.
 fn asked(mut client: &UnixStream) -> Option<u64> {
     let mut bytes = [0; 8];
     std::io::Read::read_exact(&mut client, &mut bytes).ok()?;
@@ -139,7 +139,7 @@ fn many_have_it_at_once_from_who_loads_it_and_keep_it() {
                 assert_ne!(restored.strategy(), Strategy::Resident);
                 assert_content(&restored);
                 assert!(restored.wait(PATIENCE).unwrap());
-                // An arena as any other.
+                // An arena like any other.
                 let copy = folder.0.join(format!("copy-{i}"));
                 let view = restored.arena().freeze().unwrap();
                 save(&[&view], &copy, &SaveOptions::default(), &mut proceed).unwrap();
@@ -157,7 +157,7 @@ fn many_have_it_at_once_from_who_loads_it_and_keep_it() {
 fn a_file_that_is_not_what_the_server_says_is_not_taken() {
     let folder = Folder::new("lent-lie");
     let image = folder.image();
-    // "It is there", of a file that is a hole: zeroes that nobody wrote.
+    // Claims "It is there", for a file that is a hole: zeroes that were never written.
     let serving = folder.serve(1, |client| {
         send_file(client, &memfd());
         while asked(client).is_some() {

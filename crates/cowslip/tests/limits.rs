@@ -47,7 +47,7 @@ impl Group {
         case.status().unwrap()
     }
 
-    /// Nobody is left in it, so that it can be removed.
+    /// True if no process is left in it, so that it can be removed.
     fn is_empty(&self) -> bool {
         fs::read_to_string(self.0.join("cgroup.procs")).is_ok_and(|pids| pids.trim().is_empty())
     }
@@ -66,7 +66,7 @@ fn join() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Allows so much more memory than the group has now.
+/// Raises the limit to this much above the group's present memory.
 fn allow_more(folder: &Path, more: ByteCount) {
     let (limit, used) = match folder.join("memory.max").exists() {
         true => ("memory.max", "memory.current"),
@@ -101,7 +101,7 @@ fn inside_a_thaw_at_the_limit() {
     let dropped = VirtRange::new(counters.slice().range().start + 4 * CHUNK_BYTES, CHUNK_BYTES);
     (0..counters.len()).step_by(step).for_each(|i| counters.at(i).store(1, Relaxed));
     #[allow(unsafe_code)]
-    // SAFETY: the counters are atomics, and any content is theirs.
+    // SAFETY: the counters are atomics, and any content is valid for them.
     unsafe { arena.discard(dropped) }.unwrap();
     let wanted = counters.sum();
     allow_more(&folder, ByteCount::mib(1));
@@ -120,7 +120,8 @@ fn near_the_limit_copies_do_not_linger_after_a_child() {
     assert!(group.run("inside_forks_near_the_limit").success());
 }
 
-/// As natively: 64 MiB and 24 of copies, a few times, in what that needs and some more.
+/// The memory that native forks would need, and some more: 64 MiB and 24 MiB of copies, a few
+/// times.
 #[test]
 fn inside_forks_near_the_limit() {
     let Some(folder) = join() else { return };
@@ -167,7 +168,7 @@ fn inside_copies_beyond_the_limit() {
     let counters = filled(&arena);
     let parent = cowslip_sys::process::pid();
     let child = fork_child(&[&arena], || {
-        // Reads until its parent ends, however that comes about.
+        // Reads until its parent ends, for any reason.
         while cowslip_sys::process::parent_pid() == parent {
             std::thread::yield_now();
         }

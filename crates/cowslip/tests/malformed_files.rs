@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Image files made by somebody who knows the format and computes every checksum anew: each is refused, or
-//! read as what it says; nothing panics, and nothing takes more memory than a chunk needs.
+//! Image files by an attacker that knows the format and recomputes every checksum: each is refused, or read as it
+//! claims; nothing panics, and nothing takes more memory than a chunk needs.
 
 mod support;
 
@@ -15,12 +15,12 @@ use cowslip::{Arena, ErrorKind};
 use support::images::{Folder, proceed};
 use support::{Scatter, scaled};
 
-/// The system's allocator, which knows the largest piece that it was asked for.
+/// The system's allocator, which records its largest request.
 struct Watched;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all is left to the system's.
+// SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Relaxed);
@@ -48,13 +48,13 @@ fn checksum(bytes: &mut [u8], of: Range<usize>, at: usize) {
     bytes[at..at + 16].copy_from_slice(&checksum.0);
 }
 
-/// Where the description and the index lie (docs/image-format.md).
+/// The places of the description and the index (docs/image-format.md).
 fn sections(bytes: &[u8]) -> [Range<usize>; 2] {
     let (text, index) = (u64_at(bytes, 72), u64_at(bytes, 104));
     [text..text + u64_at(bytes, 80), index..index + u64_at(bytes, 112) * ENTRY]
 }
 
-/// Makes all checksums but those of contents right.
+/// Corrects all checksums except those of contents.
 fn sign(bytes: &mut [u8], sections: &[Range<usize>; 2]) {
     let [text, index] = sections.clone();
     for entry in index.clone().step_by(ENTRY) {
@@ -69,7 +69,8 @@ fn sign(bytes: &mut [u8], sections: &[Range<usize>; 2]) {
     checksum(bytes, 0..240, 240);
 }
 
-/// Everything that reads an image, and if `merges` what writes it again: whether it was refused.
+/// Opens and verifies an image, and with `merges` merges and compares it; returns true if it was
+/// refused.
 fn is_refused(path: &Path, out: &Path, merges: bool) -> bool {
     LARGEST.store(0, Relaxed);
     let read = || -> cowslip::Result<()> {
@@ -133,7 +134,7 @@ fn files_that_lie_are_refused_or_read_as_they_say() {
             std::fs::write(&path, &bytes).unwrap();
             refused += usize::from(is_refused(&path, &out, round % 16 < 4));
         }
-        // Some change what nobody reads, or what is as good: a time, a name, another pointer.
+        // Some changes hit unread bytes, or give something as valid: another time, name or pointer.
         assert!(refused > rounds / 3 && refused < rounds, "{compression}: {refused} of {rounds}");
     }
 }

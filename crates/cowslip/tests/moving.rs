@@ -1,5 +1,6 @@
 #![allow(unsafe_code)]
-//! Hot chunks are moved out of what is frozen while others read it, and a child has no way to what its parent does then.
+//! Hot chunks are moved out of frozen memory while children read it, and a child has no access to its parent's later
+//! writes.
 
 mod support;
 
@@ -18,7 +19,7 @@ use support::{
 const SIZE: ByteCount = ByteCount::mib(32);
 const CHUNKS: u64 = SIZE.0 / CHUNK_BYTES as u64;
 
-/// An arena whose memory is touched; `None` where nothing can be moved.
+/// An arena with touched memory; `None` where nothing can be moved.
 fn arena() -> Option<(Arena, Counters)> {
     let arena = Arena::new(ByteCount::mib(128)).unwrap();
     if !arena.raw().start_service() {
@@ -30,7 +31,7 @@ fn arena() -> Option<(Arena, Counters)> {
     Some((arena, counters))
 }
 
-/// Adds one to a word in each `step` bytes of chunks.
+/// Adds one to a word in each `step` bytes of these chunks.
 fn write(counters: &Counters, chunks: std::ops::Range<usize>, step: usize) {
     for chunk in chunks {
         let words = (0..CHUNK_BYTES).step_by(step).map(|at| (chunk * CHUNK_BYTES + at) / 8);
@@ -91,7 +92,7 @@ fn a_child_maps_no_file_that_its_parent_writes_afterwards() {
         let now = inodes(mine, place);
         assert!(now.is_disjoint(&theirs), "{place}: {now:?}, and the child maps {theirs:?}");
     }
-    // What was frozen, and is so still, is shared.
+    // Memory that is still frozen is shared.
     let cold = VirtRange::new(moved.start + 8 * CHUNK_BYTES, CHUNK_BYTES);
     assert!(inodes(mine, cold).is_subset(&theirs));
     kill(child);

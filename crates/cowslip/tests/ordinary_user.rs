@@ -1,4 +1,4 @@
-//! A process without `CAP_SYS_ADMIN`: to it a marker of write protection looks like a page in swap (`pagemap`).
+//! A process without `CAP_SYS_ADMIN`: there a marker of write protection looks like a page in swap (`pagemap`).
 #![allow(unsafe_code)]
 
 mod support;
@@ -24,7 +24,7 @@ fn give_up_sys_admin() {
     }
 }
 
-/// An arena whose service thread is an ordinary user's, though huge pages may be root's.
+/// An arena with the service thread of an ordinary user, though its huge pages may be root's.
 fn written() -> Option<(Arena, Counters)> {
     let arena = Arena::new(ByteCount::mib(128)).unwrap();
     give_up_sys_admin();

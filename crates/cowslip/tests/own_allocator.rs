@@ -1,4 +1,4 @@
-//! A program whose global allocator takes its memory from an arena.
+//! A program with a global allocator that takes its memory from an arena.
 #![allow(unsafe_code)]
 
 mod support;
@@ -10,7 +10,7 @@ use cowslip::units::ByteCount;
 use cowslip::{Arena, ErrorKind, Prot, fork};
 use support::{PATIENCE, Watchdog};
 
-/// What is allocated lies one after the other in the arena, and is never given back; 0 and 0 before there is one.
+/// Allocates one block after the other in the arena, and never gives any back; 0 and 0 before there is one.
 struct Bump {
     next: AtomicUsize,
     end: AtomicUsize,
@@ -26,7 +26,7 @@ impl Bump {
     }
 }
 
-// SAFETY: blocks of the arena are handed out once each, aligned; all others are the system's.
+// SAFETY: blocks of the arena are allocated once each, aligned; all others are the system's.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let end = self.end.load(Relaxed);
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Bump {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let arena = ARENA[0].load(Relaxed)..ARENA[1].load(Relaxed);
         if !arena.contains(&(block as usize)) {
-            // SAFETY: as the caller promised; it is none of the arena's.
+            // SAFETY: as the caller promised; the block is not from the arena.
             unsafe { System.dealloc(block, layout) };
         }
     }
@@ -55,7 +55,7 @@ static ARENA: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 #[test]
 fn a_freeze_of_what_it_would_allocate_in_is_refused_and_hangs_nobody() {
     let _watchdog = Watchdog::start("an allocator in an arena");
-    // What is allocated in it outlives the test.
+    // Its allocations outlive the test.
     let arena: &'static Arena = Box::leak(Box::new(Arena::new(ByteCount::mib(64)).unwrap()));
     let space = arena.allocate(ByteCount::mib(32), Prot::RW).unwrap();
     ARENA[0].store(space.start, Relaxed);
@@ -70,7 +70,7 @@ fn a_freeze_of_what_it_would_allocate_in_is_refused_and_hangs_nobody() {
         let error = arena.freeze().unwrap_err().to_string();
         assert!(error.contains("allocator"), "{error}");
     }
-    // An arena that it takes nothing from.
+    // An arena that the allocator does not use.
     let other = Arena::new(ByteCount::mib(64)).unwrap();
     let mut slice = other.slice::<u64>(1000).unwrap();
     slice.fill(7);

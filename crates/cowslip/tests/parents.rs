@@ -1,4 +1,4 @@
-//! Where the parents of an image may lie, and what may not stand in for an image.
+//! Places where the parents of an image may lie, and files that may not stand in for an image.
 
 mod support;
 
@@ -10,7 +10,7 @@ use cowslip::{Arena, ErrorKind, Place};
 use support::PATIENCE;
 use support::images::{Folder, proceed};
 
-/// The image, whose description names another file of its parent (docs/image-format.md).
+/// The image, with a description that names another file as its parent (docs/image-format.md).
 fn with_parent_file(whole: &[u8], name: &str) -> Vec<u8> {
     let u64_at = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap()) as usize;
     let text = u64_at(72)..u64_at(72) + u64_at(80);
@@ -18,7 +18,7 @@ fn with_parent_file(whole: &[u8], name: &str) -> Vec<u8> {
     let named = |name: &str| format!("\"parent_file\": \"{name}\"");
     let changed = said.replace(&named("first"), &named(name));
     assert!(said.contains(&named("first")), "{said}");
-    // The description is the last but the index.
+    // The description is the last part before the index.
     let mut bytes = [&whole[..text.start], changed.as_bytes(), &whole[text.end..]].concat();
     let index_start = text.start + changed.len();
     for (at, value) in [(80, changed.len()), (104, index_start), (136, bytes.len())] {

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Memory at named places, memory made new, and memory that leaves the arena under its users' hands.
+//! Memory at given places, remapped memory, and memory that leaves the arena while it is in use.
 
 mod support;
 
@@ -10,7 +10,7 @@ use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Prot};
 use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
 
-/// Parts of the counters that leave, live and frozen, while threads count: whole chunks, parts of them.
+/// Parts of the counters that leave, live and frozen, while threads count: a whole chunk, and parts of chunks.
 fn leavers(counters: &Counters) -> [VirtRange; 3] {
     let whole = counters.slice().range();
     let page = page_size_bytes();
@@ -46,7 +46,7 @@ fn memory_leaves_the_arena_while_threads_write_to_it() {
     assert_eq!(before, checksum(view.slice(frozen.slice())), "the base stays");
     drop(view);
     assert!(arena.wait_live(PATIENCE));
-    // What left is the kernel's to share with a child, and the rest is the arena's.
+    // The kernel shares memory that left with a child; the rest is the arena's.
     let child = fork_child(&[&arena], || {
         let sums = (live.sum(), frozen.sum());
         (0..live.len()).step_by(99).for_each(|i| live.at(i).store(1 << 50, Relaxed));
@@ -64,21 +64,21 @@ fn memory_is_handed_out_where_it_is_asked_for_and_only_if_it_is_free() {
     let whole = arena.allocate(ByteCount::mib(8), Prot::RW).unwrap();
     let middle = VirtRange::new(whole.start + 3 * page, CHUNK_BYTES);
     assert!(!arena.allocate_at(middle, Prot::RW).unwrap(), "it is in use");
-    // SAFETY: nobody uses it.
+    // SAFETY: it is not used any more.
     unsafe {
         (middle.start as *mut u8).write_bytes(7, middle.len);
         arena.release(middle).unwrap();
     }
     assert!(arena.allocate_at(middle, Prot::RW).unwrap());
-    // SAFETY: it was handed out.
+    // SAFETY: it was allocated.
     let content = unsafe { std::slice::from_raw_parts(middle.start as *const u8, middle.len) };
     assert!(content.iter().all(|&byte| byte == 0), "old content of free space");
     let beyond = VirtRange::new(arena.range().end() - page, 2 * page);
     assert!(!arena.allocate_at(beyond, Prot::RW).unwrap(), "half of it is not the arena's");
 }
 
-/// `MAP_FIXED` over memory: zeroes and another protection, in a frozen arena as in a live one, while
-/// the view keeps what was there.
+/// `MAP_FIXED` over memory: zeroes and another protection, in a frozen arena as in a live one, while the view keeps the
+/// old content.
 #[test]
 fn memory_made_new_reads_zeroes_in_every_state() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
@@ -94,12 +94,12 @@ fn memory_made_new_reads_zeroes_in_every_state() {
             VirtRange::new(start + 2 * CHUNK_BYTES, page),
         ];
         for part in parts {
-            // SAFETY: page-aligned parts of the slice, of which no reference is used meanwhile.
+            // SAFETY: page-aligned parts of the slice; no reference to them is used meanwhile.
             let is_new = unsafe {
                 arena.raw().remap_zeroed(part, Prot::NONE).unwrap()
                     && arena.raw().remap_zeroed(part, Prot::RW).unwrap_or(false)
             };
-            // Frozen memory without access cannot be cleaned in place, and leaves the arena.
+            // Frozen memory without access cannot be cleared in place, and leaves the arena.
             assert!(
                 is_new || is_frozen && arena.raw().parts(part)[0].1 == Usage::Detached,
                 "{part}"
@@ -127,7 +127,7 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     let kept = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
     let freed = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
     let holes = [(); 2].map(|()| arena.allocate(ByteCount::mib(4), Prot::RW).unwrap());
-    // SAFETY: handed out just now.
+    // SAFETY: allocated just now.
     unsafe {
         (kept.start as *mut u64).write(7);
         (freed.start as *mut u64).write(8);
@@ -135,7 +135,7 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
         arena.raw().unmap(holes[0]).unwrap();
     }
     arena.raw().close().unwrap();
-    // SAFETY: handed out above, and not used.
+    // SAFETY: allocated above, and not used.
     unsafe { arena.raw().unmap(holes[1]) }.unwrap();
     let error = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap_err();
     assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
@@ -144,9 +144,9 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
         assert!(arena.raw().claim(hole).unwrap(), "nothing of the arena's is in the way");
         cowslip_sys::memory::reserve_at(hole).unwrap();
     }
-    // Another mapping may be there.
+    // Another mapping may be placed there.
     cowslip_sys::memory::reserve_at(freed).unwrap();
-    // SAFETY: still handed out, and nobody writes to it.
+    // SAFETY: still allocated, and no thread writes to it.
     unsafe {
         assert_eq!((kept.start as *const u64).read(), 7);
         arena.raw().detach(kept, cowslip::raw::Departure::Limit).unwrap();
@@ -170,7 +170,7 @@ fn an_arena_that_is_cut_into_hundreds_of_protections_keeps_a_bounded_number() {
     let mut slice = arena.slice::<u8>(128 << 20).unwrap();
     slice.fill(3);
     let range = slice.range();
-    // A dozen in each chunk: 768, a page each.
+    // A dozen in each chunk: 768, one page each.
     let step = CHUNK_BYTES / 12 / page_size_bytes() * page_size_bytes();
     for start in (range.start..range.end()).step_by(step) {
         // SAFETY: only read from here on.

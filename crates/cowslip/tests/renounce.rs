@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! A child that is about to have fewer rights renounces its parent's arena: its memory works on, without a descriptor, and
-//! nothing of the parent's becomes live in a file that the child could show.
+//! A child that is about to lose rights renounces its parent's arena: its memory still works, without a descriptor, and
+//! no memory of the parent becomes live in a file that the child could expose.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn holds(counters: &Counters, value: u64) -> bool {
     (0..counters.len()).all(|i| counters.at(i).load(Relaxed) == value + i as u64)
 }
 
-/// Device, as `/proc/self/maps` has it, and inode.
+/// Device, in the form of `/proc/self/maps`, and inode.
 type File = (String, u64);
 
 /// The files that a range is mapped from.
@@ -75,9 +75,9 @@ fn a_reader_that_renounced_keeps_its_memory_without_a_descriptor() {
         let closed = was_open && are_closed(&files);
         let is_reader = !arena.raw().adopt().unwrap() && arena.raw().is_reader();
         fill(&more, 3);
-        // A part reads as zeroes, another leaves, the rest stays.
+        // One part reads as zeroes, another leaves, the rest stays.
         let part = VirtRange::new(range.start, 3 * page_size_bytes());
-        // SAFETY: nothing refers to what is in there meanwhile.
+        // SAFETY: no code refers to that memory meanwhile.
         unsafe { arena.discard(part) }.unwrap();
         let words = part.len / 8;
         let is_zero = (0..words).all(|i| counters.at(i).load(Relaxed) == 0);
@@ -131,12 +131,12 @@ fn nothing_becomes_live_in_a_file_that_a_reader_exposed() {
         });
         let child = child.unwrap();
         (&hear).read_exact(&mut [0]).unwrap();
-        // Some of it is written while the child reads, some after it, and some never.
+        // Some of it is written while the child reads, some afterwards, and some never.
         (0..counters.len() / 4).for_each(|i| counters.at(i).store(round + i as u64, Relaxed));
         (&parent_tells).write_all(&[1]).unwrap();
         assert_eq!(status_of(child), 0, "round {round}");
         if round == 0 {
-            // SAFETY: nothing refers to it.
+            // SAFETY: no code refers to it.
             unsafe { arena.release(freed) }.unwrap();
         }
         assert!(arena.wait_live(PATIENCE), "round {round}");
@@ -148,7 +148,7 @@ fn nothing_becomes_live_in_a_file_that_a_reader_exposed() {
     }
 }
 
-/// The arena's owner, whose first child renounced and has ended. Its second child says what becomes of the arena.
+/// The arena's owner, after its first child renounced and ended. Its second child reports if it takes over the arena.
 fn owner(report: &PipeWriter) -> ! {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     let counters = Counters::new(&arena, ByteCount::mib(8));
@@ -158,7 +158,7 @@ fn owner(report: &PipeWriter) -> ! {
     let owner = process::pid();
     let _ = fork_child(&[&arena], || {
         eventually("the owner ends", || process::parent_pid() != owner);
-        // To ask is to spend a token: it is asked twice.
+        // Each attempt spends a token, so it is made twice.
         let was_adopted = [(); 2].map(|()| arena.raw().adopt().unwrap());
         let is_right = was_adopted == [false; 2] && holds(&counters, 1);
         (&*report).write_all(&[u8::from(is_right)]).is_ok()
@@ -202,7 +202,7 @@ fn a_kept_chunk_of_a_file_that_is_exposed_moves_when_it_is_written() {
     {
         // There is no memory for a copy.
         let _rule = fail(Op::Mmap, 0, u32::MAX, Errno::NOMEM);
-        // SAFETY: nothing refers to it meanwhile.
+        // SAFETY: no code refers to it meanwhile.
         unsafe { arena.raw().detach(part, Departure::Advice) }.unwrap();
     }
     assert_eq!(arena.raw().parts(part)[0].1, Usage::Left);

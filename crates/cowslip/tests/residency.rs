@@ -1,4 +1,4 @@
-//! Whoever watches a process sees its memory in it, after a freeze and a thaw as before: resident, and no child's alone.
+//! A process's memory still shows as its own after a freeze and a thaw: resident, and not private to a child.
 #![allow(unsafe_code)]
 
 mod support;
@@ -12,7 +12,7 @@ use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, smaps_
 
 const BYTES: ByteCount = ByteCount::mib(32);
 
-/// An arena, all of whose memory was written.
+/// An arena in which all memory was written.
 fn written() -> Option<(Arena, Counters)> {
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
     if !arena.raw().start_service() {
@@ -35,7 +35,7 @@ fn memory_is_resident_again_after_a_freeze_and_after_a_thaw() {
     for _ in 0..3 {
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         eventually("all of it is mapped while frozen", || resident(&counters) == BYTES.0);
-        // The huge mapping of a chunk that is written to goes, and what was behind it comes back.
+        // The huge mapping of a written chunk goes away, and its pages are mapped again.
         for chunk in 0..4 {
             counters.at(chunk * CHUNK_BYTES / 8).fetch_add(1, Relaxed);
         }
@@ -47,7 +47,7 @@ fn memory_is_resident_again_after_a_freeze_and_after_a_thaw() {
     }
 }
 
-/// Of `field` in the sum of all mappings of a process.
+/// The sum of `field` over all mappings of a process.
 fn of_process(pid: i32, field: &str) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("a child");
     let line = rollup.lines().find(|line| line.starts_with(field)).expect("the field");
@@ -73,7 +73,7 @@ fn a_child_that_reads_has_no_more_to_itself_than_was_copied() {
     let few = 8 << 20;
     let own = || of_process(child, "Private_Dirty:");
     eventually("nothing was written, and the parent maps it too", || own() < few);
-    // A page of each chunk: so much is copied, and no more is the child's alone.
+    // One page of each chunk is copied, and no more becomes private to the child.
     for chunk in 0..BYTES.0 as usize / CHUNK_BYTES {
         counters.at(chunk * CHUNK_BYTES / 8).fetch_add(1, Relaxed);
     }

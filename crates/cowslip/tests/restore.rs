@@ -1,4 +1,4 @@
-//! Images restored while they are in use: exact, checked before they are seen, and nobody hangs.
+//! Images restored while they are in use: exact, checked before they are seen, and no thread hangs.
 
 mod support;
 
@@ -20,7 +20,7 @@ use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, patter
 
 const WORDS: usize = CHUNK_BYTES / 8;
 
-/// An image of `chunks` chunks of pattern, which begin an arena.
+/// An image of `chunks` chunks of pattern, at the start of an arena.
 fn image_of(path: &Path, chunks: usize) -> Image {
     image_from(Arena::builder(ByteCount((chunks * CHUNK_BYTES) as u64)), path)
 }
@@ -45,7 +45,7 @@ fn hybrid(image: &Image, options: RestoreOptions) -> Option<Restored> {
     None
 }
 
-/// Only what is touched comes in.
+/// Brings in only touched chunks.
 fn recording() -> RestoreOptions {
     RestoreOptions { record: true, ..RestoreOptions::default() }
 }
@@ -58,7 +58,7 @@ fn is_pattern(words: &[u64]) -> bool {
     words.iter().enumerate().all(|(i, &word)| word == pattern(i))
 }
 
-/// Puts `bytes` into the file where the chunk's content begins; what was there.
+/// Overwrites the start of the chunk's content in the file with `bytes`.
 fn overwrite(path: &Path, chunk: usize, bytes: &[u8]) {
     // Each is stored whole, in order, at a multiple of its length, behind the header.
     let file = OpenOptions::new().write(true).open(path).unwrap();
@@ -128,10 +128,10 @@ fn writers_and_system_calls_lose_nothing_while_it_is_restored_frozen_forked_and_
         let at = VirtRange::new(arena.range().start + (range.start - from.start), range.len);
         let counters = Counters::restored(arena, at);
         let writers = Writers::start(&counters, 2);
-        // A system call that writes to memory which is not there yet.
+        // A system call that writes to memory that has not arrived yet.
         let at = VirtRange::new(arena.range().start + buffer_at, 2 * CHUNK_BYTES);
         #[allow(unsafe_code)]
-        // SAFETY: nobody else uses the restored buffer.
+        // SAFETY: no other code uses the restored buffer.
         let mut buffer = unsafe { arena.adopt_slice::<u8>(at) }.unwrap();
         let this = std::env::current_exe().unwrap();
         let read = File::open(&this).unwrap().read(&mut buffer[100..]).unwrap();
@@ -147,7 +147,7 @@ fn writers_and_system_calls_lose_nothing_while_it_is_restored_frozen_forked_and_
         }
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         assert!(restored.wait(PATIENCE).unwrap(), "a freeze finishes the restore");
-        // Onto the file that it came from.
+        // Saves over the file that it came from.
         let other = folder.file("other");
         saved(&frozen, &path);
         saved(&frozen, &other);
@@ -181,7 +181,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
     let arena = restored.arena();
     let lost = VirtRange::new(arena.range().start + 3 * CHUNK_BYTES, CHUNK_BYTES);
 
-    // A system call answers instead of waiting for ever.
+    // A system call fails instead of waiting for ever.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let written = cowslip_sys::process::write_once(
         writer.as_fd(),
@@ -202,7 +202,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
     let refused = arena.freeze().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "zeroes must not pass for content: {refused}");
     #[allow(unsafe_code)]
-    // SAFETY: nobody refers to the lost chunk.
+    // SAFETY: no code refers to the lost chunk.
     let part = unsafe { arena.discard(VirtRange::new(lost.start, page_size_bytes())) };
     assert_eq!(part.unwrap_err().kind(), ErrorKind::Corrupt);
     #[allow(unsafe_code)]
@@ -212,7 +212,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
     drop(arena.freeze().expect("whole again, without it"));
 }
 
-/// Reads a word of memory that is lost, and dies of it.
+/// Reads a word of lost memory, which kills it.
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os("COWSLIP_TEST_IMAGE") else { return };
@@ -256,7 +256,7 @@ fn a_file_that_becomes_shorter_is_damage_and_one_that_is_unlinked_is_none() {
     assert_eq!(words[0], pattern(0));
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len((5 * CHUNK_BYTES) as u64).unwrap();
-    // The rest is asked for by the freeze, and not there.
+    // The freeze asks for the rest, which is missing.
     assert_eq!(restored.arena().freeze().unwrap_err().kind(), ErrorKind::Corrupt);
     assert!((0..4 * WORDS).all(|i| words[i] == pattern(i)));
     assert!(restored.wait(PATIENCE).is_err());
@@ -280,7 +280,8 @@ fn the_working_set_that_was_recorded_comes_first() {
     assert!(restored.wait(PATIENCE).unwrap(), "the rest follows");
     assert!(is_pattern(words));
 
-    // One thread that reads, and damage behind the recorded chunks: they are there, though nobody touched them.
+    // With one reading thread and damage in a chunk that was not recorded: the recorded chunks are in, though no thread
+    // touched them.
     overwrite(&path, 0, b"damage");
     let seen = Arc::new(Mutex::new(0));
     let count = Arc::clone(&seen);
@@ -291,7 +292,7 @@ fn the_working_set_that_was_recorded_comes_first() {
     assert!(restored.wait(PATIENCE).is_err());
     assert_eq!(*seen.lock().unwrap(), restored.arena().range().start);
 
-    // Of another image it is as none; damaged too.
+    // That of another image, or a damaged one, counts as none.
     let other = image_of(&path, 16);
     assert!(other.restore(0, &options, &mut proceed).unwrap().wait(PATIENCE).unwrap());
     std::fs::write(&file, b"COWSLIPW and so on").unwrap();
@@ -310,7 +311,7 @@ fn the_first_chunk_comes_with_the_arena_if_the_page_cache_has_it() {
     let image = image_of(&path, 1);
     let file = File::open(&path).unwrap();
     let restore = || hybrid(&image, RestoreOptions::default());
-    // A save goes by the page cache.
+    // A save bypasses the page cache.
     drop(std::fs::read(&path).unwrap());
     let Some(restored) = restore() else { return };
     let is_there = restored.wait(Duration::ZERO).unwrap();
@@ -327,7 +328,7 @@ fn the_first_chunk_comes_with_the_arena_if_the_page_cache_has_it() {
     let restored = restore().unwrap();
     assert!(is_pattern(whole(restored.arena())) && restored.wait(PATIENCE).unwrap());
 
-    // Nobody sees it damaged.
+    // The damage is never visible.
     overwrite(&path, 0, b"damage");
     let restored = restore().unwrap();
     assert_eq!(restored.wait(PATIENCE).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -353,7 +354,7 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
     let chunk = |i: usize| VirtRange::new(used.start + i * CHUNK_BYTES, CHUNK_BYTES);
     let part = |i: usize| VirtRange::new(chunk(i).start + 5 * page, 2 * page);
     #[allow(unsafe_code)]
-    // SAFETY: nobody refers to the restored memory.
+    // SAFETY: no code refers to the restored memory.
     unsafe {
         there.discard(moved(part(0))).unwrap();
         there.protect(moved(part(1)), Prot::READ).unwrap();
@@ -376,7 +377,7 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
 fn an_arena_that_is_dropped_half_way_leaves_nothing_behind() {
     let _watchdog = Watchdog::start("dropping while it is restored");
     let folder = Folder::new("dropped");
-    // Where no other test of this process puts anything in the meantime.
+    // At addresses that no other test of this process uses in the meantime.
     let builder = Arena::builder(ByteCount::mib(24)).at(ELSEWHERE + (1 << 40));
     let image = image_from(builder, &folder.file("image"));
     for round in 0..support::scaled(30) {

@@ -1,6 +1,6 @@
-//! As `errno`, for restores: threads that cannot be started.
+//! Like `fault_injection`, for restores: threads that cannot be started.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn without_the_first_thread_there_is_no_arena_and_without_the_others_it_does_the
     assert_eq!(error.errno(), Some(Errno::AGAIN.raw_os_error()));
     explains_itself(&error);
 
-    // Always, and until some are done.
+    // Fails always, and a few times only.
     for times in [ALWAYS, 3] {
         let rule = fail(Op::ThreadStart, 1, times, Errno::AGAIN);
         let restored = restore(false).unwrap();

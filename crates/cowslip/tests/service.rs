@@ -1,7 +1,7 @@
-//! The service thread is kept from waiting, from reading, or ends, at each step of freezes, forks and thaws, while
-//! threads write. Afterwards nothing is lost, nobody hangs, and the next service thread thaws all.
+//! The service thread cannot wait, cannot read, or ends, at each step of freezes, forks and thaws, while threads write.
+//! Afterwards nothing is lost, no thread hangs, and the next service thread thaws everything.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -15,14 +15,14 @@ use support::world::{World, explains_itself};
 use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, pattern, scaled, skip};
 
 const ALWAYS: u32 = u32::MAX;
-/// More calls than a round makes are not tried one by one.
+/// More calls than a round makes; further ones are not tried.
 const MOST_CALLS: u32 = 40;
 
-/// Freezes and forks, several times, whatever they answer.
+/// Freezes and forks, several times, with any result.
 fn disturb(world: &World) {
     for _ in 0..2 {
         match freeze_all(&world.arenas()) {
-            // What a freeze before it left frozen is thawed by nobody, or not yet.
+            // Memory that an earlier freeze left frozen is not thawed, or not yet.
             Err(error) if error.kind() == ErrorKind::Busy => {}
             answer => world.judge(answer),
         }
@@ -30,7 +30,7 @@ fn disturb(world: &World) {
     }
 }
 
-/// Has `times` calls of `op` fail from the first, second, … one on, while threads freeze, fork, thaw and write.
+/// Makes `times` calls of `op` fail from the first, second, … one on, while threads freeze, fork, thaw and write.
 fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a service thread that cannot go on");
@@ -45,7 +45,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             let is_spent = rule.is_spent();
             drop(rule);
             has_failed |= is_spent || times == ALWAYS;
-            // What went blind is replaced, and thaws what stayed frozen.
+            // A blind service is replaced, and the new one thaws the memory that stayed frozen.
             for arena in world.arenas() {
                 // A thread that is about to end looks like one that runs until it has.
                 eventually("a service thaws", || {
@@ -63,7 +63,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
 
 #[test]
 fn i6_waiting_fails() {
-    // Once for `poll`, once for `select`, then it sleeps.
+    // Once for `poll`, once for `select`; then it sleeps.
     at_each_call(Op::Poll, 1, &[Errno::INVAL, Errno::PERM]);
     at_each_call(Op::Poll, 2, &[Errno::NOMEM]);
 }
@@ -87,7 +87,7 @@ fn i6_waiting_always_fails_and_all_works_as_before() {
     assert!(arena.wait_live(PATIENCE));
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
-    // It looks a thousand times a second, and sleeps in between: it does not use up every time that it is given.
+    // It polls a thousand times a second, and sleeps in between: it must not use all of its processor time.
     let used_ns = || {
         let before_ns = process::cpu_ns();
         std::thread::sleep(Duration::from_millis(300));
@@ -135,12 +135,12 @@ fn i6_a_panic_in_the_service_thread() {
     at_each_call(Op::ServicePanic, 1, &[Errno::PERM]);
 }
 
-/// Has the service thread look for work, which it has none of while the thaw is paused.
+/// Makes the service thread look for work; there is none while the thaw is paused.
 fn ring(arena: &Arena) {
     drop(arena.hold_for_io(arena.range()).unwrap());
 }
 
-/// An arena that is frozen, with private copies, whose thaw is paused; `None` without userfaultfd.
+/// A frozen arena with private copies and a paused thaw; `None` without userfaultfd.
 fn paused() -> Option<(Arena, ArenaSlice<u64>)> {
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
     if !arena.raw().start_service() {

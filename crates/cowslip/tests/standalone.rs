@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Images as memory apart from any arena: the same content each way, and never any other.
+//! Images as memory without an arena: the same content in each way, and never any other.
 
 mod support;
 
@@ -32,11 +32,11 @@ const FAULTING: [StandaloneMode; 3] =
 const CHUNKS: usize = 6;
 const WORDS: usize = CHUNKS * CHUNK_BYTES / 8;
 
-/// An image of some chunks and what they hold; the file goes with this value.
+/// An image of some chunks and their content; the file is removed with this value.
 struct Saved {
     path: PathBuf,
     content: Vec<u64>,
-    /// Of the content, from the arena's start.
+    /// The offset of the content from the arena's start.
     offset_bytes: usize,
     guard_bytes: usize,
 }
@@ -52,7 +52,7 @@ impl Saved {
         let mut slice = arena.slice::<u64>(WORDS).unwrap();
         for (i, value) in slice.iter_mut().enumerate() {
             let (chunk, page) = (i * 8 / CHUNK_BYTES, i * 8 / page_size_bytes());
-            // Whole, whole, zeroes, a third of it, whole, whole.
+            // Whole, whole, zeroes, a third, whole, whole.
             let is_zero = chunk == 2 || (chunk == 3 && !page.is_multiple_of(3));
             *value = if is_zero { 0 } else { pattern(i) | 1 };
         }
@@ -81,7 +81,7 @@ impl Saved {
 
     fn words<'a>(&self, memory: &'a Standalone) -> &'a [u64] {
         let start = memory.range().start + self.offset_bytes;
-        // SAFETY: handed out when it was saved, readable; nobody writes to it.
+        // SAFETY: allocated when it was saved, readable; no thread writes to it.
         unsafe { std::slice::from_raw_parts(start as *const u64, WORDS) }
     }
 
@@ -97,7 +97,7 @@ impl Drop for Saved {
     }
 }
 
-/// `None`, said and counted, where the kernel or this process cannot.
+/// `None`, with a counted message, where the kernel or this process cannot.
 fn restore(path: &Path, way: StandaloneMode, on_damage: Option<OnDamage>) -> Option<Standalone> {
     match Image::open(path).unwrap().restore_standalone(0, way, Place::Anywhere, on_damage) {
         Ok(memory) => Some(memory),
@@ -111,10 +111,10 @@ fn restore(path: &Path, way: StandaloneMode, on_damage: Option<OnDamage>) -> Opt
     }
 }
 
-/// What a system call says that reads `range`.
+/// The result of a system call that reads `range`.
 fn read_by_kernel(range: VirtRange) -> Result<Vec<u8>, Errno> {
     let file = memfile::memfd("test", MemfdKind::Shmem, 0).unwrap();
-    // SAFETY: only the kernel reads there, and answers EFAULT where it cannot.
+    // SAFETY: only the kernel reads there, and returns EFAULT where it cannot.
     unsafe { memfile::write_range_at(file.as_fd(), range, 0) }?;
     let mut read = vec![0; range.len];
     assert_eq!(memfile::read_at(file.as_fd(), &mut read, 0), Ok(range.len));
@@ -143,7 +143,7 @@ fn each_way_gives_the_content_that_was_saved() {
         let page = VirtRange::new(memory.range().start + saved.guard_bytes, page_size_bytes());
         assert_eq!(read_by_kernel(page), Err(Errno::FAULT), "{way:?}: guards hold");
         let place = saved.offset_bytes + memory.range().start + 5 * CHUNK_BYTES;
-        // SAFETY: handed out writable; `words` is not used any more.
+        // SAFETY: allocated writable; `words` is not used any more.
         unsafe { *(place as *mut u64) = 99 };
         assert_eq!(saved.words(&memory)[5 * CHUNK_BYTES / 8], 99, "{way:?}");
         drop(memory);
@@ -154,7 +154,7 @@ fn each_way_gives_the_content_that_was_saved() {
 
 #[test]
 fn the_original_addresses_are_taken_or_refused() {
-    // Where nobody else's memory comes: the other tests' threads map and unmap meanwhile.
+    // An address that no other memory gets: threads of the other tests map and unmap meanwhile.
     const APART: usize = 0x5000_0000_0000;
     let arena = Arena::builder(ByteCount::mib(32)).at(APART).build().unwrap();
     let saved = Saved::of(arena, "original");
@@ -217,7 +217,7 @@ fn victim() {
     let on_damage = OnDamage::new(|error, _| println!("told: {error}"));
     let Some(memory) = restore(&path, way, Some(on_damage)) else { return };
     let start: usize = std::env::var("COWSLIP_TEST_OFFSET").unwrap().parse().unwrap();
-    // SAFETY: handed out, readable; that it cannot be is what is tested.
+    // SAFETY: allocated, readable; the test is that the access fails.
     let word = unsafe { ((memory.range().start + start) as *const u64).read_volatile() };
     println!("seen {word}");
 }
@@ -262,7 +262,7 @@ fn a_truncated_file_is_an_error_or_a_sigbus() {
     assert_eq!(read_by_kernel(page), Err(Errno::FAULT), "it needs its file");
 }
 
-/// Whether a thread of this process has gone to sleep.
+/// Returns true if a thread of this process has gone to sleep.
 fn sleeps(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     let state = stat.rsplit_once(") ").unwrap().1;
@@ -278,7 +278,7 @@ fn who_waits_when_the_memory_goes_is_let_go_and_sees_nothing() {
         let (tell, told) = mpsc::channel();
         let (proceed, may_proceed) = mpsc::channel::<()>();
         let may_proceed = Mutex::new(may_proceed);
-        // Keeps the thread that serves faults from serving any more.
+        // Keeps the thread that serves faults from serving further ones.
         let on_damage = OnDamage::new(move |_, _| {
             tell.send(()).unwrap();
             let _ = may_proceed.lock().unwrap().recv();
@@ -305,7 +305,7 @@ fn who_waits_when_the_memory_goes_is_let_go_and_sees_nothing() {
             dropping.join().unwrap();
             match waits.join().unwrap() {
                 Err(errno) => assert_eq!(errno, Errno::FAULT, "{way:?}"),
-                // It was served in the same breath as the damaged one.
+                // It was served together with the damaged one.
                 Ok(read) => {
                     let expected = &saved.content[4 * CHUNK_BYTES / 8..][..read.len() / 8];
                     let read =

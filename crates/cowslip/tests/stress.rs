@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Everything at once: threads that count, receive, allocate, drop and protect; freezes, views, forks
-//! of every kind, thaws stopped and let go. At the end every sum is exact.
+//! Everything at once: threads that count, receive, allocate, drop and protect; freezes, views, forks of every kind,
+//! paused and resumed thaws. At the end every sum is exact.
 
 mod support;
 
@@ -42,7 +42,7 @@ impl Stage {
         }
     }
 
-    /// Takes memory and gives it back; drops and guards parts of it meanwhile.
+    /// Allocates memory and frees it; drops and guards parts of it meanwhile.
     fn allocate(&self) {
         let page = page_size_bytes();
         let mut scatter = Scatter(0xa110c);
@@ -51,7 +51,7 @@ impl Stage {
             let mut memory = match self.arena.slice::<u8>(len) {
                 Ok(memory) => memory,
                 Err(error) => {
-                    // All that is free may be frozen at the moment.
+                    // All free memory may be frozen at the moment.
                     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
                     std::thread::yield_now();
                     continue;
@@ -64,13 +64,13 @@ impl Stage {
             let count = 1 + scatter.next() as usize % (pages - first - 1);
             let part = VirtRange::new(memory.range().start + first * page, count * page);
             let inside = first * page..((first + count) * page).min(len);
-            // SAFETY: this thread alone uses the memory, and not the guarded part of it.
+            // SAFETY: only this thread uses the memory, and not the guarded part of it.
             unsafe {
                 self.arena.protect(part, Prot::NONE).unwrap();
                 self.arena.protect(part, Prot::RW).unwrap();
             }
             assert!(memory[inside.clone()].iter().all(|&byte| byte == 0x5a));
-            // SAFETY: this thread alone uses the memory.
+            // SAFETY: only this thread uses the memory.
             unsafe { self.arena.discard(part) }.unwrap();
             assert!(memory[inside.clone()].iter().all(|&byte| byte == 0), "dropped");
             assert!(memory[..inside.start].iter().all(|&byte| byte == 0x5a), "kept before it");
@@ -80,7 +80,7 @@ impl Stage {
     }
 }
 
-/// A view shows one moment; so does a child, of whatever kind.
+/// One step: a view shows one moment, and so does a child of any kind.
 fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &mut Vec<Child>) {
     let pick = scatter.next();
     if pick.is_multiple_of(8) {
@@ -150,7 +150,7 @@ fn everything_at_once() {
     };
     let writers = Writers::start(&counters, 2);
     let mut rounds = 0;
-    // Also when this thread fails: it waits for the others then.
+    // Also when this thread fails: then it waits for the others.
     let stop = Stop(&stage.stop);
     std::thread::scope(|scope| {
         let _stop = stop;

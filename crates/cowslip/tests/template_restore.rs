@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Arenas made of templates: usable at once, exact at every moment, and of their own in the end.
+//! Arenas made from templates: usable at once, exact at every moment, and independent in the end.
 
 mod support;
 
@@ -23,15 +23,15 @@ use support::{
 const SIZE: ByteCount = ByteCount::mib(48);
 const WORDS: usize = SIZE.0 as usize / 8;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
-/// A thaw that is allowed has long begun by then.
+/// By this time an allowed thaw has long begun.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
-/// With userfaultfd or without, on huge pages or on base pages.
+/// With or without userfaultfd, on huge pages or on base pages.
 type World = (bool, Backing);
 const BORROWS: World = (true, Backing::Thp);
 const COPIES: World = (false, Backing::Thp);
 
-/// All worlds that there are here.
+/// All worlds that are possible here.
 fn worlds() -> Vec<World> {
     let has_userfaultfd = has_userfaultfd();
     if !has_userfaultfd {
@@ -58,11 +58,12 @@ fn restored(template: &Template, (uffd, backing): World) -> Arena {
 }
 
 fn adopted(template: &Template, arena: &Arena, words: &ArenaSlice<u64>) -> ArenaSlice<u64> {
-    // SAFETY: nobody else has the memory of an arena that was restored just now.
+    // SAFETY: no other code has the memory of an arena that was restored just now.
     unsafe { arena.adopt_slice(template.range_in(arena, words.range())) }.unwrap()
 }
 
-/// A lender, its words, its template, and an arena that borrows from it. `None`, said, where nothing is borrowed.
+/// A lender, its words, its template, and an arena that borrows from it. `None`, with a message, if nothing is
+/// borrowed.
 fn borrowed() -> Option<(Arena, ArenaSlice<u64>, Template, Arena)> {
     let borrows = worlds().contains(&BORROWS);
     borrows.then(|| {
@@ -133,7 +134,7 @@ fn it_ends_as_an_ordinary_arena_on_huge_pages_and_the_template_is_free() {
             skip("huge", "this process gets no huge pages");
         }
         assert_eq!(arena.metrics().frozen_chunks, 0);
-        // As any other: it hands memory out, is frozen and thawed.
+        // Like any other: it allocates memory, is frozen and thawed.
         let more = arena.slice::<u64>(CHUNK_WORDS).unwrap();
         assert!(more.iter().all(|&word| word == 0));
         let view = arena.freeze().unwrap();
@@ -171,7 +172,7 @@ fn i3_a_freeze_at_any_time_has_what_was_written_before_and_nothing_since() {
                 again.arena().range().start + (mine.range().start - arena.range().start),
                 mine.range().len,
             );
-            // SAFETY: nobody else has it.
+            // SAFETY: no other code has it.
             let saved = unsafe { again.arena().adopt_slice::<u64>(place) }.unwrap();
             assert!(saved[..] == expected[..], "{world:?}, round {round}");
             assert!(mine.iter().all(|&word| word == 7) && is_pattern(&words));
@@ -195,9 +196,10 @@ fn i2_children_keep_what_they_were_forked_with_whatever_becomes_of_lender_and_pa
             let (mut answers, theirs) = UnixStream::pair().unwrap();
             let range = mine.range();
             let child = Child::fork(&arena, kind, move || {
-                // Until the parent has written everything. Without descriptors it looks at once.
+                // Waits until the parent has written everything. Without descriptors it looks at
+                // once.
                 let _ = (&theirs).read(&mut [0]);
-                // SAFETY: the child's memory, which nobody in it writes.
+                // SAFETY: the child's memory, which no thread in it writes.
                 let mine = unsafe { std::slice::from_raw_parts(range.start as *const u64, WORDS) };
                 mine.iter().enumerate().all(|(at, &word)| match at {
                     at if at == i => word == 0,
@@ -258,7 +260,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
             let at = |arena: VirtRange, chunk: usize, pages: usize| {
                 VirtRange::new(arena.start + chunk * CHUNK_BYTES, pages * page)
             };
-            // SAFETY: no reference is into what is protected.
+            // SAFETY: there are no references into the protected parts.
             unsafe {
                 source.protect(at(words.range(), 1, 3), Prot::NONE).unwrap();
                 source.protect(at(words.range(), 2, 512), Prot::READ).unwrap();
@@ -268,7 +270,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
             let range = template.range_in(&arena, words.range());
             // Once with all of it borrowed, once while it is copied.
             let held = hold.then(|| arena.hold_for_io(range).unwrap());
-            // SAFETY: this test alone uses the memory, through pointers.
+            // SAFETY: only this test uses the memory, through pointers.
             unsafe {
                 let word = |i: usize| (range.start as *mut u64).add(i);
                 assert_eq!(arena.raw().parts(at(range, 1, 3))[0].2, Prot::NONE);
@@ -276,7 +278,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
                 arena.protect(at(range, 1, 3), Prot::RW).unwrap();
                 *word(CHUNK_WORDS) = 1;
                 arena.protect(at(range, 1, 1), Prot::READ).unwrap();
-                // A whole chunk, some pages, pages that may not be written, what is given back.
+                // A whole chunk, some pages, read-only pages, and freed memory.
                 *word(4 * CHUNK_WORDS) = 1;
                 arena.discard(at(range, 4, 512)).unwrap();
                 arena.discard(at(range, 5, 9)).unwrap();
@@ -331,7 +333,7 @@ fn stores_and_discards_at_any_moment_are_there_in_the_end() {
                 if step % 8 == 0 {
                     let chunk = scatter.next() as usize % (WORDS / CHUNK_WORDS);
                     let gone = VirtRange::new(range.start + chunk * CHUNK_BYTES, CHUNK_BYTES);
-                    // SAFETY: handed out, and nobody else accesses it.
+                    // SAFETY: allocated, and no other code accesses it.
                     unsafe { arena.discard(gone) }.unwrap();
                     expected[chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS].fill(0);
                 }
@@ -384,7 +386,7 @@ fn a_place_that_is_too_small_taken_or_of_hugetlb_is_refused() {
     drop((words, source));
     let arena = template.restore(template.arena_builder(Place::Original).unwrap()).unwrap();
     let first = template.regions()[0].range().start as *const u64;
-    // SAFETY: the arena is there now, readable.
+    // SAFETY: the arena exists, readable.
     assert_eq!(unsafe { *first }, pattern(0));
     drop(arena);
 }
@@ -416,7 +418,7 @@ fn memory_leaves_the_arena_with_its_content_while_it_is_borrowed() {
         let held = arena.hold_for_io(range).unwrap();
         let mine = adopted(&template, &arena, &words);
         let gone = VirtRange::new(range.start + CHUNK_BYTES + 4096, 3 * CHUNK_BYTES);
-        // SAFETY: nobody refers to it meanwhile.
+        // SAFETY: no code refers to it meanwhile.
         unsafe { arena.raw().detach(gone, cowslip::raw::Departure::Advice) }.unwrap();
         assert!(is_pattern(&mine), "{world:?}");
         drop(held);
@@ -458,7 +460,7 @@ fn the_process_that_lends_may_be_killed_at_any_moment() {
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            // SAFETY: the process is this test's.
+            // SAFETY: the process belongs to this test.
             let template = unsafe { Template::receive(&socket) }.unwrap();
             let mut start = [0; 8];
             socket.read_exact(&mut start).unwrap();

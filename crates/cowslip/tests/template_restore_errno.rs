@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
-//! Every system call of an arena that is made of a template fails once, at each place where it is made. The content is
-//! right throughout, and the arena is its own in the end; or there is none, and an error says why. So it is if it fails
-//! from then on every time, until it works again.
+//! Every system call of an arena made from a template fails once, at each place where it is made. The content is right
+//! throughout, and the arena is independent in the end; or there is none, and an error gives the reason. The same holds
+//! if the call fails every time from then on, until it works again.
 
 mod support;
 
@@ -20,7 +20,8 @@ const ALWAYS: u32 = u32::MAX;
 /// Longer than the service thread waits before it tries again.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-/// Restores an arena, writes, forks and freezes while a call fails: whether there was such a call.
+/// Restores an arena, writes, forks and freezes while a call fails; returns true if there was such
+/// a call.
 fn restore_while(op: Op, pass: u32, errno: Errno, backing: Backing) -> bool {
     let source = Arena::builder(ByteCount::mib(16)).backing(backing).build().unwrap();
     let mut words = source.slice::<u64>(WORDS).unwrap();
@@ -42,7 +43,7 @@ fn restore_while(op: Op, pass: u32, errno: Errno, backing: Backing) -> bool {
         if let Ok(pid) = fork_child(&[&arena], is_start).inspect_err(explains_itself) {
             assert_eq!(status_of(pid), 0, "{op:?} {pass}");
         }
-        // What the fork froze may have to be thawed first.
+        // Memory that the fork froze may have to be thawed first.
         let frozen = arena.freeze();
         let _ = frozen.inspect_err(|error| {
             if error.kind() != ErrorKind::Busy {
@@ -142,7 +143,7 @@ fn at_each(op: Op, errnos: &[Errno], at_least: u32) {
     for backing in [Backing::Thp, Backing::Base] {
         let mut pass = 0;
         while restore_while(op, pass, errnos[pass as usize % errnos.len()], backing) {
-            // Later calls repeat what earlier ones do.
+            // Later calls repeat earlier ones.
             pass += 1 + if scaled(100) < 100 { pass } else { pass / 6 };
         }
         assert!(pass >= at_least, "{op:?}: {pass} calls of {at_least}");

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Templates and their clones, in this process, in children, and in processes that are no relatives.
+//! Templates and their clones, in this process, in children, and in unrelated processes.
 
 mod support;
 
@@ -25,7 +25,7 @@ use support::{
 };
 
 const SIZE: ByteCount = ByteCount::mib(32);
-/// A thaw that is allowed has long begun by then.
+/// By this time an allowed thaw has long begun.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
 /// An arena with a pattern in it.
@@ -40,7 +40,7 @@ fn is_pattern(words: &[u64]) -> bool {
     words.iter().enumerate().all(|(i, &word)| word == pattern(i))
 }
 
-/// Writes to `count` pages at random; how many they were.
+/// Writes to `count` pages at random; returns the number of different ones.
 fn write_pages(words: &mut [u64], count: usize, scatter: &mut Scatter) -> usize {
     let in_page = page_size_bytes() / 8;
     let places = (0..count).map(|_| scatter.next() as usize % (words.len() / in_page));
@@ -211,7 +211,7 @@ fn protections_go_with_the_template() {
     let page = page_size_bytes();
     let part = |pages: usize| VirtRange::new(words.range().start + pages * page, page);
     let (constant, guard) = (part(5), part(600));
-    // SAFETY: nobody writes the one, or touches the other.
+    // SAFETY: no thread writes the one, or touches the other.
     unsafe {
         arena.protect(constant, Prot::READ).unwrap();
         arena.protect(guard, Prot::NONE).unwrap();
@@ -360,7 +360,7 @@ fn i2_a_fork_of_a_clone_is_a_clone() {
             let kept = clone.slice(&words)[5] == 55 && clone.slice(&words)[6] == 66;
             clone.reset().unwrap();
             let is_right = inherited && heard && renewed && kept && is_pattern(clone.slice(&words));
-            // The template is good for more clones here too.
+            // The template works for more clones here, too.
             let again = template.map(Place::Anywhere).unwrap();
             let is_right = is_right && is_pattern(again.slice(&words));
             theirs.write_all(&[u8::from(is_right)]).unwrap();
@@ -458,7 +458,7 @@ fn i2_without_userfaultfd_the_base_is_kept_too() {
     let clone = template.map(Place::Anywhere).unwrap();
     words.fill(2);
     drop(template);
-    // SAFETY: nobody stores to the arena, here and below.
+    // SAFETY: no thread stores to the arena, here and below.
     assert_eq!(unsafe { arena.thaw_exclusive() }.unwrap_err().kind(), ErrorKind::Busy);
     assert!(clone.slice(&words).iter().all(|&word| word == 1));
     drop(clone);
@@ -467,7 +467,7 @@ fn i2_without_userfaultfd_the_base_is_kept_too() {
     assert!(words.iter().all(|&word| word == 2));
 }
 
-/// What [`Template::send`] sends.
+/// The message that [`Template::send`] sends.
 fn message_of(template: &Template) -> (Vec<u8>, Vec<OwnedFd>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     template.send(&ours).unwrap();
@@ -484,7 +484,7 @@ fn receive_altered(message: &[u8], files: &[OwnedFd]) -> cowslip::Result<Templat
         assert_eq!(socket::send(ours.as_fd(), message, &files).unwrap(), message.len());
     }
     drop(ours);
-    // SAFETY: what comes is a template, or is refused.
+    // SAFETY: the message is a template, or is refused.
     unsafe { Template::receive(&theirs) }
 }
 
@@ -572,7 +572,7 @@ fn a_receiver_cannot_write_the_base() {
     let template = arena.freeze().unwrap().into_template().unwrap();
     let (_, files) = message_of(&template);
     let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
-    // SAFETY: the place is this test's own.
+    // SAFETY: the place belongs to this test.
     let mapped = unsafe { memory::map_file(place, files[0].as_fd(), 0, Sharing::Shared, Prot::RW) };
     assert_eq!(mapped, Err(Errno::ACCESS));
     // SAFETY: as above.
@@ -583,7 +583,7 @@ fn a_receiver_cannot_write_the_base() {
     unsafe { memory::unmap(place) }.unwrap();
 }
 
-/// A process that waits to be killed, if the test fails too.
+/// A process that waits to be killed, even if the test fails.
 struct Doomed(i32);
 
 impl Doomed {
@@ -602,7 +602,7 @@ impl Drop for Doomed {
 
 const WORKER: &str = "COWSLIP_TEST_WORKER";
 
-/// A process that is no relative: this program, started anew.
+/// An unrelated process: this program, started anew.
 struct Worker {
     process: Child,
     socket: UnixStream,
@@ -621,7 +621,7 @@ impl Worker {
         Self { process, socket }
     }
 
-    /// Tells it where in the template its words are.
+    /// Tells it the place of its words in the template.
     fn place(&mut self, range: VirtRange) {
         let place = [range.start as u64, range.len as u64].map(u64::to_le_bytes).concat();
         self.socket.write_all(&place).unwrap();
@@ -657,7 +657,7 @@ impl Drop for Worker {
     }
 }
 
-/// Not a test: what a [`Worker`] does.
+/// Not a test: the program of a [`Worker`].
 #[test]
 fn worker() {
     if std::env::var_os(WORKER).is_none() {
@@ -724,14 +724,14 @@ fn a_server_gives_nothing_to_another_user() {
     let path = std::env::temp_dir().join(format!("cowslip-server-{}", std::process::id()));
     let server =
         TemplateServer::start(arena.freeze().unwrap().into_template().unwrap(), &path).unwrap();
-    // As in the moment between bind(2) and chmod(2).
+    // Opens the socket to all users, so that only the check of the peer's user is left.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(&path, open).unwrap();
 
     let connected = std::thread::spawn({
         let path = path.clone();
         move || {
-            // SAFETY: the bare call changes the user of this thread alone, which ends soon.
+            // SAFETY: the bare call changes only the user of this thread, which ends soon.
             assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, NOBODY, -1) }, 0);
             UnixStream::connect(path).unwrap()
         }

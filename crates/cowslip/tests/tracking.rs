@@ -1,5 +1,5 @@
-//! Arenas that track their changes: what a save does not read is as the parent has it, and all that holds
-//! of other arenas holds of these.
+//! Arenas that track their changes: chunks that a save does not read equal the parent's, and everything that holds for
+//! other arenas holds for these.
 
 mod support;
 
@@ -21,7 +21,7 @@ use support::{
 
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
-/// An arena that tracks its changes, where that is to be had.
+/// An arena that tracks its changes, where that is possible.
 fn tracked(capacity: ByteCount) -> Option<Arena> {
     let arena = Arena::new(capacity).unwrap();
     if arena.track_changes(true) {
@@ -31,7 +31,7 @@ fn tracked(capacity: ByteCount) -> Option<Arena> {
     None
 }
 
-/// Freezes, and waits for the end of the thaw first.
+/// Freezes, after waiting for the end of the thaw.
 fn frozen(arena: &Arena) -> Frozen {
     arena.freeze_timeout(PATIENCE).unwrap()
 }
@@ -42,7 +42,7 @@ fn save_to(frozen: &Frozen, path: &Path, parent: Option<&Path>, changes: Changes
     save(&[frozen], path, &options, &mut proceed).unwrap()
 }
 
-/// Saves by what was tracked, and by reading everything: the files are the same but for their names.
+/// Saves by tracked changes, and by reading everything: the files must be equal behind their headers.
 fn save_both(
     folder: &Folder,
     frozen: &Frozen,
@@ -59,7 +59,7 @@ fn save_both(
     (path, saved)
 }
 
-/// What a program finds when it restores an image.
+/// The content that a program finds after a restore.
 fn restored(path: &Path, slice: &ArenaSlice<u64>, of: &Arena) -> Vec<u64> {
     let options = RestoreOptions {
         place: Place::Anywhere,
@@ -74,7 +74,7 @@ fn fill(slice: &mut [u64]) {
     slice.iter_mut().enumerate().for_each(|(i, value)| *value = pattern(i));
 }
 
-/// Once the arena has thawed: how many of its chunks are known to be as they were.
+/// Waits for the thaw; returns the number of chunks that are known to be unchanged.
 fn kept(arena: &Arena) -> u64 {
     assert!(arena.wait_live(PATIENCE));
     arena.metrics().kept_chunks
@@ -90,7 +90,7 @@ fn a_save_reads_what_was_written_and_no_more() {
     assert_eq!((saved.chunks, saved.read_chunks), (100, 100));
     assert_eq!(kept(&arena), 100);
     slice[57 * CHUNK_WORDS + 9] += 1;
-    // Written, and the same.
+    // Written, with the same value.
     slice[58 * CHUNK_WORDS] += 0;
     let (second, saved) = save_both(&folder, &frozen(&arena), "second", Some(&first));
     assert_eq!((saved.chunks, saved.left_out_chunks), (1, 99));
@@ -98,13 +98,13 @@ fn a_save_reads_what_was_written_and_no_more() {
     let view = frozen(&arena);
     let (_, saved) = save_both(&folder, &view, "third", Some(&second));
     assert_eq!((saved.chunks, saved.read_chunks), (0, 0));
-    // A freeze remembers what was saved, not only the last time.
+    // A freeze remembers all earlier saves, not only the last one.
     let (again, saved) = save_both(&folder, &view, "again", Some(&first));
     assert_eq!(saved.chunks, 1);
     assert!((1..=2).contains(&saved.read_chunks), "{saved:?}");
     assert!(restored(&again, &slice, &arena) == slice[..]);
     drop(view);
-    // Merged, it is the same image.
+    // A merged image counts as the same image.
     merge(&Image::open(&second).unwrap(), &second, &MergeOptions::default(), &mut proceed).unwrap();
     let (_, saved) = save_both(&folder, &frozen(&arena), "merged", Some(&second));
     assert_eq!(saved.read_chunks, 0);
@@ -126,7 +126,7 @@ fn a_chain_of_tracked_images_is_the_frozen_views_while_threads_write() {
     let mut read_chunks = 0;
     let mut written = 0;
     for generation in 0..scaled(32) {
-        // From all over it to a part, from many writes to few.
+        // From everywhere to a part, from many writes to few.
         let from = scatter.next() as usize % counters.len();
         let avoided = if generation % 3 == 0 { 0..0 } else { 0..from };
         let writers = Writers::start_avoiding(&counters, 2, avoided);
@@ -198,7 +198,7 @@ fn what_is_written_while_a_freeze_gets_ready_is_in_its_view() {
     let Some(arena) = tracked(ByteCount::mib(256)) else { return };
     let counters = Counters::new(&arena, ByteCount::mib(64));
     let stop = Arc::new(AtomicBool::new(false));
-    // Few enough writes that most chunks are clean when a freeze looks at them first.
+    // Few enough writes that most chunks are clean when a freeze first looks at them.
     let ticker = std::thread::spawn({
         let (counters, stop) = (counters.clone(), Arc::clone(&stop));
         move || {
@@ -249,7 +249,7 @@ fn a_fork_between_two_saves_costs_no_more_than_reading() {
     let (mut parent, _) = save_both(&folder, &frozen(&arena), "first", None);
     for round in 0..6 {
         assert_eq!(kept(&arena), 10);
-        // In a kept chunk, so that the child has it as a private page of its parent's.
+        // In a kept chunk, so that the child has it as a private page of its parent.
         slice[(round + 1) * CHUNK_WORDS] = 7;
         let before: u64 = slice.iter().fold(0, |sum, &value| sum.wrapping_add(value));
         let pid = fork_child(&[&arena], || {
@@ -278,7 +278,7 @@ fn memory_given_back_reused_guarded_and_detached_between_two_saves() {
     };
     let whole = |chunk| part(chunk, 0, CHUNK_BYTES / page);
     let (mut parent, _) = save_both(&folder, &frozen(&arena), "first", None);
-    // SAFETY: the slice is used by this thread alone, and never again where it gave memory back.
+    // SAFETY: only this thread uses the slice, and never again where it gave memory back.
     let steps: [(&str, &dyn Fn(), u64); 8] = unsafe {
         [
             ("discard a part", &|| arena.discard(part(0, 3, 9)).unwrap(), 1),
@@ -314,7 +314,7 @@ fn memory_given_back_reused_guarded_and_detached_between_two_saves() {
     for (name, act, changed) in steps {
         assert!(kept(&arena) > 6);
         act();
-        // The same while a view is alive: what is given back of frozen chunks.
+        // The same while a view is alive, for freed parts of frozen chunks.
         let view = frozen(&arena);
         let (path, saved) = save_both(&folder, &view, name, Some(&parent));
         assert_eq!(saved.read_chunks, changed, "{name}: {saved:?}");
@@ -362,7 +362,7 @@ fn a_freeze_that_no_image_came_of_is_no_parent() {
     assert_eq!((saved.chunks, saved.read_chunks), (4, 4));
     assert!(restored(&second, &slice, &arena) == slice[..]);
 
-    // Nor is an image that another arena was saved to.
+    // An image saved from another arena is no parent either.
     let other = tracked(ByteCount::mib(64)).unwrap();
     let mut copy = other.slice::<u64>(10 * CHUNK_WORDS).unwrap();
     copy.copy_from_slice(&slice);
@@ -421,7 +421,8 @@ fn huge_pages_stay_and_copies_go_while_nobody_freezes() {
         assert!(kept > 0, "round {round}");
         assert_eq!(counters.sum(), 1 << 15, "reads every chunk");
         assert_eq!(huge_mapped_bytes(range), size.0, "round {round}: kept chunks too");
-        // A chunk, wholly, and a page of every other: all of it is live again without a freeze.
+        // One chunk completely, and a page of every other: all of it becomes live again without a
+        // freeze.
         let first = round * CHUNK_WORDS..(round + 1) * CHUNK_WORDS;
         let places = first.step_by(512).chain((0..counters.len()).step_by(2 * CHUNK_WORDS));
         for i in places {
@@ -446,7 +447,7 @@ fn what_cannot_be_tracked_is_hashed_and_said() {
         fill(&mut slice);
         let thawed = |view: Frozen| {
             #[allow(unsafe_code)]
-            // SAFETY: this is the only thread that uses the arena.
+            // SAFETY: only this thread uses the arena.
             unsafe { view.thaw_exclusive() }.unwrap();
         };
         let view = frozen(&arena);
@@ -475,7 +476,7 @@ fn many_short_runs_do_not_make_a_freeze_long() {
     let stored = (0..300).step_by(2).map(|chunk| view.slice(counters.slice())[chunk * CHUNK_WORDS]);
     assert!(stored.eq(1..=150));
     drop(view);
-    // Runs of one chunk each, all but 64 of which were made live for the freeze.
+    // Runs of one chunk each; all but 64 of them were made live for the freeze.
     assert_eq!(kept(&arena), 300);
     assert_eq!(counters.sum(), (1..=150u64).sum::<u64>());
 }

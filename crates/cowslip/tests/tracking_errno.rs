@@ -1,6 +1,7 @@
-//! As `errno`, for arenas that track their changes: what fails when a freeze moves kept chunks.
+//! Like `fault_injection`, for arenas that track their changes: failures while a freeze moves kept
+//! chunks.
 //!
-//! The rules that make calls fail hold for the whole process: one test at a time.
+//! Failpoints apply to the whole process: one test at a time.
 
 mod support;
 
@@ -11,9 +12,9 @@ use cowslip_sys::failpoints::{Op, fail};
 use support::world::{World, explains_itself};
 use support::{PATIENCE, Watchdog, alone, eventually, scaled, skip};
 
-/// What a freeze gives up for, where it can.
+/// An errno for which a freeze gives up, where it can.
 const GIVEN_UP: Errno = Errno::NOMEM;
-/// What it then does instead, without userfaultfd.
+/// An errno after which it continues without userfaultfd.
 const DONE_PLAINLY: Errno = Errno::INVAL;
 
 /// Arenas with kept chunks, some of which are being written; `None` if nothing can be tracked here.
@@ -34,7 +35,7 @@ fn kept_world() -> Option<World> {
     Some(world)
 }
 
-/// Has the first, second, … call of `op` fail during `act`, until there is no such call.
+/// Makes the first, second, … call of `op` fail during `act`, until there is no such call.
 fn at_each_call(op: Op, at_least: u32, errnos: &[Errno], act: impl Fn(&World)) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a freeze of kept chunks");
@@ -60,7 +61,7 @@ fn freeze_at_each(op: Op, at_least: u32, errnos: &[Errno]) {
     at_each_call(op, at_least, errnos, |world| {
         world.judge(freeze_all(&world.arenas()));
         for arena in world.arenas() {
-            // What a failed call left to the service thread; a freeze may be busy with it until then.
+            // A failed call may have left work to the service thread; a freeze may be busy with it until then.
             assert!(arena.wait_live(PATIENCE));
         }
     });

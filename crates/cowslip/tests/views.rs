@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Views: what they show of memory handed out later, and what becomes of them in children.
+//! Views: how they show memory allocated later, and their fate in children.
 
 mod support;
 
@@ -37,19 +37,19 @@ fn what_is_held_of_a_view_outlives_it_and_holds_nothing_up() {
         let shown = frozen.slice(counters.slice());
         let (words, first) = (shown.as_ptr_range(), checksum(shown));
         let whole = counters.slice().range();
-        // Two parts that touch each other, and one apart: of the whole, all but the second chunk and a few bytes.
+        // Two adjacent parts, and one apart: all of it except the second chunk and a few bytes.
         let end = VirtRange::new(whole.end() - CHUNK_BYTES, CHUNK_BYTES);
         let parts =
             [end, VirtRange::new(whole.start + 8, 8), VirtRange::new(whole.start, CHUNK_BYTES)];
         let shown = |part: &VirtRange| {
             let from = words.start.addr() + (part.start - whole.start);
-            // SAFETY: shown by the view, and kept by its copy; nobody writes to either.
+            // SAFETY: shown by the view, and kept by its copy; no thread writes to either.
             checksum(unsafe { std::slice::from_raw_parts(from as *const u64, part.len / 8) })
         };
         let before = parts.each_ref().map(shown);
         assert_eq!(first, checksum(frozen.slice(counters.slice())));
         let Ok(copy) = frozen.into_copy(&parts) else { panic!("it is not copied") };
-        // Not busy, though all of the copies are there.
+        // Not busy, though all of the copies exist.
         let again = arena.freeze_timeout(PATIENCE).unwrap();
         assert_eq!(parts.each_ref().map(shown), before);
         drop(again);
@@ -93,15 +93,15 @@ fn an_empty_arena_can_be_frozen_and_frozen_again_when_it_is_in_use() {
     }
 }
 
-/// A program that forks, as a daemon does, and ends: its child takes the arena over, with a view of
-/// its parent's in its hands.
+/// A program that forks like a daemon, and ends: its child takes the arena over, while it holds a
+/// view of its parent's.
 fn parent_of_a_daemon(report: &mut impl Write) -> ! {
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
     let counters = Counters::new(&arena, ByteCount::mib(4));
     (0..counters.len()).for_each(|i| counters.at(i).store(i as u64, Relaxed));
     let view = arena.freeze().unwrap();
     counters.at(7).store(70, Relaxed);
-    // SAFETY: the child goes on as the program, whose only thread made it.
+    // SAFETY: the child continues as the program, with the only thread, which made it.
     match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
         Fork::Parent(_) => cowslip_sys::process::exit_now(0),
         Fork::Child => {}

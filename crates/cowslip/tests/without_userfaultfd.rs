@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
 //! The same contract without userfaultfd.
 //!
-//! All of it runs twice: here, with arenas that do not want userfaultfd, and in a process of an
+//! All of it runs twice: here, with arenas that decline userfaultfd, and in a process of an
 //! unprivileged user, which is refused it (and a tmpfs of its own).
 
 mod support;
@@ -27,7 +27,7 @@ fn is_nobody() -> bool {
 }
 
 fn arena(mib: u64) -> Arena {
-    // Whoever is refused userfaultfd need not say that it is not wanted.
+    // A process that is refused userfaultfd need not decline it.
     Arena::builder(ByteCount::mib(mib)).userfaultfd(is_nobody()).build().unwrap()
 }
 
@@ -72,7 +72,8 @@ fn i1_i2_the_view_stands_still_and_no_update_is_lost() {
     }
 }
 
-/// Thaws an arena that only its test's thread uses. A child that another test forked meanwhile may read it for a moment.
+/// Thaws an arena that only its test's thread uses. A child that another test forked meanwhile may read it for a
+/// moment.
 fn thaw_alone(arena: &Arena) {
     // SAFETY: no other thread uses the arena.
     eventually("a thaw", || unsafe { arena.thaw_exclusive() }.is_ok());
@@ -84,7 +85,7 @@ fn i2_i5_a_child_and_its_parent_keep_their_own() {
     let arena = arena(32);
     let counters = Counters::new(&arena, ByteCount::mib(8));
     let ours = Counters::new(&arena, ByteCount::mib(2));
-    // Forked while frozen again and again: each child has the moment it was forked at.
+    // Forked while frozen again and again: each child has the content of its fork.
     for moment in 1..=scaled(20) as u64 {
         fill(&counters, moment);
         let child = fork_child(&[&arena], || {
@@ -167,7 +168,7 @@ fn i4_i5_protections_and_what_they_hide_survive() {
     let page = page_size_bytes();
     let guard = VirtRange::new(slice.range().start + 5 * page, page);
     let constant = VirtRange::new(slice.range().start + CHUNK_BYTES, page);
-    // SAFETY: nobody uses the guard, nor writes what is constant.
+    // SAFETY: no thread uses the guard, or writes to the constant page.
     unsafe {
         arena.protect(guard, Prot::NONE).unwrap();
         arena.protect(constant, Prot::READ).unwrap();
@@ -192,7 +193,7 @@ fn nobody_has_neither_userfaultfd_nor_a_tmpfs() {
     if !is_nobody() {
         return;
     }
-    // SAFETY: asks who this process is.
+    // SAFETY: asks for the user of this process.
     assert_eq!(unsafe { libc::geteuid() }, NOBODY);
     let refused = cowslip_sys::uffd::open().unwrap_err();
     assert_eq!(refused, cowslip_sys::Errno::PERM);
@@ -208,7 +209,7 @@ fn an_unprivileged_user_has_the_same_contract() {
     if is_nobody() {
         return;
     }
-    // SAFETY: asks who this process is.
+    // SAFETY: asks for the user of this process.
     if unsafe { libc::geteuid() } != 0 {
         skip("root", "only root can become another user; run the tests as that user instead");
         return;
@@ -271,7 +272,7 @@ fn drop_is_enough_to_end_a_view() {
     drop(freeze(&arena));
 }
 
-/// Nobody holds the writers off: memory leaves all the same, live and frozen, where it lies.
+/// The writers are not held off: memory still leaves, live and frozen, where it lies.
 #[test]
 fn i1_memory_leaves_while_threads_write_to_it() {
     let _watchdog = Watchdog::start("leaving without userfaultfd");
@@ -285,7 +286,7 @@ fn i1_memory_leaves_while_threads_write_to_it() {
         // A chunk, then nothing, then a page.
         let page = VirtRange::new(from + CHUNK_BYTES + page_size_bytes(), page_size_bytes());
         for part in [VirtRange::new(from, CHUNK_BYTES), page] {
-            // SAFETY: memory of the arena, handed out.
+            // SAFETY: memory that the arena has allocated.
             unsafe { arena.raw().detach(part, cowslip::raw::Departure::DirectIo) }.unwrap();
         }
     }
@@ -301,20 +302,23 @@ fn i1_memory_leaves_while_threads_write_to_it() {
     drop(view);
     let written = writers.stop();
     assert_eq!(counters.sum(), written, "no update is lost");
-    // What left reads as zeroes once the program has dropped it, and not as what is in the file.
+    // Memory that left reads as zeroes once the program has dropped it, not as the content of the
+    // file.
     let first = VirtRange::new(range.start, CHUNK_BYTES);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { arena.discard(first) }.unwrap();
     assert!((0..CHUNK_BYTES / 8).all(|i| counters.at(i).load(Relaxed) == 0));
 }
 
-/// Words of memory that an arena handed out.
+/// Words of memory that an arena has allocated.
 fn words(range: VirtRange) -> &'static [AtomicU64] {
-    // SAFETY: every caller has the range mapped, and no more than it, while it uses the words.
+    // SAFETY: every caller keeps the range mapped while it uses the words, and uses no more than
+    // it.
     unsafe { std::slice::from_raw_parts(range.start as *const AtomicU64, range.len / 8) }
 }
 
-/// The child reads what left where it lies in the file, whatever its parent does with the place.
+/// The child reads memory that left at its place in the file, whatever its parent does with the
+/// place.
 #[test]
 fn i2_the_place_of_what_left_is_not_handed_out_again() {
     let _watchdog = Watchdog::start("the place of what left");
@@ -326,7 +330,7 @@ fn i2_the_place_of_what_left_is_not_handed_out_again() {
         for part in
             [VirtRange::new(range.start, CHUNK_BYTES), VirtRange::new(range.end() - page, page)]
         {
-            // SAFETY: memory of the arena, handed out.
+            // SAFETY: memory that the arena has allocated.
             unsafe { arena.raw().detach(part, cowslip::raw::Departure::Poked) }.unwrap();
             assert_eq!(arena.raw().parts(part)[0].1, cowslip::raw::Usage::Left);
         }
@@ -335,7 +339,7 @@ fn i2_the_place_of_what_left_is_not_handed_out_again() {
             told.read_exact(&mut [0]).is_ok()
                 && words(range).iter().all(|word| word.load(Relaxed) == 7)
         });
-        // SAFETY: nobody but the child uses it, which has mappings of its own.
+        // SAFETY: only the child uses it, which has mappings of its own.
         unsafe {
             arena.protect(VirtRange::new(range.start, page), Prot::READ).unwrap();
             if discarded {

@@ -14,33 +14,33 @@ use crate::shrink::Shrinker;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How long, if no rounds are given
+    /// Seconds to run, if no rounds are given
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// How many programs
+    /// Number of programs
     #[arg(long)]
     rounds: Option<u64>,
-    /// The first seed; the others follow. Another one each time if it is not given
+    /// The first seed; the others follow. Random if it is not given
     #[arg(long)]
     seed: Option<u64>,
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     modes: Vec<Mode>,
-    /// How many programs run at once
+    /// Number of programs that run at once
     #[arg(long, default_value_t = 3)]
     jobs: usize,
     /// Operations and words to leave out, such as `direct,futex,_Fork`
     #[arg(long, value_delimiter = ',')]
     without: Vec<String>,
-    /// A program that takes longer hangs
+    /// Seconds after which a program counts as hanging
     #[arg(long, default_value_t = 20)]
     limit_s: u64,
-    /// How long a failing program is made smaller
+    /// Seconds for making a failing program smaller
     #[arg(long, default_value_t = 60)]
     shrink_s: u64,
-    /// After how many failures to end
+    /// Number of failures after which to end
     #[arg(long, default_value_t = 1)]
     failures: usize,
-    /// Where to write the totals
+    /// File for the totals
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -91,7 +91,7 @@ impl Totals {
     }
 }
 
-/// Where the binaries are, and a folder of this run's own, which goes with it.
+/// The place of the binaries, and a folder of this run, removed when this is dropped.
 struct Scratch(Place, Option<Late>);
 
 impl Scratch {
@@ -115,7 +115,7 @@ impl Scratch {
         Ok(Self(Place { program, cowslip, folder }, late))
     }
 
-    /// The modes that work here; why another does not is said.
+    /// The modes that work here; the reason is printed for those that do not.
     fn modes(&self, wanted: &[Mode]) -> Result<Vec<Mode>, Failure> {
         let probe = "process 0\nthread 0\nmap region=1 pages=100 how=rw\nfill region=1 first=0 count=100\n\
                      fork process=1 how=fork hold=free\nprocess 1\nthread 0\nverify region=1\n";
@@ -156,7 +156,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Whether no program failed.
+/// Runs many programs; true if none failed.
 pub(crate) fn run(options: &Options) -> Result<bool, Failure> {
     run::collect_orphans();
     let scratch = Scratch::new()?;
@@ -198,7 +198,8 @@ pub(crate) fn run(options: &Options) -> Result<bool, Failure> {
     Ok(failures.load(Relaxed) == 0)
 }
 
-/// Natively first; whether it fails in one of the modes, which is printed with a smaller program.
+/// Runs a program natively first; true if it fails in one of the modes. That mode is printed with a smaller
+/// program.
 fn try_modes(
     place: &Place,
     options: &Options,
@@ -237,7 +238,7 @@ fn try_modes(
     false
 }
 
-/// A seed's program or a file's, some times in each mode.
+/// Repeats a program from a seed or a file in each mode.
 pub(crate) fn replay(what: &str, times: u64, options: &Options) -> Result<bool, Failure> {
     run::collect_orphans();
     let scratch = Scratch::new()?;

@@ -5,7 +5,7 @@ use fastrand::Rng;
 use crate::program::{Call, Kind, OPERATIONS, Op, Process, Program};
 use crate::shared::{COUNTERS, PROCESSES};
 
-/// How often, of those that a thread may do anywhere.
+/// Weights of the operations that a thread may do anywhere.
 const OFTEN: &[(Op, u32)] = &[
     (Op::Map, 12),
     (Op::MapOver, 4),
@@ -40,12 +40,12 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Pause, 7),
 ];
 
-/// What may be there when a call is made.
+/// The regions and children that may exist when a call is made.
 #[derive(Clone, Default)]
 struct Known {
     /// The process leaves its children behind.
     leaves: bool,
-    /// Region and pages.
+    /// Each region and its pages.
     regions: Vec<(u32, u32)>,
     children: Vec<u32>,
 }
@@ -55,7 +55,7 @@ struct Generator<'a> {
     program: Program,
     next_region: u32,
     most_processes: usize,
-    /// Operations and words that are left out.
+    /// Operations and words to leave out.
     without: &'a [String],
 }
 
@@ -96,7 +96,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Often short, sometimes longer than a thaw is put off.
+    /// Often short, sometimes longer than the delay of a thaw.
     fn pause(&mut self) -> u32 {
         let most = if self.one_in(4) { 60 } else { 8 };
         self.rng.u32(..most)
@@ -109,13 +109,13 @@ impl Generator<'_> {
 
     fn any(&mut self, known: &Known) -> (u32, u32) {
         let count = known.regions.len().max(1);
-        // Most of the time one of the newest.
+        // Usually one of the newest.
         let back =
             if self.rng.bool() { self.rng.usize(..count.min(3)) } else { self.rng.usize(..count) };
         known.regions.iter().rev().nth(back).copied().unwrap_or((0, 1))
     }
 
-    /// A part of it: a page, a few, half, or all.
+    /// A part of a region: a page, a few, half, or all.
     fn part(&mut self, pages: u32) -> (u32, u32) {
         let pages = pages.max(1);
         let first = self.rng.u32(..pages);
@@ -128,14 +128,14 @@ impl Generator<'_> {
         }
     }
 
-    /// A call with these numbers, and any words; none if it is left out.
+    /// A call with these numbers and random words; `None` if it is left out.
     fn call(&mut self, op: Op, numbers: &[u32]) -> Option<Call> {
         let operation = OPERATIONS.iter().find(|known| known.op == op)?;
         let mut args = numbers.to_vec();
         for kind in &operation.arguments[numbers.len()..] {
             let Kind::Word(_, values) = kind else { continue };
             let left: Vec<_> = (0..values.len()).filter(|i| self.allows(values[*i])).collect();
-            // The first word is the ordinary one.
+            // The first word is the usual one.
             let ordinary = left.first().filter(|_| self.rng.u32(..3) == 0).copied();
             let word = ordinary.or_else(|| self.rng.choice(left))?;
             args.push(word as u32);
@@ -155,7 +155,7 @@ impl Generator<'_> {
         Op::Verify
     }
 
-    /// A process that begins with what the forking thread knows. Its number.
+    /// A process that begins with the forking thread's regions. Returns its number.
     fn process(&mut self, known: Known, depth: u32) -> u32 {
         let number = self.program.processes.len();
         self.program.processes.push(Process::default());
@@ -195,7 +195,7 @@ impl Generator<'_> {
             }
         }
         if outlives || self.one_in(6) {
-            // Whoever forked it has gone, and so may its relatives' memory.
+            // The process that forked it has gone, and its relatives' memory may have, too.
             let ms = self.rng.u32(20..120);
             calls.extend(self.call(Op::Pause, &[ms]));
             self.map_and_fill(&mut calls, &mut known);
@@ -204,7 +204,7 @@ impl Generator<'_> {
         match leaves {
             true => calls.extend(self.call(Op::Leave, &[])),
             false if depth > 0 && self.one_in(10) => calls.extend(self.call(Op::Exec, &[])),
-            // The end of such a process is noticed late under Cowslip.
+            // Cowslip notices the end of such a process late.
             false if self.one_in(30) => calls.extend(self.call(Op::Retire, &[])),
             false => {}
         }
@@ -213,7 +213,7 @@ impl Generator<'_> {
         number as u32
     }
 
-    /// What a child does first that its parent waits for.
+    /// The first looks of a child, for which its parent waits.
     fn looks(&mut self, known: &Known) -> Vec<Call> {
         let mut looks = Vec::new();
         for _ in 0..self.rng.u32(1..4) {
@@ -224,7 +224,7 @@ impl Generator<'_> {
         looks
     }
 
-    /// Up to `most` calls more.
+    /// Adds up to `most` calls.
     fn thread(&mut self, calls: &mut Vec<Call>, known: &mut Known, depth: u32, most: u32) {
         if known.regions.is_empty() {
             self.map_and_fill(calls, known);
@@ -232,7 +232,7 @@ impl Generator<'_> {
         for _ in 0..self.rng.u32(most / 3..=most) {
             let op = self.pick();
             self.one(op, calls, known, depth);
-            // What children see after it, and thaws.
+            // Time for children to see changes, and for thaws.
             if self.one_in(12) {
                 let ms = self.pause();
                 calls.extend(self.call(Op::Pause, &[ms]));
@@ -338,7 +338,7 @@ impl Generator<'_> {
         known.children.push(process);
     }
 
-    /// Something with a child.
+    /// A call that involves a child.
     fn kin(&mut self, calls: &mut Vec<Call>, known: &mut Known) {
         let index = self.rng.usize(..known.children.len());
         let process = known.children[index];

@@ -1,4 +1,4 @@
-//! Where the processes of a group are that do not end.
+//! Shows where the processes of a group hang.
 #![allow(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::shared::Shared;
 
 const LONGEST_STOP: Duration = Duration::from_secs(1);
 
-/// Every thread of the group: its state, what the kernel has it wait for, and its call.
+/// Every thread of the group: its state, the kernel function in which it waits, and its call.
 pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String {
     let mut text = String::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -47,11 +47,12 @@ pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String
     text
 }
 
-/// The stack and the place of a thread that runs, as `proc_pid_syscall(5)` ends with them for one that waits. It is stopped for
-/// that (`PTRACE_INTERRUPT`), and goes on.
+/// The stack pointer and the program counter of a running thread, in the form in which `proc_pid_syscall(5)`
+/// ends for a waiting one. The thread is stopped for that (`PTRACE_INTERRUPT`), and continues.
 fn stopped(tid: i32) -> Option<String> {
     let ask = |request, data: *mut libc::c_void| {
-        // SAFETY: a thread of a program that this process started, and a place for its registers if they are asked for.
+        // SAFETY: a thread of a program that this process started, and a place for its registers if they are
+        // requested.
         unsafe { libc::ptrace(request, tid, core::ptr::null_mut::<libc::c_void>(), data) == 0 }
     };
     let nothing = core::ptr::null_mut();
@@ -62,7 +63,7 @@ fn stopped(tid: i32) -> Option<String> {
     // A thread that is busy in the kernel does not stop.
     let until = Instant::now() + LONGEST_STOP;
     let has_stopped = || {
-        // SAFETY: the status is written nowhere.
+        // SAFETY: the pointer is null, so no status is written.
         unsafe { libc::waitpid(tid, core::ptr::null_mut(), libc::__WALL | libc::WNOHANG) == tid }
     };
     let stops = || {
@@ -104,8 +105,8 @@ impl Mapping {
     }
 }
 
-/// Of the numbers of `proc_pid_syscall(5)`: what lies at its first argument, and what the stack and the program counter say of
-/// the callers, the nearest first.
+/// The callers, from the numbers of `proc_pid_syscall(5)`: the object at the first argument, and the code
+/// addresses in the program counter and on the stack, the nearest first.
 fn places(pid: i32, call: &str) -> String {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let maps: Vec<Mapping> = maps.lines().filter_map(Mapping::parse).collect();

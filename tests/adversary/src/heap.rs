@@ -1,8 +1,8 @@
-//! The performer's own memory: its model must not lie in the memory that it checks, nor its locks be held
-//! when another thread forks.
+//! The performer's own memory: its model must not lie in the memory that it checks, and its locks must not be
+//! held when another thread forks.
 //!
-//! Performing, memory comes from a static array, in slabs that a thread has for itself, and is never given
-//! back: a program runs for less than a second. The driver has the system's allocator.
+//! While performing, memory comes from a static array, in slabs for each thread, and is never returned: a
+//! program runs for less than a second. The driver uses the system's allocator.
 #![allow(unsafe_code)]
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -30,7 +30,7 @@ thread_local! {
 
 pub(crate) struct Own;
 
-/// From now on.
+/// Uses the store from now on.
 pub(crate) fn perform() {
     PERFORMING.store(true, Relaxed);
 }
@@ -49,13 +49,14 @@ fn take(layout: Layout) -> usize {
     start
 }
 
-// SAFETY: what is handed out is aligned, long enough and nobody else's; what `System` gave goes back to it.
+// SAFETY: memory is handed out aligned, long enough and only once; memory from `System` goes back there, if
+// anywhere.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if PERFORMING.load(Relaxed) {
             STORE.0.get().cast::<u8>().wrapping_add(take(layout))
         } else {
-            // SAFETY: the caller's own promise.
+            // SAFETY: the caller keeps the contract of `alloc`.
             unsafe { System.alloc(layout) }
         }
     }
@@ -63,7 +64,7 @@ unsafe impl GlobalAlloc for Own {
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         let store = STORE.0.get() as usize;
         if !(store..store + SIZE).contains(&(at as usize)) && !PERFORMING.load(Relaxed) {
-            // SAFETY: it did not come from the store, so it came from `System`.
+            // SAFETY: it is not from the store, and therefore from `System`.
             unsafe { System.dealloc(at, layout) }
         }
     }

@@ -1,4 +1,4 @@
-//! A file whose server answers late, and whose reads pin the reader's pages until then (FUSE with `direct_io`).
+//! A file with a slow server: a read of it pins the reader's pages until the answer (FUSE with `direct_io`).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -25,11 +25,11 @@ const FOPEN_DIRECT_IO: u32 = 1;
 /// Seconds that the kernel may remember an answer.
 const VALID: u64 = 3600;
 
-/// Mounted, in a namespace of this process', for as long as it lives.
+/// The mounted file system, in a namespace of this process, unmounted when this is dropped.
 pub(crate) struct Late(PathBuf);
 
 impl Late {
-    /// Called while there is one thread.
+    /// Must be called while there is one thread.
     pub(crate) fn mount(folder: &Path) -> io::Result<Self> {
         let place = folder.join(FILE).parent().expect("a folder in a folder").to_owned();
         std::fs::create_dir_all(&place)?;
@@ -38,7 +38,7 @@ impl Late {
         let fd = fuse.as_raw_fd();
         let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other");
         let options = CString::new(options)?;
-        // SAFETY: strings that end with a zero, and no pointers else.
+        // SAFETY: all strings end with a zero, and all other pointers are null.
         unsafe {
             let private = libc::MS_REC | libc::MS_PRIVATE;
             answer(libc::unshare(libc::CLONE_NEWNS))?;
@@ -60,7 +60,7 @@ impl Drop for Late {
     fn drop(&mut self) {
         let path = CString::new(self.0.to_str().expect("the driver named it"));
         let path = path.expect("a path has no zero");
-        // SAFETY: a string that ends with a zero.
+        // SAFETY: the string ends with a zero.
         unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
     }
 }
@@ -88,7 +88,7 @@ fn serve(fuse: &File) {
             message.extend(error.to_ne_bytes());
             message.extend(unique.to_ne_bytes());
             message.extend(body);
-            // Whoever asked may be gone.
+            // The requesting process may be gone.
             let _ = { fuse }.write_all(&message);
         }
     }
@@ -102,7 +102,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// What `linux/fuse.h` calls them.
+/// Operation codes of `linux/fuse.h`.
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
@@ -113,12 +113,12 @@ const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
 
-/// The body of an answer, if there is to be one.
+/// The body of an answer, if one is expected.
 fn respond(opcode: u32, node: u64, body: &[u8]) -> Option<Result<Vec<u8>, i32>> {
     Some(Ok(match opcode {
         INIT => {
             let [version, minor, readahead] = [7, int(body, 4), int(body, 8)];
-            // No flags, ordinary bounds of what goes on at once, writes of 64 KiB, times of a nanosecond.
+            // No flags, the usual limits of requests at once, writes of 64 KiB, times of a nanosecond.
             let words = [version, minor, readahead, 0, 0, 65536, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
             words.into_iter().flat_map(u32::to_ne_bytes).collect()
         }

@@ -1,4 +1,5 @@
-//! Random programs against `cowslip run`: the same one natively and under it, beside a model of what it must see.
+//! Random programs against `cowslip run`: the same program natively and under it, compared with a model of
+//! the correct results.
 
 mod drive;
 mod generate;
@@ -37,7 +38,7 @@ enum Command {
     Replay {
         /// A seed, or a file with a program
         what: String,
-        /// How often
+        /// Number of runs
         #[arg(long, default_value_t = 1)]
         times: u64,
         #[command(flatten)]
@@ -50,7 +51,7 @@ enum Command {
         #[arg(long)]
         causal: bool,
     },
-    /// What programs start
+    /// The program that programs start
     #[command(hide = true)]
     Leaf,
 }

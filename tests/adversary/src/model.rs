@@ -1,4 +1,4 @@
-//! What a thread knows of its memory: content, protection and advice of every page.
+//! A thread's model of its memory: content, protection and advice of every page.
 
 use core::ops::Range;
 
@@ -15,7 +15,7 @@ pub(crate) enum Prot {
 pub(crate) struct Page {
     pub(crate) content: Content,
     pub(crate) prot: Prot,
-    /// Still mapped. What is not may be anybody's by now.
+    /// Still mapped. Other memory may be there otherwise.
     pub(crate) here: bool,
     pub(crate) locked: bool,
     pub(crate) dontfork: bool,
@@ -36,14 +36,14 @@ impl Page {
     }
 }
 
-/// Where memory is from, and how it goes.
+/// The origin of memory, and the way to release it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `mmap`; any part of it may go.
+    /// `mmap`; any part of it may be unmapped.
     Mapping,
-    /// `malloc` and its kin.
+    /// `malloc` and related functions.
     Heap,
-    /// `shmat`: every relative's that inherited it, and written by none.
+    /// `shmat`: shared with every relative that inherited it, and never written.
     Segment,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Region {
     pub(crate) addr: usize,
     pub(crate) pages: Vec<Page>,
     pub(crate) kind: Kind,
-    /// Never asked for in parts: one mapping to the kernel too, which `mremap` needs.
+    /// Never changed in parts: it is one mapping to the kernel too, which `mremap` needs.
     pub(crate) is_whole: bool,
 }
 
@@ -68,7 +68,7 @@ impl Region {
         self.addr + page * PAGE
     }
 
-    /// At most `count` pages from `first` on, all mapped and all alike.
+    /// At most `count` pages from `first` on, all mapped, with the same key.
     pub(crate) fn span<K: PartialEq>(
         &self,
         first: usize,
@@ -83,7 +83,7 @@ impl Region {
         Some(first..first + count)
     }
 
-    /// What `fork` makes of it in the child.
+    /// Applies the effects of `fork` in the child.
     pub(crate) fn inherit(&mut self) {
         for page in &mut self.pages {
             page.here &= !page.dontfork;

@@ -1,17 +1,17 @@
-//! A program as plain data: processes of threads of calls, one call a line.
+//! A program as plain data: processes of threads of calls, one call per line.
 //!
-//! Any list of calls is a program: a call on memory, a thread or a process that is not there does nothing,
-//! and ranges are cut to what there is. So calls can be left out one by one.
+//! Any list of calls is a program: a call on memory, a thread or a process that does not exist does nothing,
+//! and ranges are cut to the existing part. Therefore calls can be left out one by one.
 
 use std::fmt::{self, Display, Formatter};
 
-/// What an argument is.
+/// The kind of an argument.
 pub(crate) enum Kind {
     Number(&'static str),
     Word(&'static str, &'static [&'static str]),
 }
 
-/// An operation: its name, and what its arguments are.
+/// An operation: its name, and the kinds of its arguments.
 pub(crate) struct Operation {
     pub(crate) op: Op,
     pub(crate) name: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Operation {
 
 macro_rules! operations {
     ($($op:ident $name:literal [$($number:ident)*] $([$($word:ident: $($value:literal)+);+])?)+) => {
-        /// What a call does; [`crate::perform`] says how.
+        /// The operation of a call; [`crate::perform`] implements it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Op { $($op),+ }
 
@@ -85,7 +85,7 @@ operations! {
     Pause "pause" [ms]
 }
 
-/// One line of a program. A word is kept as its index.
+/// One line of a program. A word is stored as its index.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) op: Op,
@@ -110,7 +110,7 @@ impl Call {
         }
     }
 
-    /// The first of each list of words.
+    /// Takes the first word of each list.
     pub(crate) fn make_ordinary(&mut self) {
         let kinds = self.operation().arguments;
         for (kind, value) in kinds.iter().zip(&mut self.args) {
@@ -120,7 +120,7 @@ impl Call {
         }
     }
 
-    /// How much is to be read: words count that are not the first of their list.
+    /// The weight for a reader: words that are not the first of their list count too.
     fn weight(&self) -> usize {
         let words = self.operation().arguments.iter().zip(&self.args);
         100 + words.filter(|(kind, value)| matches!(kind, Kind::Word(..)) && **value > 0).count()
@@ -158,7 +158,7 @@ impl Display for Call {
 
 pub(crate) type Thread = Vec<Call>;
 
-/// Its first thread is the one that the fork left, or `main`.
+/// A process. Its first thread is the one that the fork left, or `main`.
 #[derive(Clone, Default)]
 pub(crate) struct Process {
     pub(crate) threads: Vec<Thread>,
@@ -166,9 +166,9 @@ pub(crate) struct Process {
 
 #[derive(Clone, Default)]
 pub(crate) struct Program {
-    /// What `cowslip run` is told.
+    /// The options for `cowslip run`.
     pub(crate) options: Vec<String>,
-    /// Numbers are kept when a process is left out: it is empty then.
+    /// Numbers are kept when a process is left out: it is then empty.
     pub(crate) processes: Vec<Process>,
 }
 
@@ -200,7 +200,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Without processes that nobody forks, and threads that nobody starts.
+    /// Drops processes that are never forked, and threads that are never started.
     pub(crate) fn prune(&mut self) {
         let mut forked = vec![false; self.processes.len()];
         let mut next = vec![0];
@@ -231,7 +231,7 @@ impl Program {
         self.processes.iter().flat_map(|process| &process.threads).map(Vec::len).sum()
     }
 
-    /// The calls of a thread: none if there is no such thread.
+    /// The calls of a thread: none if it does not exist.
     pub(crate) fn thread(&self, process: usize, thread: usize) -> &[Call] {
         let process = self.processes.get(process);
         process.and_then(|it| it.threads.get(thread)).map_or(&[], Vec::as_slice)

@@ -11,7 +11,7 @@ use crate::hang;
 use crate::program::Program;
 use crate::shared::{Mapped, Totals};
 
-/// A way to run it.
+/// A way to run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Mode {
     /// Not under Cowslip.
@@ -20,7 +20,7 @@ pub(crate) enum Mode {
     Uffd,
     /// Without it.
     Plain,
-    /// As a user without privileges.
+    /// By a user without privileges.
     User,
 }
 
@@ -34,7 +34,7 @@ impl Mode {
 
 const NOBODY: u32 = 65534;
 
-/// What was done, and what Cowslip's report says of it.
+/// Counts of a run, and those in Cowslip's report.
 #[derive(Clone, Default)]
 pub(crate) struct Done {
     pub(crate) calls: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Done {
     pub(crate) failure: Option<String>,
 }
 
-/// Where programs run: the binaries, and a folder that everybody may write to.
+/// The place where programs run: the binaries, and a folder that every user may write to.
 pub(crate) struct Place {
     pub(crate) program: PathBuf,
     pub(crate) cowslip: PathBuf,
@@ -56,7 +56,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A folder for one of several that run at once.
+    /// A folder for one of several simultaneous runs.
     pub(crate) fn folder(&self, job: usize) -> std::io::Result<PathBuf> {
         let folder = self.folder.join(job.to_string());
         std::fs::create_dir_all(&folder)?;
@@ -70,9 +70,9 @@ impl Place {
             Command::new(&self.program)
         } else {
             let mut command = Command::new(&self.cowslip);
-            // Its programs are small, and most are to be in an arena whole.
+            // The programs are small, and most should be completely in an arena.
             command.args(["run", "--arena-after=0"]).args(&program.options);
-            // What has no userfaultfd, or no huge pages, has no arena unless it is asked for.
+            // Without userfaultfd or huge pages, there is an arena only on request.
             command.args(matches!(mode, Mode::Plain | Mode::User).then_some("--plain"));
             command.args((mode == Mode::User).then_some("--backing=base"));
             command.arg("--").arg(&self.program);
@@ -86,7 +86,7 @@ impl Place {
         command
     }
 
-    /// Runs it, and collects every process of it.
+    /// Runs a program, and collects all of its processes.
     pub(crate) fn run(
         &self,
         program: &Program,
@@ -121,7 +121,7 @@ impl Place {
                     }
                 }
                 Ended::None if shared.has_failed() && !is_failing => {
-                    // Whoever saw it says it at once; the others are not waited for.
+                    // The process that saw it reports it at once; the others are not waited for.
                     std::thread::sleep(Duration::from_millis(20));
                     is_failing = true;
                     end(root);
@@ -168,10 +168,10 @@ enum Ended {
     None,
 }
 
-/// Somebody of the group. Those whose parents ended are the driver's children: it is a subreaper.
+/// Collects a process of the group. Orphans are the driver's children: it is a subreaper.
 fn ended(group: i32) -> Ended {
     let mut status = 0;
-    // SAFETY: `status` is there.
+    // SAFETY: the pointer is to `status`.
     match unsafe { libc::waitpid(-group, &mut status, libc::WNOHANG) } {
         0 => Ended::None,
         -1 => Ended::All,
@@ -180,17 +180,17 @@ fn ended(group: i32) -> Ended {
 }
 
 fn end(group: i32) {
-    // SAFETY: a group that this process started and has not collected.
+    // SAFETY: the group was started by this process, and has not been collected.
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
 pub(crate) fn is_root() -> bool {
-    // SAFETY: no arguments.
+    // SAFETY: it takes no arguments.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Orphans of programs come to this process.
+/// Makes orphans of programs children of this process.
 pub(crate) fn collect_orphans() {
-    // SAFETY: a number.
+    // SAFETY: the arguments are numbers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
 }

@@ -1,5 +1,5 @@
-//! A file that the driver and every process of a program map: what went wrong, who is where, how much was
-//! done, and what relatives tell each other.
+//! A file that the driver and every process of a program map: errors, the present calls, counts, and messages
+//! between relatives.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{
@@ -8,21 +8,21 @@ use core::sync::atomic::{
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Processes and threads a program may have: what its text can number.
+/// The most processes and threads of a program, which its text can number.
 pub(crate) const PROCESSES: usize = 64;
 pub(crate) const THREADS: usize = 8;
 pub(crate) const COUNTERS: usize = 8;
 const STREAMS: usize = 1024;
 const LETTERS: usize = 256;
 
-/// What a parent wrote to a child's page.
+/// A parent's write to a child's page.
 #[derive(Default)]
 pub(crate) struct Letter {
     pub(crate) process: AtomicUsize,
     pub(crate) region: AtomicUsize,
     pub(crate) page: AtomicUsize,
     pub(crate) seed: AtomicU64,
-    /// It is written; before that its writer may have been killed.
+    /// The write has happened; before that, its writer may have been killed.
     pub(crate) is_written: AtomicBool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Totals {
     pub(crate) forks: AtomicU64,
     pub(crate) processes: AtomicU64,
     pub(crate) pages: AtomicU64,
-    /// `O_DIRECT` that the file system refused, and a parent's memory that it did not let its child see.
+    /// `O_DIRECT` refused by the file system, and a parent's memory refused to its child.
     pub(crate) refused: AtomicU64,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct Shared {
     failed: AtomicU32,
     text: [AtomicU8; 2048],
     pub(crate) totals: Totals,
-    /// Call a thread is in, and its id: `call + 1 << 32 | tid`; 0 when it has ended.
+    /// The call of each thread, and its id: `call + 1 << 32 | tid`; 0 when it has ended.
     places: [[AtomicU64; THREADS]; PROCESSES],
-    /// Children that wait for their parent's leave to begin, parents that wait for their child's.
+    /// Children that wait for their parent's permission to begin, parents that wait for their child's.
     pub(crate) held: [AtomicU32; PROCESSES],
-    /// What was about to be added to a process's counters: never less than was.
+    /// The intended values of a process's counters, never less than the real ones.
     pub(crate) intended: [[AtomicU64; COUNTERS]; PROCESSES],
     streams: AtomicUsize,
-    /// Sequence number that a stream is about to write.
+    /// The sequence number that each stream is about to write.
     pub(crate) sequences: [AtomicU64; STREAMS],
     letters: AtomicUsize,
     post: [Letter; LETTERS],
@@ -56,9 +56,9 @@ pub(crate) struct Shared {
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The performer's.
+/// The performer's mapping.
 pub(crate) fn shared() -> &'static Shared {
-    // SAFETY: null before `adopt`; after it a mapping that is never taken back.
+    // SAFETY: the pointer is null before `adopt`; after it, it is to a mapping that is never unmapped.
     unsafe { SHARED.load(Ordering::Relaxed).as_ref() }.expect("adopted before the first call")
 }
 
@@ -73,7 +73,8 @@ fn map(path: &Path) -> std::io::Result<&'static Shared> {
     let size = size_of::<Shared>();
     file.set_len(size as u64)?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, of a file as long as it. Zeroes are a `Shared`: it is made of atomics.
+    // SAFETY: this is a new mapping, of a file of the same length. Zeroes are a valid `Shared`: it consists
+    // of atomics.
     unsafe {
         let at = libc::mmap(
             core::ptr::null_mut(),
@@ -94,7 +95,7 @@ fn map(path: &Path) -> std::io::Result<&'static Shared> {
 pub(crate) struct Mapped(&'static Shared);
 
 impl Mapped {
-    /// A new one, all zeroes.
+    /// A new mapping, all zeroes.
     pub(crate) fn new(path: &Path) -> std::io::Result<Self> {
         let _ = std::fs::remove_file(path);
         std::fs::File::create_new(path)?;
@@ -113,13 +114,13 @@ impl core::ops::Deref for Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; the reference goes with this value.
+        // SAFETY: `new` mapped it with this length; the reference ends with this value.
         unsafe { libc::munmap(core::ptr::from_ref(self.0).cast_mut().cast(), size_of::<Shared>()) };
     }
 }
 
 impl Shared {
-    /// The first failure is kept.
+    /// Keeps the first failure.
     pub(crate) fn fail(&self, text: &str) {
         if self.failed.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
@@ -149,7 +150,7 @@ impl Shared {
         self.places[process][thread].store(0, Ordering::Relaxed);
     }
 
-    /// Process, thread, call and thread id of everybody who is in a call.
+    /// Process, thread, call and thread id of every thread in a call.
     pub(crate) fn places(&self) -> Vec<(usize, usize, usize, u32)> {
         let mut all = Vec::new();
         for (process, threads) in self.places.iter().enumerate() {
@@ -163,13 +164,13 @@ impl Shared {
         all
     }
 
-    /// A stream's place in `sequences`, if there is one left.
+    /// The index of a new stream in `sequences`, if one is left.
     pub(crate) fn new_stream(&self) -> Option<usize> {
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         (stream < STREAMS).then_some(stream)
     }
 
-    /// Tells a child what is about to be written to its page. The child is held, and reads it when it is released.
+    /// Announces a write to a page of a child. The child is held, and reads it when it is released.
     pub(crate) fn send(
         &self,
         process: usize,

@@ -1,11 +1,11 @@
-//! A failing program made small: whatever can be left out while it still fails.
+//! Shrinks a failing program: leaves out everything without which it still fails.
 
 use std::time::{Duration, Instant};
 
 use crate::program::{Op, Program};
 use crate::run::{Mode, Place};
 
-/// How often a candidate is tried, several at once: failures may be a matter of luck.
+/// The number of rounds for a candidate, with several runs at once: failures may depend on chance.
 const ROUNDS: usize = 3;
 const AT_ONCE: usize = 4;
 
@@ -18,7 +18,7 @@ pub(crate) struct Shrinker<'a> {
 }
 
 impl Shrinker<'_> {
-    /// What it says if it fails, and natively does not.
+    /// Its failure, if it fails and does not fail natively.
     fn failure(&self, program: &Program) -> Option<String> {
         let failure = (0..ROUNDS).find_map(|_| self.any_of_several(program))?;
         let natively = self.place.run(program, Mode::Native, self.job, self.limit).ok()?;
@@ -41,7 +41,7 @@ impl Shrinker<'_> {
         })
     }
 
-    /// The smallest that was found in time, with what it says.
+    /// The smallest program found in time, with its failure.
     pub(crate) fn shrink(&self, program: Program, failure: String) -> (Program, String) {
         let mut best = (program, failure);
         loop {
@@ -92,7 +92,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Ordinary words for what need not be special.
+    /// Replaces special words by the usual ones.
     fn make_ordinary(&self, best: &mut (Program, String)) {
         for process in 0..best.0.processes.len() {
             for thread in 0..best.0.processes[process].threads.len() {
@@ -105,7 +105,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Runs of calls: halves, quarters, down to each of them.
+    /// Leaves out runs of calls: halves, quarters, down to single ones.
     fn leave_out_calls(&self, best: &mut (Program, String)) {
         for process in 0..best.0.processes.len() {
             for thread in 0..best.0.processes[process].threads.len() {
@@ -127,7 +127,7 @@ impl Shrinker<'_> {
     }
 }
 
-/// With its descendants.
+/// Leaves out a process and its descendants.
 fn leave_out_process(program: &mut Program, number: usize) {
     for thread in std::mem::take(&mut program.processes[number]).threads {
         for call in thread.iter().filter(|call| call.op == Op::Fork) {

@@ -1,19 +1,19 @@
-//! The calls of a program, through libc's symbols: that is what a preloaded library sees.
+//! The calls of a program, through libc's symbols, where a preloaded library sees them.
 //!
 //! # Safety
-//! Addresses are those of the program's memory: what these calls themselves handed out, of which the model
-//! says that it is still there. No Rust object lies in it, so that whatever happens to it is the program's
-//! own affair. Wrappers are safe functions for that reason, and none is called with another address.
+//! All addresses are in the program's memory: these calls themselves returned them, and by the model they are
+//! still valid. No Rust object lies there, so no change of that memory affects one. For this reason the
+//! wrappers are safe functions, and none is called with another address.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// An exec takes as long at most.
+/// The longest time of an exec.
 const EXEC: Duration = Duration::from_secs(2);
 
-/// What a call returned, or its errno.
+/// The return value of a call, or its errno.
 pub(crate) type Outcome = Result<usize, c_int>;
 
 pub(crate) fn errno() -> c_int {
@@ -24,27 +24,28 @@ fn outcome(returned: isize) -> Outcome {
     if returned == -1 { Err(errno()) } else { Ok(returned as usize) }
 }
 
-/// Of functions that return the error number.
+/// The outcome of a function that returns the error number.
 pub(crate) fn nonzero(error: c_int) -> Outcome {
     if error == 0 { Ok(0) } else { Err(error) }
 }
 
-/// `pthread_create(3)`. While another thread of the process is in `execve(2)` the kernel says `EAGAIN` (`copy_fs`, to whoever
-/// would share what the exec may not change), so that is tried again: until that thread is the only one, or failed.
+/// `pthread_create(3)`. While another thread of the process is in `execve(2)` the kernel returns `EAGAIN`
+/// (`copy_fs`, for threads that would share state that the exec must not change). This tries again until that
+/// thread is the only one, or has failed.
 ///
 /// # Safety
-/// As of pthread_create(3): `main` takes `argument`.
+/// That of pthread_create(3): `main` takes `argument`.
 pub(crate) unsafe fn create_thread(
     handle: &mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
     main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> Outcome {
-    // SAFETY: libc's own unwinding may pass it, and nothing else does.
+    // SAFETY: only libc's own unwinding may pass it.
     let main: extern "C" fn(*mut c_void) -> *mut c_void = unsafe { core::mem::transmute(main) };
     let until = Instant::now() + EXEC;
     loop {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the contract.
         match nonzero(unsafe { libc::pthread_create(handle, attributes, main, argument) }) {
             Err(libc::EAGAIN) if Instant::now() < until => std::thread::yield_now(),
             outcome => return outcome,
@@ -55,7 +56,7 @@ pub(crate) unsafe fn create_thread(
 macro_rules! calls {
     ($($name:ident($($arg:ident: $type:ty),*) => $call:expr;)+) => {$(
         pub(crate) fn $name($($arg: $type),*) -> Outcome {
-            // SAFETY: the module's.
+            // SAFETY: see the module.
             outcome(unsafe { $call } as isize)
         }
     )+};
@@ -134,43 +135,44 @@ unsafe extern "C" {
 }
 
 pub(crate) fn pid() -> i32 {
-    // SAFETY: no arguments.
+    // SAFETY: it takes no arguments.
     unsafe { libc::getpid() }
 }
 
 pub(crate) fn parent() -> i32 {
-    // SAFETY: no arguments.
+    // SAFETY: it takes no arguments.
     unsafe { libc::getppid() }
 }
 
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: no arguments.
+    // SAFETY: it takes no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// At once, as a killed process would, but with a status.
+/// Ends the process at once, like a kill, but with a status.
 pub(crate) fn leave(status: c_int) -> ! {
-    // SAFETY: nothing is run on the way.
+    // SAFETY: it runs no handlers.
     unsafe { libc::_exit(status) }
 }
 
-/// Has this process killed when the thread of `parent` ends that made it, which may be over.
+/// Makes the kernel kill this process when the parent's thread that made it ends; leaves if the parent has
+/// already ended.
 pub(crate) fn die_with_parent(parent: i32) {
-    // SAFETY: a number.
+    // SAFETY: the arguments are numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     if self::parent() != parent {
         leave(0);
     }
 }
 
-/// Ends the thread and nothing else, without libc.
+/// Ends only the thread, without libc.
 pub(crate) fn exit_thread() -> ! {
-    // SAFETY: what the thread owned was given up or is leaked.
+    // SAFETY: the thread's values were given up, or are leaked.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     leave(0)
 }
 
-/// Sleeps the whole time, whatever signals come.
+/// Sleeps for the whole time, regardless of signals.
 pub(crate) fn pause(ms: usize) {
     std::thread::sleep(std::time::Duration::from_millis(ms as u64));
 }
@@ -179,7 +181,7 @@ pub(crate) fn pause(ms: usize) {
 pub(crate) fn wait(pid: i32) -> Result<c_int, c_int> {
     loop {
         let mut status = 0;
-        // SAFETY: `status` is there.
+        // SAFETY: the pointer is to `status`.
         match unsafe { libc::waitpid(pid, &mut status, 0) } {
             -1 if errno() == libc::EINTR => {}
             -1 => return Err(errno()),
@@ -188,18 +190,18 @@ pub(crate) fn wait(pid: i32) -> Result<c_int, c_int> {
     }
 }
 
-/// Opens a file that is forgotten when its descriptors are closed.
+/// Opens a file, with `O_CLOEXEC`.
 pub(crate) fn open(path: &str, flags: c_int) -> Result<c_int, c_int> {
     let path = std::ffi::CString::new(path).expect("a path has no zero");
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: the string ends with a zero.
     let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666) };
     outcome(fd as isize).map(|fd| fd as c_int)
 }
 
-/// Both ends of a pipe or of a pair of sockets: what is written to the second is read from the first.
+/// Both ends of a pipe or of a pair of sockets: the first reads what the second writes.
 pub(crate) fn channel(is_socket: bool) -> Result<[c_int; 2], c_int> {
     let mut ends = [0; 2];
-    // SAFETY: room for both.
+    // SAFETY: there is room for both.
     let made = unsafe {
         if is_socket {
             libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr())

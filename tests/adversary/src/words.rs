@@ -1,4 +1,4 @@
-//! What a page holds: words that say who wrote them, so that a wrong one says where it is from.
+//! The content of a page: words that identify their writer, so that a wrong one shows its origin.
 //!
 //! ```text
 //! bits  63..52     51..44    43..28   27..12   11..0
@@ -7,27 +7,27 @@
 //! ```
 #![allow(unsafe_code)]
 
-/// Bytes of a page. A model for other sizes has other bits above.
+/// Bytes of a page. Other sizes would need another layout of the words.
 pub(crate) const PAGE: usize = 4096;
 const WORDS: usize = PAGE / size_of::<u64>();
 const STREAM: u64 = 0xFFF << 52;
-/// Of the pages that the late server gives.
+/// The process number in pages of the late server.
 const LATE: usize = 0xFFD;
 
-/// What a page must hold. Word `i` of a seed's page is `seed + i`.
+/// The expected content of a page. Word `i` of a seed's page is `seed + i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Zero,
     Seed(u64),
-    /// What `MADV_FREE` leaves: the old content or zeroes, until the next write.
+    /// The result of `MADV_FREE`: the old content or zeroes, until the next write.
     Either(u64),
-    /// The sum of a page that a stream was writing when its process was forked.
+    /// The sum of a page that a stream was writing when its process forked.
     Sum(u64),
     Unknown,
 }
 
 impl Content {
-    /// Whether it is one content.
+    /// True if only one content is possible.
     pub(crate) fn is_certain(self) -> bool {
         !matches!(self, Self::Either(_) | Self::Unknown)
     }
@@ -38,7 +38,7 @@ pub(crate) fn seed(process: usize, thread: usize, call: usize, page: usize) -> u
     fields.into_iter().fold(0, |word, (field, shift)| word | (field as u64) << shift)
 }
 
-/// What a page of the late server's file holds.
+/// The content of a page in the late server's file.
 pub(crate) fn late_seed(page: usize) -> u64 {
     seed(LATE, 0, 0, page)
 }
@@ -59,16 +59,16 @@ pub(crate) fn writer(word: u64) -> Option<(usize, usize, usize)> {
     (word < STREAM && process != LATE).then(|| (process, field(44, 0xFF), field(28, 0xFFFF)))
 }
 
-/// One page of the program's memory, or of a buffer: read word by word, whoever writes it meanwhile.
+/// Reads one page of the program's memory, or of a buffer, word by word, even while it is written.
 pub(crate) fn read(at: usize) -> [u64; WORDS] {
-    // SAFETY: the model says that a whole page is readable there; volatile, as others may write it.
+    // SAFETY: by the model, a whole page is readable there; volatile, because other threads may write it.
     core::array::from_fn(|i| unsafe { (at as *const u64).add(i).read_volatile() })
 }
 
 /// Writes the page of a seed, in order.
 pub(crate) fn write(at: usize, seed: u64) {
     for i in 0..WORDS {
-        // SAFETY: the model says that a whole page is writable there, and this thread's.
+        // SAFETY: by the model, a whole page is writable there, and belongs to this thread.
         unsafe { (at as *mut u64).add(i).write_volatile(seed + i as u64) }
     }
 }
@@ -91,7 +91,7 @@ fn first_wrong(words: &[u64; WORDS], content: Content) -> Option<(usize, u64)> {
     }
 }
 
-/// What is wrong with the page, if anything.
+/// The error in the page, if any.
 pub(crate) fn wrong(words: &[u64; WORDS], content: Content) -> Option<String> {
     let (at, right) = first_wrong(words, content)?;
     let holds = say(words[at]);

@@ -1,4 +1,5 @@
-//! What the store holds while nobody saves: whole images, a `latest` that names one, and nothing else.
+//! Checks the store while no writer runs: it has complete images, a `latest` that names one, and nothing
+//! else.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -14,16 +15,16 @@ use crate::reader::generation_of;
 use crate::server::BUCKET;
 use crate::store::{FOLDER, LATEST, url};
 
-/// What is on its way from a writer that was killed may arrive meanwhile.
+/// Data that a killed writer sent may still arrive meanwhile.
 const ATTEMPTS: usize = 3;
-/// Parts that nobody knows of are old by then.
+/// The age from which unknown parts are leftovers.
 const OLD: Duration = Duration::from_secs(60);
 
-/// Looks at the store, without the proxy.
+/// Checks the store, without the proxy.
 pub(crate) struct Checker {
     root: PathBuf,
     seed: u64,
-    /// Images that were looked at already.
+    /// Images that were already verified.
     verified: HashSet<String>,
     /// Writers that were killed.
     pub(crate) killed: HashSet<u32>,
@@ -36,7 +37,7 @@ impl Checker {
         Self { root, seed, verified: HashSet::new(), killed: HashSet::new(), nameless: 0 }
     }
 
-    /// Everything, when the writer is dead. `published` is what `latest` named at least.
+    /// Checks everything, when the writer is dead. `latest` named at least the generation `published`.
     pub(crate) fn check(&mut self, published: Option<u32>, faults: &Faults, judge: &mut Judge) {
         self.leftovers(faults, judge);
         let mut why = String::new();
@@ -53,7 +54,7 @@ impl Checker {
         judge.broken("store", &why);
     }
 
-    /// Each object is an image that is whole, with those that it needs, or names one, or is advice.
+    /// Each object is a complete image, with the images that it needs, or names one, or is advice.
     fn images(&mut self, judge: &mut Judge) -> Result<(), String> {
         let listed = cowslip_remote::list(&url("")).map_err(|error| format!("list: {error}"))?;
         let folder = self.root.join(BUCKET).join(FOLDER);
@@ -85,8 +86,7 @@ impl Checker {
         Ok(())
     }
 
-    /// `latest` names an image of the generation that was published last, or a later one, and every word of it is
-    /// right.
+    /// `latest` names an image of the last published generation, or of a later one, with every word right.
     fn latest(&self, published: Option<u32>, judge: &mut Judge) -> Result<(), String> {
         let said = |error: cowslip::Error| format!("latest: {error}");
         let latest = cowslip_remote::read_latest(&url(LATEST)).map_err(said)?;
@@ -119,7 +119,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Uploads that are not over: only of those that were killed. They are removed, as a store's rule does it.
+    /// Unfinished uploads may only be those of killed writers. Removes them, like a store's rule.
     fn leftovers(&mut self, faults: &Faults, judge: &mut Judge) {
         let entries: Vec<_> =
             std::fs::read_dir(&self.root).into_iter().flatten().flatten().collect();

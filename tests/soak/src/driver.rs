@@ -1,4 +1,4 @@
-//! Starts everybody, listens, kills, and judges.
+//! Starts all processes, listens to them, kills them, and judges.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -19,16 +19,16 @@ use crate::say::Said;
 use crate::server::{self, BUCKET};
 use crate::store::FOLDER;
 
-/// Nothing takes longer without a sign of life.
+/// The longest time without a sign of life.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const READERS: u32 = 3;
 const TICK: Duration = Duration::from_millis(50);
-/// The proxy remembers requests since the last time.
+/// The interval at which the proxy's memory of requests is cleared.
 const FORGETS: Duration = Duration::from_secs(30);
 const SIGKILL: i32 = 9;
 const SIGBUS: i32 = 7;
 
-/// Soaks for so long; whether no promise was broken.
+/// Soaks for this time; true if no promise was broken.
 pub(crate) fn run(seconds: u64, seed: u64, folder: &Path) -> std::io::Result<bool> {
     let root = folder.join(format!("cowslip-soak-{}", std::process::id()));
     let store_root = root.join("store");
@@ -41,7 +41,7 @@ pub(crate) fn run(seconds: u64, seed: u64, folder: &Path) -> std::io::Result<boo
         .stdout(Stdio::piped())
         .spawn()?;
     let address = address_of(&mut store)?;
-    // This process sees the store as it is.
+    // This process accesses the store directly.
     server::environment(address);
     let proxy = Proxy::start(address);
     let faults = Arc::new(Faults::new(seed));
@@ -93,10 +93,10 @@ struct Soak {
     lines: Sender<Line>,
     judge: Judge,
     began: Instant,
-    /// Of the process that was started last.
+    /// The number of the process that was started last.
     number: u32,
     writer: Option<Process>,
-    /// With the node of each.
+    /// Readers, each with its node.
     readers: Vec<(u32, Process)>,
     published: Option<u32>,
     store: u32,
@@ -218,7 +218,7 @@ impl Soak {
         }
     }
 
-    /// One has ended, and said all that it had to say.
+    /// Handles the end of a process, after its last line.
     fn bury(&mut self, number: u32) -> std::io::Result<()> {
         let is_it = |process: &Process| process.number == number;
         let (node, process) = match self.writer.take_if(|it| is_it(it)) {
@@ -270,7 +270,7 @@ impl Soak {
         self.judge.line(self.began.elapsed(), &self.faults, memory)
     }
 
-    /// Kills everybody, hears what they said, and looks at the store for the last time.
+    /// Kills all processes, hears their last lines, and checks the store for the last time.
     fn end(&mut self, heard: &Receiver<Line>) -> std::io::Result<()> {
         println!("{}", self.line());
         self.faults.disarm();

@@ -1,4 +1,4 @@
-//! What goes wrong on the way to the store, and what of it the soak has to know.
+//! Faults on the way to the store, and the facts about them that the soak needs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use fastrand::Rng;
 use crate::processes::Victim;
 use crate::proxy::{Fault, Request};
 
-/// Of a thousand requests, so many suffer this.
+/// The number of requests in a thousand with each fault.
 const OF_READS: [(u32, &str); 9] = [
     (30, "503"),
     (25, "reset"),
@@ -33,7 +33,7 @@ const OF_WRITES: [(u32, &str); 9] = [
     (20, "late"),
     (8, "stall"),
 ];
-/// A writer that is to be killed at a request is killed at one of so many.
+/// A writer that is to be killed at a request is killed at one in this many.
 const KILLED_ONE_IN: u32 = 6;
 
 pub(crate) struct Faults {
@@ -44,14 +44,14 @@ pub(crate) struct Faults {
 struct State {
     rng: Rng,
     counts: BTreeMap<&'static str, u64>,
-    /// Objects that an answer said were others, and when.
+    /// Objects that an answer reported as replaced, and when.
     other_tags: HashMap<String, Instant>,
-    /// Who saves now.
+    /// The present writer.
     writer: u32,
-    /// Whose an upload is to which something was sent, and each writer's last one.
+    /// The writer of each upload to which data was sent, and each writer's last one.
     uploads: HashMap<String, u32>,
     last_upload: HashMap<u32, String>,
-    /// Uploads that were begun, perhaps, and whose number nobody was told.
+    /// Uploads that may have begun without a reported number.
     lost_uploads: usize,
     victim: Option<Victim>,
 }
@@ -71,7 +71,7 @@ impl Faults {
         Self { state: Mutex::new(state), is_armed: AtomicBool::new(false) }
     }
 
-    /// What is done to a request.
+    /// The fault of a request.
     pub(crate) fn decide(&self, request: &Request) -> Fault {
         let mut state = self.state.lock().unwrap();
         let is_read = request.method == "GET";
@@ -100,7 +100,7 @@ impl Faults {
         });
         let Some(kind) = kind else { return Fault::None };
         let fault = state.fault(kind);
-        // Of an object that is no image another ETag is as good.
+        // For an object that is no image, another ETag does not matter.
         if fault == Fault::OtherTag && is_read {
             state.other_tags.insert(name.clone(), Instant::now());
         }
@@ -112,7 +112,7 @@ impl Faults {
         fault
     }
 
-    /// Has somebody killed at one of the next requests that write.
+    /// Kills the victim at one of the next requests that write.
     pub(crate) fn arm(&self, victim: Victim) {
         self.state.lock().unwrap().victim = Some(victim);
         self.is_armed.store(true, Relaxed);
@@ -123,17 +123,17 @@ impl Faults {
         self.state.lock().unwrap().victim = None;
     }
 
-    /// Whether an answer said, since then, that this object is another.
+    /// True if an answer since then reported that the object was replaced.
     pub(crate) fn had_other_tag(&self, name: &str, since: Instant) -> bool {
         self.state.lock().unwrap().other_tags.get(name).is_some_and(|&at| at >= since)
     }
 
-    /// Who saves from now on.
+    /// Sets the present writer.
     pub(crate) fn set_writer(&self, writer: u32) {
         self.state.lock().unwrap().writer = writer;
     }
 
-    /// Whether an upload may be left over that a writer began: it was killed at that.
+    /// True if an upload may be left over, because its writer was killed during it.
     pub(crate) fn may_be_left(&self, upload: &str, killed: &HashSet<u32>) -> Option<bool> {
         let state = self.state.lock().unwrap();
         let writer = state.uploads.get(upload)?;
@@ -141,7 +141,7 @@ impl Faults {
         Some(is_last && killed.contains(writer))
     }
 
-    /// How many uploads were begun, at most, without anybody being told which.
+    /// The most uploads that may have begun without a reported number.
     pub(crate) fn lost_uploads(&self) -> usize {
         self.state.lock().unwrap().lost_uploads
     }
@@ -168,7 +168,7 @@ impl State {
                 _ => Fault::Late(ms(5..400)),
             },
             _ => match ms(0..20).as_millis() {
-                // Longer than a stream may be silent.
+                // Longer than the permitted silence of a stream.
                 0 => Fault::Stall(ms(11_000..14_000)),
                 _ => Fault::Stall(ms(100..3000)),
             },

@@ -1,4 +1,4 @@
-//! What was done, and which promises were broken.
+//! The actions that were done, and the promises that were broken.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,9 +9,9 @@ use crate::faults::Faults;
 use crate::server::BUCKET;
 use crate::store::FOLDER;
 
-/// Where an image's header has its identity (docs/image-format.md).
+/// The place of the identity in an image's header (docs/image-format.md).
 const IDENTITY: std::ops::Range<usize> = 16..32;
-/// So many messages of a kind are printed.
+/// The most messages of a kind that are printed.
 const MOST_SHOWN: u64 = 5;
 
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub(crate) struct Judge {
     refused: BTreeMap<String, u64>,
     pub(crate) wrong_words: u64,
     pub(crate) hangs: u64,
-    /// Memory that was lost without a word, or for no reason.
+    /// Memory that was lost without notice, or for no reason.
     pub(crate) untold: u64,
-    /// Of the store: what is half there, what was published and is not, what is left over.
+    /// Errors of the store: incomplete objects, missing published ones, leftovers.
     pub(crate) broken: u64,
     told: u64,
 }
@@ -40,7 +40,7 @@ impl Judge {
         self.did.get(what).copied().unwrap_or(0)
     }
 
-    /// An operation was refused, which is told and no lie.
+    /// An operation was refused, which is reported and permitted.
     pub(crate) fn refused(&mut self, who: &str, operation: &str, why: &str) {
         let kind = why.split_once(':').map_or(why, |(kind, _)| kind);
         let count = self.refused.entry(format!("{operation} {kind}")).or_default();
@@ -75,8 +75,8 @@ impl Judge {
         }
     }
 
-    /// A process was told that it cannot have memory: one of its images must have been removed or replaced, or have
-    /// seemed to be.
+    /// A process was told that memory is lost: one of its images must have been removed or replaced, or have
+    /// appeared to be.
     pub(crate) fn told(
         &mut self,
         who: &str,
@@ -120,7 +120,7 @@ impl Judge {
         )
     }
 
-    /// All that is known, in the end.
+    /// The final report.
     pub(crate) fn all(&self, seed: u64, faults: &Faults) -> String {
         let mut text = format!("seed {seed}\n");
         let mut row = |name: &str, counts: String| {
@@ -143,7 +143,7 @@ impl Judge {
     }
 }
 
-/// Which image an object is.
+/// The identity of the image in an object.
 fn identity_of(object: &Path) -> Option<String> {
     use std::io::Read;
     let mut head = [0; IDENTITY.end];

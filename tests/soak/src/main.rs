@@ -1,5 +1,5 @@
-//! A soak of images in object stores: a program that saves every second, others that restore what it saved, a store on
-//! the way to which all goes wrong, and `kill -9` (docs/testing.md).
+//! A soak of images in object stores: a program that saves every second, others that restore its images, a
+//! store with all kinds of faults on the way, and `kill -9` (docs/testing.md).
 
 mod check;
 mod driver;
@@ -32,29 +32,29 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(about)]
 struct Arguments {
-    /// How long
+    /// Seconds to run
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// What is written, read, broken and killed follows from it, as far as the machine's own pace allows
+    /// Determines all writes, reads, faults and kills, as far as the machine's own pace allows
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the store and the nodes keep their files; a new folder in it, which goes at the end
+    /// Folder for a new folder with the files of the store and the nodes, removed at the end
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// What the soak starts.
+/// The processes of the soak.
 #[derive(Subcommand)]
 enum Part {
     /// The store
     #[command(hide = true)]
     Store { root: PathBuf },
-    /// Who saves
+    /// The process that saves
     #[command(hide = true)]
     Writer { store: SocketAddr, seed: u64, number: u32 },
-    /// Who restores, on a node of its own
+    /// A process that restores, on a node of its own
     #[command(hide = true)]
     Reader { store: SocketAddr, seed: u64, number: u32, folder: PathBuf },
 }

@@ -1,5 +1,5 @@
-//! What every word must be: a function of its place and of the generation that wrote it last, which follows from the
-//! seed.
+//! The expected value of every word: a function of its place and of the generation that wrote it last, which
+//! follows from the seed.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(crate) const PAGE_WORDS: usize = 512;
 const CHUNK_PAGES: usize = CHUNK_WORDS / PAGE_WORDS;
 pub(crate) const PAGES: usize = CHUNKS * CHUNK_PAGES;
 pub(crate) const BYTES: usize = CHUNKS * CHUNK_BYTES;
-/// Of a page whose last writer made it zeroes.
+/// The mark of a page that its last writer zeroed.
 const ZEROES: u32 = 1 << 31;
 
 /// Pages that a generation writes.
@@ -23,7 +23,7 @@ pub(crate) struct Change {
     is_zeroes: bool,
 }
 
-/// What a generation writes.
+/// The changes of a generation.
 pub(crate) fn changes(seed: u64, generation: u32) -> Vec<Change> {
     if generation == 0 {
         return vec![Change { pages: 0..PAGES, is_zeroes: false }];
@@ -47,7 +47,7 @@ pub(crate) fn changes(seed: u64, generation: u32) -> Vec<Change> {
     (0..rng.usize(1..=6)).map(|_| change(&mut rng)).collect()
 }
 
-/// Which generation wrote each page last.
+/// The last generation that wrote each page.
 #[derive(Clone)]
 pub(crate) struct History {
     seed: u64,
@@ -55,7 +55,7 @@ pub(crate) struct History {
     pages: Vec<u32>,
 }
 
-/// Words that are not what they must be.
+/// Words with wrong values.
 pub(crate) struct Wrong {
     pub(crate) words: usize,
     first: usize,
@@ -80,7 +80,7 @@ impl History {
         history
     }
 
-    /// The next generation: what it writes.
+    /// Advances to the next generation; returns its changes.
     pub(crate) fn advance(&mut self) -> Vec<Change> {
         self.generation += 1;
         let changes = changes(self.seed, self.generation);
@@ -91,7 +91,7 @@ impl History {
         changes
     }
 
-    /// As if a later generation, of nobody else's, had written these pages.
+    /// Records a write of these pages by a later generation that exists only here.
     pub(crate) fn write(&mut self, pages: Range<usize>, generation: u32) {
         self.pages[pages].fill(generation);
     }
@@ -106,14 +106,14 @@ impl History {
         (place ^ writer.rotate_left(31) ^ self.seed) | 1
     }
 
-    /// Writes pages as they must be.
+    /// Writes the expected content of pages.
     pub(crate) fn fill(&self, words: &mut [u64], pages: Range<usize>) {
         let first = pages.start * PAGE_WORDS;
         let there = &mut words[first..pages.end * PAGE_WORDS];
         there.iter_mut().enumerate().for_each(|(i, word)| *word = self.word(first + i));
     }
 
-    /// Looks at words, the first of which has this place.
+    /// Checks words that begin at the place `first`.
     pub(crate) fn check(&self, first: usize, words: &[u64]) -> Result<(), Wrong> {
         let wrong = words.iter().enumerate().filter(|(i, word)| **word != self.word(first + i));
         match wrong.clone().next() {

@@ -1,4 +1,4 @@
-//! The processes of the soak: what they say, where they hang, how they end.
+//! The processes of the soak: their lines, their stacks, their ends.
 
 use std::io::{BufRead, BufReader, Result};
 use std::os::unix::process::ExitStatusExt;
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use crate::say::Said;
 
-/// A process that may be killed by whoever sees a reason.
+/// A process that several threads may kill.
 pub(crate) type Victim = Arc<Mutex<Child>>;
 
-/// One that runs.
+/// A running process.
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) victim: Victim,
     pub(crate) began: Instant,
     pub(crate) last: Instant,
     pub(crate) operation: String,
-    /// Memory was lost, and it was told.
+    /// Memory was lost, and the process was told.
     pub(crate) is_told: bool,
-    /// It said why it ends.
+    /// It reported why it ends.
     pub(crate) is_refused: bool,
 }
 
-/// What process number so and so said; `None`: it has ended.
+/// A line of the process with this number; `None` when it has ended.
 pub(crate) type Line = (u32, Option<Said>);
 
 impl Process {
@@ -33,7 +33,7 @@ impl Process {
     pub(crate) fn start(number: u32, arguments: &[String], lines: &Sender<Line>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A program that keeps every page it once had would need more than the soak may have.
+        // A program that keeps all pages it ever had would need more than the soak may have.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
         let said = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -42,7 +42,7 @@ impl Process {
             let mut said = said;
             loop {
                 let mut line = String::new();
-                // The last one of a process that was killed may not be whole.
+                // The last line of a killed process may be incomplete.
                 match said.read_line(&mut line) {
                     Ok(_) if line.ends_with('\n') => {}
                     _ => break,
@@ -69,7 +69,7 @@ impl Process {
         let _ = self.victim.lock().unwrap().kill();
     }
 
-    /// How it ended: the signal, or the exit code.
+    /// Its end: the signal, or the exit code.
     pub(crate) fn ended(&self) -> Result<End> {
         let status = self.victim.lock().unwrap().wait()?;
         Ok(match status.signal() {
@@ -86,7 +86,7 @@ impl Process {
         self.victim.lock().unwrap().id()
     }
 
-    /// Where its threads are.
+    /// The stacks of its threads.
     pub(crate) fn stacks(&self) -> String {
         let pid = self.pid().to_string();
         let gdb = Command::new("gdb")

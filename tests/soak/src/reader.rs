@@ -1,4 +1,4 @@
-//! Who restores, on a node of its own: what `latest` names, in every way that there is, and looks at every word.
+//! A process that restores, on its own node: restores `latest` by every means, and checks every word.
 
 use std::collections::BTreeSet;
 use std::io::{PipeReader, PipeWriter, Read, Write};
@@ -22,7 +22,7 @@ use crate::store::{LATEST, url};
 use crate::{memory, say};
 
 const PATIENCE: Duration = Duration::from_secs(50);
-/// A node keeps so many images.
+/// The most images that a node keeps.
 const MOST_KEPT: usize = 12;
 
 fn proceed(_: Progress) -> ControlFlow<()> {
@@ -54,7 +54,7 @@ pub(crate) fn run(seed: u64, number: u32, folder: &Path) -> Result<()> {
     }
 }
 
-/// Which generation an image says it is of.
+/// The generation recorded in an image.
 pub(crate) fn generation_of(image: &Image) -> Result<u32> {
     let said = image.description().user.get("generation").and_then(|it| it.parse().ok());
     said.ok_or_else(|| {
@@ -62,7 +62,7 @@ pub(crate) fn generation_of(image: &Image) -> Result<u32> {
     })
 }
 
-/// What a restore was told that it cannot have.
+/// The losses of which a restore was told.
 pub(crate) struct Damage {
     images: String,
     told: Arc<Mutex<Vec<VirtRange>>>,
@@ -92,7 +92,7 @@ impl Damage {
     }
 }
 
-/// Whether memory is there, as a system call that reads it says.
+/// Tests if memory is present, by a system call that reads it.
 struct Probe {
     reader: PipeReader,
     writer: PipeWriter,
@@ -113,8 +113,8 @@ impl Probe {
     }
 }
 
-/// Looks at some chunks in no order, by loads; with `damage` at those only that a system call can read, as a load of the
-/// others ends the process.
+/// Checks some chunks in random order, by loads; with `damage`, only those that a system call can read,
+/// because a load from the others ends the process.
 fn look_at(
     arena: &Arena,
     history: &History,
@@ -162,7 +162,7 @@ struct Node {
     seed: u64,
     rng: Rng,
     folder: PathBuf,
-    /// The youngest generation that `latest` had.
+    /// The youngest generation in `latest` so far.
     latest: u32,
 }
 
@@ -200,14 +200,14 @@ impl Node {
         self.look(restored, history, is_probing.then_some(&damage))
     }
 
-    /// Looks at all that was restored, waits for it, and at times goes on with it.
+    /// Checks all restored memory, waits for the restore, and at times continues with the arena.
     fn look(
         &mut self,
         restored: Restored,
         history: History,
         damage: Option<&Damage>,
     ) -> Result<()> {
-        // Who does not look before it writes is another order of things.
+        // Skipped at times, so that the first access may be a write.
         if self.rng.u8(..4) > 0 {
             look_at_all(restored.arena(), &history, &mut self.rng, damage);
         }
@@ -225,7 +225,7 @@ impl Node {
         Ok(())
     }
 
-    /// Touches some of it, which is recorded; then the rest, when that may be gone.
+    /// Touches a part, which is recorded; then the rest, when its image may be gone.
     fn record(&mut self, lingers: bool) -> Result<()> {
         let (image, history) = self.open()?;
         let damage = Damage::of(&image);
@@ -259,7 +259,7 @@ impl Node {
         Ok(())
     }
 
-    /// Writes, freezes and saves here, twice; what is written after a freeze is in none of them.
+    /// Writes, freezes and saves here, twice; no image has content that was written after its freeze.
     fn go_on(&mut self, mut arena: Arena, mut history: History) -> Result<()> {
         let files = ["first", "second"].map(|name| self.folder.join(name));
         let mut parent: Option<PathBuf> = None;
@@ -289,7 +289,7 @@ impl Node {
         Ok(())
     }
 
-    /// The image and those that it needs, fetched to this node, held by its server, restored from that.
+    /// Fetches the image and those that it needs to this node, serves them, and restores from the server.
     fn served(&mut self) -> Result<()> {
         let cached = self.cached();
         if cached.len() > MOST_KEPT {
@@ -298,7 +298,7 @@ impl Node {
         let before: BTreeSet<_> = self.cached().into_iter().collect();
         cowslip_remote::pull(&url(LATEST), &self.folder, &mut proceed)?;
         say::did("pulls", 1);
-        // Names are in the order of generations; a chain that was fetched for nothing new is there already.
+        // Names are in the order of generations; a chain is already there if it has nothing new.
         let Some(file) = self.cached().into_iter().rev().find(|it| !before.contains(it)) else {
             return Ok(());
         };
@@ -332,7 +332,7 @@ impl Node {
         looked
     }
 
-    /// The images that it has fetched, by name.
+    /// The fetched images, by name.
     fn cached(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let is_image = |path: &PathBuf| {
@@ -340,12 +340,12 @@ impl Node {
             crate::store::base_and_writer(&name).is_some() && !name.contains('.')
         };
         let mut files: Vec<_> = entries.map(|it| it.path()).filter(is_image).collect();
-        // By generation, whoever saved it.
+        // By generation, regardless of the writer.
         files.sort_unstable_by_key(|it| it.file_name().map(|name| name.to_owned()));
         files
     }
 
-    /// What one that was killed has left: what it fetched is whole.
+    /// Checks the cache of a killed predecessor: fetched images are complete.
     fn look_at_cache(&mut self) {
         for file in self.cached() {
             let verified = Image::open(&file).and_then(|image| image.verify(&mut proceed));
@@ -360,7 +360,7 @@ impl Node {
     }
 }
 
-/// Looks at all words of an image.
+/// Checks all words of an image.
 pub(crate) fn look_at_image(image: &Image, history: &History) -> Result<()> {
     let mut content = vec![0_u64; CHUNK_WORDS];
     let mut bytes = vec![0; CHUNK_BYTES];

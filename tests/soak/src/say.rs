@@ -1,26 +1,26 @@
-//! What a process of the soak tells the one that started it, in lines: [`Said`].
+//! Messages of a process of the soak to its parent, in lines: [`Said`].
 
 use std::io::{self, Read, Write};
 
 use cowslip::Error;
 
-/// A line.
+/// A message.
 pub(crate) enum Said {
-    /// Something begins that may take [`LIMIT`](crate::driver::LIMIT) until it says more.
+    /// An operation begins that may take [`LIMIT`](crate::driver::LIMIT) until its next message.
     Begins(String),
-    /// It goes on.
+    /// The operation continues.
     Beat,
-    /// So much more was done.
+    /// The number of times that something more was done.
     Did(String, u64),
-    /// An operation, and why it was refused.
+    /// An operation, and the reason for its refusal.
     Refused(String, String),
-    /// Memory of these images was lost, and why: the program was told.
+    /// Lost memory of these images, and the reason: the program was told.
     Told(String, String),
-    /// So many words are wrong.
+    /// The number of wrong words.
     Wrong(u64, String),
     /// A promise was broken in another way.
     Broken(String),
-    /// A generation is what `latest` names.
+    /// `latest` names this generation.
     Published(u32),
 }
 
@@ -45,7 +45,7 @@ impl Said {
 
 fn say(line: std::fmt::Arguments<'_>) {
     let line = line.to_string().replace('\n', " ") + "\n";
-    // In one piece, or not at all.
+    // A line is written completely, or not at all.
     if io::stdout().lock().write_all(line.as_bytes()).is_err() {
         std::process::exit(0);
     }
@@ -83,7 +83,7 @@ pub(crate) fn published(generation: u32) {
     say(format_args!("published {generation}"));
 }
 
-/// Has this process end when the one that started it has.
+/// Ends this process when its parent has ended.
 pub(crate) fn end_with_parent() {
     std::thread::spawn(|| {
         while io::stdin().read(&mut [0]).is_ok_and(|read| read > 0) {}

@@ -1,4 +1,4 @@
-//! The store, and what the soak does to it that Cowslip has no call for.
+//! The store, and the soak's operations on it that Cowslip has no call for.
 
 use std::path::PathBuf;
 
@@ -18,19 +18,19 @@ pub(crate) fn url(name: &str) -> String {
     format!("s3://{}/{FOLDER}/{name}", server::BUCKET)
 }
 
-/// The name of a generation's image: the complete one that it needs, itself, and who saved it.
+/// The name of a generation's image: the complete image that it needs, its own generation, and its writer.
 pub(crate) fn name(base: u32, generation: u32, writer: u32) -> String {
     format!("b{base:06}-g{generation:06}-i{writer:04}")
 }
 
-/// The complete image that one needs, and who saved it.
+/// The complete image that an image needs, and its writer.
 pub(crate) fn base_and_writer(name: &str) -> Option<(u32, u32)> {
     let mut parts = name.get(..21)?.split('-');
     let base = parts.next()?.strip_prefix('b')?.parse().ok()?;
     Some((base, parts.nth(1)?.strip_prefix('i')?.parse().ok()?))
 }
 
-/// Is the store, until the one that started it ends.
+/// Serves the store until the parent ends.
 pub(crate) fn serve(root: PathBuf) -> Result<()> {
     println!("{}", server::serve(root));
     let mut line = String::new();
@@ -38,7 +38,7 @@ pub(crate) fn serve(root: PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Lists and removes.
+/// Lists and removes objects.
 pub(crate) struct Broom {
     store: AmazonS3,
     runtime: tokio::runtime::Runtime,
@@ -46,7 +46,7 @@ pub(crate) struct Broom {
 
 impl Broom {
     pub(crate) fn new() -> Result<Self> {
-        // It has the crate that speaks TLS chosen.
+        // This selects the crate for TLS.
         cowslip_remote::Location::parse(&url(LATEST))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime

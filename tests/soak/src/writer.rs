@@ -1,5 +1,5 @@
-//! Who saves: once a second it writes, freezes, saves to the store while it writes on, and has `latest` name what it
-//! saved. Whoever follows it after a `kill -9` goes on from `latest`.
+//! The process that saves: once a second it writes, freezes, saves to the store while it continues to write,
+//! and publishes the image as `latest`. Its successor after a `kill -9` continues from `latest`.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use crate::{memory, say};
 
 const EACH: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(50);
-/// Of so many images one is complete.
+/// One in this many images is complete.
 const CHAIN: u32 = 8;
-/// So many saves, one is broken off.
+/// One in this many saves is cancelled.
 const BROKEN_OFF_ONE_IN: u32 = 20;
 
 struct Writer {
@@ -27,9 +27,9 @@ struct Writer {
     rng: Rng,
     arena: Arena,
     history: History,
-    /// The last image that it saved, or was restored from.
+    /// The last image that it saved, or from which it was restored.
     parent: Option<String>,
-    /// The generation of the complete one that that needs, and the one before.
+    /// The generation of the complete image that `parent` needs, and of the complete one before.
     base: u32,
     kept_base: u32,
     since_complete: u32,
@@ -88,7 +88,7 @@ impl Writer {
 
     fn new(seed: u64, number: u32, rng: Rng) -> Result<Self> {
         let mut arena = Arena::new(ByteCount(BYTES as u64))?;
-        // To be handed out whole.
+        // The arena must be handed out whole.
         std::mem::forget(arena.slice::<u64>(BYTES / 8)?);
         let history = History::at(seed, 0);
         history.fill(memory::words_mut(&mut arena), 0..PAGES);
@@ -107,7 +107,7 @@ impl Writer {
         })
     }
 
-    /// The next one: written, frozen, saved, published.
+    /// The next generation: written, frozen, saved, published.
     fn generation(&mut self, broom: &Broom) -> Result<()> {
         let changed = self.history.advance();
         let words = memory::words_mut(&mut self.arena);
@@ -148,8 +148,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Saves what is frozen, and writes meanwhile: what the next generation writes over, so that it is right again
-    /// by then.
+    /// Saves the frozen view, and scribbles meanwhile over pages that the next generation writes, so that
+    /// they are right again by then.
     fn save(&mut self, frozen: &Frozen, name: &str, parent: Option<&str>) -> Result<()> {
         let options = self.options();
         let broken_off_at =
@@ -193,12 +193,12 @@ impl Writer {
         options
     }
 
-    /// Removes what nothing needs that is kept: the complete images of before the last one, and what needs those. Of some
-    /// the name gets another image first.
+    /// Removes images that no kept one needs: the complete ones before the last two, and those that need
+    /// them. Some are first replaced by another image of the same name.
     fn sweep(&mut self, broom: &Broom, frozen: &Frozen) -> Result<()> {
         let mut names = broom.names()?;
         names.retain(|name| base_and_writer(name).is_some_and(|(base, _)| base < self.kept_base));
-        // Those that need others first.
+        // Images that need others come first.
         names.sort_unstable();
         for name in names.iter().rev() {
             say::beat();
@@ -223,7 +223,7 @@ impl Writer {
     }
 }
 
-/// Says at each megabyte or so that it goes on.
+/// Sends a beat about every megabyte.
 #[derive(Default)]
 struct Beat(u64);
 
@@ -236,7 +236,7 @@ impl Beat {
     }
 }
 
-/// Writes what no image may have.
+/// Writes content that no image may have.
 fn scribble(words: &mut [u64], changes: &[Change], rng: &mut Rng) {
     for change in changes {
         let page = rng.usize(change.pages.clone());

@@ -1,4 +1,4 @@
-//! `MADV_COLLAPSE` by hand: what an administrator's script does to a program once it is filled.
+//! `MADV_COLLAPSE` by hand, as an administrator's script does it to a program once it is filled.
 
 use cowslip::units::CHUNK_BYTES;
 use cowslip_sys::Errno;
@@ -8,7 +8,7 @@ use cowslip_sys::target::{Advice, Target};
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
 
-/// "Resource temporarily unavailable: try again", says madvise(2) of it.
+/// madvise(2) documents `EAGAIN` as "Resource temporarily unavailable: try again".
 const TRIES: u32 = 20;
 
 /// Makes huge pages of all anonymous memory of a process, in one go.
@@ -20,7 +20,7 @@ pub(super) fn collapse(pid: i32, stop: &Interrupt) -> Result<()> {
         let range = mapping.range.inner_aligned(CHUNK_BYTES);
         for _ in 0..TRIES {
             stop.check()?;
-            // A part that holds nothing is refused, and the rest of the range is huge all the same.
+            // An empty part is refused, and the rest of the range is huge all the same.
             if range.is_empty() || process.advise(range, Advice::Collapse) != Err(Errno::AGAIN) {
                 break;
             }

@@ -1,5 +1,5 @@
-//! Until a process on base pages is on huge pages: `cowslip promote`, at once and as a daemon, `MADV_COLLAPSE` by hand, and
-//! khugepaged, as it comes and as fast as it can.
+//! Time until a process on base pages is on huge pages: `cowslip promote`, at once and as a daemon, `MADV_COLLAPSE` by
+//! hand, and khugepaged, with its defaults and as fast as it can.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ pub(super) const ONCE: &str = "once";
 pub(super) const COLLAPSE: &str = "madv-collapse";
 pub(super) const KHUGEPAGED: &str = "khugepaged";
 pub(super) const EAGER: &str = "khugepaged-eager";
-/// From here on a process counts as covered.
+/// A process counts as covered from this share on.
 const COVERED: f64 = 0.9;
-/// khugepaged as it comes looks once in 10 s. A full run gives it longer, in proportion to the memory.
+/// khugepaged looks once in 10 s by default. A full run gives it longer, in proportion to the memory.
 const SHORTEST: f64 = 11.0;
 const LONGEST: f64 = 45.0;
 const DAEMON_LONGEST: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     system.set(&Settings::NEVER)
 }
 
-/// How many seconds it took, or would take.
+/// The seconds that it took, or would take.
 fn cover(bench: &mut Bench<'_>, promoter: Promoter, bytes: u64, system: &System) -> Result<f64> {
     let stop = bench.stop;
     warm(ByteCount(2 * bytes), stop)?;
@@ -102,7 +102,7 @@ fn daemon(target: &Target, bytes: u64, stop: &Interrupt) -> Result<f64> {
     is_covered(huge_bytes, bytes, took)
 }
 
-/// With the settings that `cowslip promote` is measured under.
+/// Runs under the settings that `cowslip promote` is measured under.
 fn by_hand(target: &Target, bytes: u64, system: &System, stop: &Interrupt) -> Result<f64> {
     system.set(&Settings::ON_REQUEST)?;
     let began = Instant::now();
@@ -118,12 +118,12 @@ fn is_covered(huge_bytes: u64, bytes: u64, took: Duration) -> Result<f64> {
     Ok(took.as_secs_f64())
 }
 
-/// What is huge of a process that wrote so many bytes on base pages when it counts as covered.
+/// The huge memory at which a process that wrote this many bytes on base pages counts as covered.
 fn covered_bytes(bytes: u64) -> u64 {
     KNOWN_BYTES + (bytes as f64 * COVERED) as u64
 }
 
-/// Measured for a while, and beyond that reckoned from the rate so far.
+/// Measures for a while, and extrapolates the rest from the rate so far.
 fn khugepaged(
     bench: &mut Bench<'_>,
     promoter: Promoter,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
 use crate::program::{Folder, Running};
 
-/// A promoter that runs until this value ends.
+/// A promoter that runs until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Daemon {
     running: Running,
@@ -20,7 +20,7 @@ pub(super) struct Daemon {
     folder: Folder,
 }
 
-/// What it did, all processes together.
+/// Results of a promoter, summed over all processes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Deeds {
     pub(super) promotions: u64,
@@ -39,7 +39,7 @@ struct Process {
 }
 
 impl Daemon {
-    /// With these options besides the processes, and settings as in its configuration file.
+    /// Starts it for `pids`, with further options and with these settings in its configuration file.
     pub(super) fn start(pids: &[i32], options: &[&str], settings: &str) -> Result<Self> {
         let folder = Folder::new("bloat-daemon")?;
         let config = folder.write("promote.toml", &format!("[settings]\n{settings}"))?;
@@ -58,12 +58,12 @@ impl Daemon {
         Ok(Self { running, report, folder })
     }
 
-    /// Processor time that it has used.
+    /// Processor time used so far.
     pub(super) fn cpu_ns(&self) -> Result<u64> {
         cpu_ns(self.running.id())
     }
 
-    /// Has it stop where it is, or go on.
+    /// Stops it where it is, or lets it go on.
     pub(super) fn stop(&self, stopped: bool) -> Result<()> {
         stop_group(self.running.id(), stopped).map_err(during("stop the promoter for a while"))
     }
@@ -75,7 +75,7 @@ impl Daemon {
         self.wait(stop)
     }
 
-    /// Waits until it has ended by itself: what it did.
+    /// Waits until it has ended by itself, and returns its results.
     pub(super) fn wait(mut self, stop: &Interrupt) -> Result<Deeds> {
         let status = self.running.wait(stop)?;
         if !status.success() {

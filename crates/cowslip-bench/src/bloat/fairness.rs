@@ -1,4 +1,4 @@
-//! Two equal processes, the second started later, where huge pages are scarce: who has how many, over time.
+//! Two equal processes, the second started later, where huge pages are scarce: the share of each, over time.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,23 @@ use super::target::{KNOWN_BYTES, Target, huge_bytes, sleep};
 use super::{Bench, Options, Result};
 use crate::error::Error;
 
-/// How far the first is from half of what both have, as a part of that half: at worst in the last third.
+/// Distance of the first process from half of both processes' huge pages, relative to that half: the worst of the last
+/// third.
 pub(super) const METRIC: &str = "fair_share_error";
 
-/// The second process starts so long after the first.
+/// Delay between the starts of the two processes.
 const APART: Duration = Duration::from_secs(6);
-/// And that long both are watched, or less unless all is asked for.
+/// How long both are watched; less in a short run.
 const WATCHED: Duration = Duration::from_secs(24);
 const SHORT_WATCHED: Duration = Duration::from_secs(12);
 const LOOK: Duration = Duration::from_millis(200);
-/// Memory in pieces besides what both want: without it nothing can be moved together.
+/// Fragmented memory besides both processes' own: compaction needs room.
 const ROOM_BYTES: u64 = 3 << 30;
 /// Free huge pages in the beginning.
 const SCARCE: u64 = 32;
-/// So many regions a look, for which memory has to be moved together, and a look a second.
+/// One look a second, each with this many regions that need compaction.
 const DAEMON: &str = "interval_ms = 1000\nsettle_ms = 1000\ncompactions = 8\n";
-/// khugepaged goes through all processes that it knows, the whole system's, once a second.
+/// khugepaged goes through all of the system's processes that it knows once a second.
 const KHUGEPAGED: Settings =
     Settings { scan_sleep_ms: 1000, alloc_sleep_ms: 1000, ..Settings::EAGER };
 

@@ -1,5 +1,5 @@
-//! The first touch of each page on fragmented memory: base pages, huge pages and pages of 64 KiB at the fault, and base pages
-//! that `cowslip promote` makes huge later.
+//! The first touch of each page on fragmented memory: base pages, huge pages and pages of 64 KiB at the fault, and base
+//! pages that `cowslip promote` makes huge later.
 
 use std::fs;
 
@@ -18,14 +18,14 @@ pub(super) const METRIC: &str = "first_touch";
 pub(super) const DIRECT: &str = "defrag always";
 /// The kernel's default.
 pub(super) const DEFAULT: &str = "defrag madvise";
-/// A fault takes a base page where there is no huge one, and the kernel makes huge ones meanwhile.
+/// A fault takes a base page if no huge page is free, and the kernel makes huge pages meanwhile.
 pub(super) const DEFER: &str = "defrag defer";
 
 const PORTIONS: u64 = 8;
-/// The program thinks between its portions, and a promoter has time.
+/// The program pauses between its portions, which gives a promoter time.
 const PAUSE_MS: u64 = 300;
 const MOST_ROUNDS: u32 = 2;
-/// So that a run of some seconds has looks in it.
+/// Makes a run of a few seconds contain some looks.
 const DAEMON: &str = "interval_ms = 500\nsettle_ms = 500\n";
 
 struct Entry {
@@ -91,7 +91,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
 }
 
 impl Entry {
-    /// A process touches half of `bytes`; as much as `bytes` of free memory is in pieces.
+    /// Has a process touch half of `bytes` while `bytes` of free memory are fragmented.
     fn measure(&mut self, bench: &mut Bench<'_>, bytes: u64, system: &System) -> Result<()> {
         let stop = bench.stop;
         system.set(&Settings::NEVER)?;
@@ -121,7 +121,7 @@ impl Entry {
     }
 }
 
-/// How often somebody had to wait until the kernel had moved pages together.
+/// The number of times that a thread had to wait for memory compaction.
 fn compaction_stalls() -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").map_err(during("read /proc/vmstat"))?;
     let count = text.lines().find_map(|line| line.strip_prefix("compact_stall "));

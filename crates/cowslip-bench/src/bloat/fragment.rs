@@ -1,8 +1,8 @@
-//! Memory in pieces: free memory of which no 2 MiB are in one piece.
+//! Fragmented memory: free memory without 2 MiB in one piece.
 //!
-//! A process takes memory as base pages, the hugetlb pool takes the huge pages that are left free, and then the
-//! process gives back all but one page of each few. What is free then is in small pieces, between pages that
-//! the kernel can move together if it takes the time.
+//! A process takes memory as base pages, the hugetlb pool takes the huge pages that are left free, and then the process
+//! gives back all but one page of each few. The free memory is then in small pieces, between pages that the kernel can
+//! move together if it takes the time.
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip_sys::procfs::{available_bytes, buddy_orders};
@@ -13,14 +13,14 @@ use super::{Bench, Result};
 use crate::error::{Error, during};
 use crate::pool::Pool;
 
-/// One page of so many stays.
+/// One page in this many stays.
 const KEEP_ONE_IN: usize = 16;
-/// Available memory that is nobody's while this lasts.
+/// Available memory that is left unused meanwhile.
 const SPARED_BYTES: u64 = 1 << 30;
-/// While the pool is filled others take and free pages.
+/// Other processes take and free pages while the pool is filled.
 const TRIES: usize = 4;
 
-/// While this lives memory is in pieces.
+/// Keeps memory fragmented while it lives.
 #[derive(Debug)]
 pub(super) struct Fragmented {
     pools: Vec<Pool>,
@@ -30,7 +30,7 @@ pub(super) struct Fragmented {
 }
 
 impl Fragmented {
-    /// With so much free memory in pieces, and so many huge pages.
+    /// Fragments this much free memory, and leaves this many huge pages free.
     pub(super) fn with(bench: &Bench<'_>, bytes: u64, huge_pages: u64) -> Result<Self> {
         let mut holder = Target::start()?;
         holder.tell(Command::Fill { bytes, base: true }, bench.stop)?;
@@ -40,7 +40,7 @@ impl Fragmented {
             let Some(excess @ 1..) = free_huge_pages()?.checked_sub(huge_pages) else { break };
             let excess_bytes = excess * CHUNK_BYTES as u64;
             let (available, _) = available_bytes().map_err(during("read /proc/meminfo"))?;
-            // What the process gives back comes to it.
+            // The pages that the process gives back will be available too.
             let given_back = bytes - bytes / KEEP_ONE_IN as u64;
             if available + given_back < excess_bytes + SPARED_BYTES {
                 let why = format!(
@@ -57,7 +57,7 @@ impl Fragmented {
                     pooled_bytes += excess_bytes;
                     fragmented.pools.push(pool);
                 }
-                // Somebody else took some meanwhile: there is less to take now.
+                // Another process took some meanwhile, which leaves less to take.
                 Err(Error::Failed(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -70,7 +70,7 @@ impl Fragmented {
 
 impl Drop for Fragmented {
     fn drop(&mut self) {
-        // Each puts back what it found: the last one first.
+        // Each pool restores the size that it found: the last one first.
         while self.pools.pop().is_some() {}
     }
 }

@@ -1,4 +1,4 @@
-//! A control group that counts what a process holds, also memory that no page table shows any more.
+//! A control group that counts a process's memory, including memory that no page table shows any more.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, during};
 
-/// The last process of a group leaves it a little after it was waited for.
+/// The last process of a group leaves it shortly after it was waited for.
 const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
 
 const V1_USAGE: &str = "memory.usage_in_bytes";
 
-/// A group of its own, gone with this value.
+/// A control group, removed with this value.
 #[derive(Debug)]
 pub(super) struct Group {
     directory: PathBuf,
@@ -23,7 +23,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Below the group of this process.
+    /// Makes a group below this process's own.
     pub(super) fn new() -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Relaxed);
@@ -43,8 +43,8 @@ impl Group {
             .map_err(during("put a process into a control group"))
     }
 
-    /// Has the kernel take back what it can, as under memory pressure in this group alone: it then splits huge pages of
-    /// which little is used, too.
+    /// Has the kernel reclaim what it can, as under memory pressure in this group alone, which also splits underused
+    /// huge pages.
     pub(super) fn reclaim(&self) -> Result<()> {
         let (file, text) = match self.usage {
             V1_USAGE => ("memory.force_empty", "0".to_owned()),
@@ -52,7 +52,7 @@ impl Group {
         };
         let path = self.directory.join(file);
         match fs::write(&path, text) {
-            // Less than all was to be had.
+            // The kernel reclaimed less than all.
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) =>
             {
@@ -62,7 +62,7 @@ impl Group {
         }
     }
 
-    /// Memory that it is charged with.
+    /// Memory that the group is charged with.
     pub(super) fn bytes(&self) -> Result<u64> {
         let path = self.directory.join(self.usage);
         let doing = path.display();

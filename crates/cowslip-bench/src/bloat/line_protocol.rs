@@ -1,4 +1,4 @@
-//! A program that is told what to do a line at a time, and answers each with a line.
+//! A program that reads one command a line and answers each with a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The longest that any answer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// It ends with this value.
+/// A running program, killed with this value.
 #[derive(Debug)]
 pub(super) struct LineProtocol {
     child: Child,
@@ -24,7 +24,7 @@ pub(super) struct LineProtocol {
 
 impl LineProtocol {
     pub(super) fn start(command: &mut Command) -> Result<Self> {
-        // Ctrl-C is for the bench, which ends it.
+        // Keeps Ctrl-C from it: the bench handles Ctrl-C and ends it.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().map_err(during("start a program to measure"))?;
         let (Some(commands), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {

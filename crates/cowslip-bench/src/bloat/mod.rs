@@ -2,11 +2,11 @@
 //! kernel and `cowslip promote`.
 //!
 //! * `settings`: the system's settings, which each policy changes and which are put back.
-//! * `policy`: who gives huge pages to a program.
+//! * `policy`: the ways to give huge pages to a program.
 //! * `daemon`: `cowslip promote` as a process of its own.
-//! * `process`, `target`: a process that does as it is told, and who tells it.
+//! * `process`, `target`: a process that obeys commands, and its other end.
 //! * `store`: a real Redis.
-//! * `group`: what a process holds, also what no page table shows.
+//! * `group`: memory held by a process, including memory that no page table shows.
 
 mod collapse;
 mod coverage;
@@ -39,9 +39,9 @@ pub use process::run as process;
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
 
-/// How much memory it works on if nothing else is asked for.
+/// Memory to work on by default.
 pub const DEFAULT_SIZE: ByteCount = ByteCount::mib(512);
-/// Bytes of a target that are not what it wrote.
+/// Bytes of a target that differ from its writes.
 const BYTES_CHANGED: &str = "bytes_changed";
 
 /// A measurement that can be asked for by itself.
@@ -57,7 +57,7 @@ pub enum Part {
     Requests,
     /// Two equal processes started apart, and scarce huge pages
     Fairness,
-    /// What the daemon costs, and what it costs others
+    /// The daemon's processor time, and its effect on a busy process
     Overhead,
     /// Time until a process on base pages is on huge pages
     Coverage,
@@ -65,7 +65,7 @@ pub enum Part {
     Run,
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
@@ -73,7 +73,7 @@ pub enum Part {
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
     let system = System::hold()?;
     system.set(&Settings::NEVER)?;
-    // What is promised fits the time.
+    // The promised measurements fit the time.
     let all_that_fits = Part::value_variants().iter().filter(|part| **part != Part::Sqlite);
     let all_that_fits: Vec<_> = all_that_fits.copied().collect();
     let is_short = only.is_empty() && !bench.clock.is_full();
@@ -95,7 +95,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     measured
 }
 
-/// How long a part takes beside the others, about in seconds.
+/// The time of a part relative to the others, roughly in seconds.
 fn weight(part: Part) -> f64 {
     match part {
         Part::Redis => 105.0,

@@ -1,4 +1,5 @@
-//! What the daemon costs: processor time of its own, and of a process that works, in turns with and without it.
+//! Overhead of the daemon: its own processor time, and the slowdown of a process that works, in turns with and without
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,22 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::rows::{median, median_bounds};
 
-/// Of one core.
+/// Share of one core.
 pub(super) const CPU: &str = "daemon_cpu";
 /// Time of the same work with the daemon over that without.
 pub(super) const SLOWDOWN: &str = "busy_slowdown";
 pub(super) const BUSY: &str = "busy process";
 const IDLE: &str = "idle process";
-/// Whose memory is on base pages still.
+/// A process whose memory is still on base pages.
 const PROMOTED: &str = "process that is promoted";
 
 /// Two intervals between looks.
 const WATCHED: Duration = Duration::from_secs(10);
-/// Each with a turn with the daemon and one without.
+/// Each pair is a turn with the daemon and one without.
 const MOST_PAIRS: u32 = 50;
 const LEAST_PAIRS: u32 = 25;
 const TURN_MS: u64 = 200;
-/// A look a turn, or fewer if they cost more than they may.
+/// One look a turn, or fewer if they exceed their budget.
 const LOOKS: &str = "interval_ms = 200\n";
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
@@ -40,7 +41,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     for &variant in variants {
         let is_busy = variant == BUSY;
         if variant != PROMOTED && !is_promoted {
-            // What is left of it: from here on there is nothing to do but to look.
+            // Promotes the remaining memory, after which the daemon only has to look.
             Daemon::start(&[target.pid()], &["--once"], "")?.wait(stop)?;
             is_promoted = true;
         }
@@ -64,19 +65,19 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     target.push_changed(bench, &like)
 }
 
-/// Of a process that is huge already. One daemon, which stands still every other turn.
+/// Measures a process that is huge already, with one daemon that is stopped every other turn.
 fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()> {
     let stop = bench.stop;
     let huge = mapped(target.pid())?.coverage();
     let daemon = Daemon::start(&[target.pid()], &[], LOOKS)?;
-    // What it takes to start is not what it takes to run.
+    // Keeps the cost of starting out of the cost of running.
     one_turn(&daemon, target, true, stop)?;
     let cpu_before = daemon.cpu_ns()?;
     let mut ratios = Vec::new();
     bench.progress.phase("overhead: a busy process with and without the daemon");
     for pair in bench.clock.rounds(1.0, LEAST_PAIRS, MOST_PAIRS) {
         bench.progress.set(pair.into(), MOST_PAIRS.into());
-        // Who is first changes, so that a drift of the machine's speed is nobody's.
+        // The order alternates, which spreads a drift of the machine's speed over both.
         let first_with = pair % 2 == 0;
         let first = one_turn(&daemon, target, first_with, stop)?;
         let second = one_turn(&daemon, target, !first_with, stop)?;
@@ -107,7 +108,7 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
 fn one_turn(daemon: &Daemon, target: &mut Target, with: bool, stop: &Interrupt) -> Result<f64> {
     daemon.stop(!with)?;
     let said = target.tell(Command::Work { ms: TURN_MS }, stop);
-    // However that ended: who stands still cannot be asked to end.
+    // Resumes the daemon even after a failure: a stopped process cannot be asked to end.
     daemon.stop(false)?;
     match said? {
         Said::Worked { steps, ns } => Ok(ns as f64 / steps as f64),

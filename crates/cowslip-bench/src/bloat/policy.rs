@@ -1,4 +1,4 @@
-//! Who gives huge pages to a program: the kernel, set up in several ways, or Cowslip.
+//! Ways to give huge pages to a program: the kernel, set up in several ways, or Cowslip.
 
 use super::coverage::COLLAPSE;
 use super::settings::{Settings, damos_is_missing, mthp_is_there};
@@ -8,24 +8,24 @@ use crate::error::{Error, Result};
 pub(super) enum HugePagePolicy {
     /// Base pages
     Never,
-    /// Huge pages for who asks for them, as the program then does
+    /// Huge pages on request, which the program then makes
     Madvise,
-    /// Huge pages for everybody, and khugepaged as it comes: the kernel's defaults
+    /// Huge pages for every program, and khugepaged as it comes: the kernel's defaults
     Always,
     /// The same, and a fault waits until the kernel has made a huge page (`defrag` is `always`)
     Direct,
     /// The same with a khugepaged that never rests
     Eager,
-    /// The same, but khugepaged leaves regions alone of which over a tenth is absent
+    /// The same, but khugepaged skips regions with more than a tenth absent
     TenthAbsent,
-    /// Huge pages for everybody, and one write to the group's `memory.reclaim`: the kernel splits those of which over a
-    /// tenth is not used
+    /// Huge pages for every program, and one write to the group's `memory.reclaim`: the kernel splits huge pages with
+    /// more than a tenth unused
     Reclaim,
     /// Pages of 64 KiB at faults, and no larger ones
     Mthp,
-    /// Schemes on what DAMON sees
+    /// Schemes on the accesses that DAMON sees
     Damos,
-    /// Base pages at faults, and all of it made huge by hand once it is filled
+    /// Base pages at faults, and all of the memory made huge by hand once it is filled
     Collapse,
     /// Base pages at faults, and `cowslip promote`
     Cowslip,
@@ -45,7 +45,7 @@ impl HugePagePolicy {
         Self::Collapse,
         Self::Cowslip,
     ];
-    /// What is worth a minute: base pages, the kernel's defaults, what a knowing engineer would set, and Cowslip.
+    /// Policies of a short run: base pages, the kernel's defaults, the settings of a knowing engineer, and Cowslip.
     pub(super) const QUICK: [Self; 7] = [
         Self::Never,
         Self::Always,
@@ -72,7 +72,7 @@ impl HugePagePolicy {
         }
     }
 
-    /// An error if it cannot run here.
+    /// The system's settings for it; an error if it cannot run here.
     pub(super) fn settings(self) -> Result<Settings> {
         let always = Settings::ALWAYS;
         Ok(match self {

@@ -1,4 +1,4 @@
-//! `bench bloat-process`: does with its memory what it reads on its standard input, a line for each answer.
+//! `bench bloat-process`: reads commands for its memory from standard input, one a line, and answers each with a line.
 
 use std::fs;
 use std::hint::black_box;
@@ -13,33 +13,33 @@ use crate::demo::redis::value::Random;
 use crate::error::{Error, Result, during};
 use crate::memory::{Anonymous, Memory};
 
-/// What it can be told.
+/// A command.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Command {
-    /// Take memory and write all of it; as the system's settings have it, or on base pages.
+    /// Takes memory and writes all of it, on pages that the system's settings choose, or on base pages.
     Fill { bytes: u64, base: bool },
-    /// Compare every word with what it should be.
+    /// Compares every word with the expected one.
     Check,
-    /// Write words at random for this long, each what it is.
+    /// Writes words at random for this long, each with its present value.
     Work { ms: u64 },
-    /// Take memory in portions, with a pause after each, and touch it page by page.
+    /// Takes memory in portions, with a pause after each, and touches it page by page.
     Touch { portions: u64, bytes: u64, pause_ms: u64 },
-    /// Give back all pages but one in so many.
+    /// Gives back all pages but one in this many.
     Thin { keep_one_in: usize },
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Said {
     Done,
-    /// Words that are not what they should be.
+    /// The number of words that differ from the expected ones.
     Wrong(u64),
-    /// Words written, in how many nanoseconds.
+    /// Words written, and the nanoseconds that this took.
     Worked {
         steps: u64,
         ns: u64,
     },
-    /// The first touch of each page: nanoseconds and how many took as long.
+    /// The first touch of each page: nanoseconds, and the number of pages that took as long.
     Touched(Vec<(u64, u64)>),
     Failed(String),
 }
@@ -47,9 +47,9 @@ pub(super) enum Said {
 /// `cowslip bench bloat-process`: reads commands from standard input until it ends.
 ///
 /// # Errors
-/// [`Error::Failed`] if a command is none, or cannot be read or answered.
+/// [`Error::Failed`] if a line is no command, or cannot be read or answered.
 pub fn run() -> Result<()> {
-    // If memory runs out, this is what is to go.
+    // Makes the kernel choose this process if memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let mut all = Vec::new();
     for line in io::stdin().lock().lines() {
@@ -63,7 +63,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Memory of whose pages each begins with the next of these numbers, and has nothing else.
+/// Memory that holds the next of `numbers` at the start of each page, and zeros elsewhere.
 struct Written {
     memory: Memory,
     numbers: Random,
@@ -75,7 +75,7 @@ impl Written {
         Ok(Self { memory, numbers: Random(index as u64) })
     }
 
-    /// Every page once, in order.
+    /// Writes every page once, in order.
     fn write(&self, mut written: impl FnMut(&dyn Fn())) {
         let mut numbers = self.numbers.clone();
         for page in 0..self.memory.pages() {
@@ -115,7 +115,7 @@ fn obey(command: Command, all: &mut Vec<Written>) -> Result<Said> {
             for _ in 0..portions {
                 let written = Written::new(bytes, Anonymous::Any, all.len())?;
                 latencies.reserve(written.memory.pages());
-                // What the clock itself takes is in it.
+                // The time includes the cost of the clock itself.
                 written.write(|write| {
                     let began = Instant::now();
                     write();
@@ -135,7 +135,7 @@ fn obey(command: Command, all: &mut Vec<Written>) -> Result<Said> {
     }
 }
 
-/// Random reads and writes that leave every word as it is.
+/// Reads and writes words at random, and leaves their values as they are.
 fn work(memory: &Memory, time: Duration) -> Said {
     const STEPS_A_LOOK: u64 = 1 << 14;
     let words = (memory.bytes() / 8) as u64;

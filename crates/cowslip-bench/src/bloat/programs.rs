@@ -1,5 +1,5 @@
-//! Programs under `cowslip run`, beside what they hold natively: memory that is used sparsely, and a Redis of which most was
-//! deleted.
+//! Memory of programs under `cowslip run`, beside the same natively: memory that is used sparsely, and a Redis with
+//! most of its values deleted.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::program::{Folder, Launch};
 
 pub(super) const NATIVE: &str = "native";
 pub(super) const RUN: &str = "cowslip-run";
-/// Charged to a program's control group.
+/// Memory that a program's control group is charged with.
 pub(super) const MEMORY: &str = "program_memory";
 pub(super) const SPARSE: &str = "a page in each 2 MiB";
 pub(super) const DELETED: &str = "Redis, 70 % deleted";
 
-/// Of address space, for each byte of memory to work on.
+/// Bytes of address space for each byte of memory to work on.
 const SPARSENESS: u64 = 8;
 const VALUE_BYTES: usize = 8000;
 const DELETED_PERCENT: u64 = 70;
-/// What was given back may leave a little later.
+/// Memory that was given back may leave a little later.
 const SETTLING: Duration = Duration::from_secs(7);
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
-    // Huge pages for who asks for them: natively neither program does.
+    // Huge pages on request: natively neither program requests any.
     system.set(&Settings::ON_REQUEST)?;
     let bytes = options.working_bytes() as u64;
     let folder = Folder::new("bench-programs")?;

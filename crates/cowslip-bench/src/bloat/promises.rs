@@ -1,4 +1,4 @@
-//! What is promised about huge pages without bloat. The kernel's ways are set up as a knowing engineer would do it, and the
+//! Promises about huge pages without bloat. The kernel's ways are set up as a knowing engineer would do it, and the
 //! best of them counts.
 
 use cowslip_report::Report;
@@ -9,10 +9,10 @@ use crate::promise::{Bound, Figures, Promise, judge, over};
 const COWSLIP: &str = "cowslip";
 const BASE: &str = "thp-never";
 const ALWAYS: &str = "thp-always";
-/// Of `thp-always`.
+/// Variants of `thp-always`.
 const DEFRAG: [&str; 3] = [fault::DEFAULT, fault::DEFER, fault::DIRECT];
 const PROMOTERS: [&str; 3] = [coverage::COLLAPSE, coverage::KHUGEPAGED, coverage::EAGER];
-/// The server that `khugepaged-eager` serves has as quiet a time before.
+/// The server of `khugepaged-eager` has an equally quiet time before.
 const QUIET: [&str; 2] = [COWSLIP, "khugepaged-eager"];
 
 pub(crate) const PROMISES: [Promise; 12] = [
@@ -94,13 +94,13 @@ pub(crate) const PROMISES: [Promise; 12] = [
     },
 ];
 
-/// What a server holds after most of its values were deleted.
+/// Memory of a server after most of its values were deleted.
 fn held(it: &Figures<'_>, name: &str) -> Option<f64> {
     let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
     it.find(name, redis::MEMORY, "value", it.size_bytes, Some(&settled))
 }
 
-/// What a program holds under `cowslip run`, over what it holds natively.
+/// Memory of a program under `cowslip run`, over that natively.
 fn under_run(it: &Figures<'_>, variant: &str) -> Option<f64> {
     let held = |name| it.find(name, programs::MEMORY, "value", it.size_bytes, Some(variant));
     over(held(programs::RUN), held(programs::NATIVE))
@@ -114,7 +114,7 @@ fn covered(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
     it.find(name, coverage::METRIC, "value", it.size_bytes, variant)
 }
 
-/// Cowslip's rate over that of `thp-always`, which took turns.
+/// Cowslip's rate over that of `thp-always`, measured in turns.
 fn in_turns(it: &Figures<'_>, metric: &str, variant: &str) -> Option<f64> {
     let metric = format!("{metric}_{}", redis::OVER_ALWAYS);
     it.find(COWSLIP, &metric, "p50", it.size_bytes, Some(variant))

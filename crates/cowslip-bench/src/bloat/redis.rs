@@ -1,4 +1,4 @@
-//! Redis: values of 8 KB of which 70 % are deleted, and small values on far more pages than the TLB reaches.
+//! Redis: values of 8 KB, 70 % of them deleted, and small values on far more pages than the TLB reaches.
 
 use std::time::Duration;
 
@@ -19,51 +19,51 @@ use crate::host::warm;
 use crate::interrupt::Interrupt;
 use crate::rows::{median, median_bounds};
 
-/// Charged to it, also what no page table shows any more.
+/// Memory charged to the server, including memory that no page table shows any more.
 pub(super) const MEMORY: &str = "redis_memory";
 pub(super) const RSS: &str = "redis_rss";
-/// Of clients that each wait for their answer.
+/// GETs of clients that each wait for their answer.
 pub(super) const GETS: &str = "redis_get";
-/// Of one client that sends many at once.
+/// GETs of one client that sends many at once.
 pub(super) const PIPELINED: &str = "redis_get_pipelined";
 /// Cowslip's rate over that of `thp-always`, in turns.
 pub(super) const OVER_ALWAYS: &str = "over_thp_always";
 pub(super) const SETTLED: &str = "settled";
 /// Large values, most of them deleted.
 pub(super) const BLOAT: &str = "8 KB values";
-/// Small ones, on far more pages than the TLB reaches.
+/// Small values, on far more pages than the TLB reaches.
 pub(super) const TLB: &str = "64 B values";
 
 const LARGE: usize = 8192;
 const SMALL: usize = 64;
-/// What a small value costs with its key.
+/// Memory of a small value with its key.
 const SMALL_FOOTPRINT: u64 = 190;
 const DELETED_PERCENT: u64 = 70;
-/// Until promoters have seen what was deleted, which the allocator has given back (`MEMORY PURGE`).
+/// Time for promoters to see the deleted memory, which the allocator has given back (`MEMORY PURGE`).
 const SETTLING: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
-/// As many as `redis-benchmark` has.
+/// The default of `redis-benchmark`.
 const CLIENTS: usize = 50;
 const TURN: Duration = Duration::from_millis(300);
 const MOST_ROUNDS: u32 = 9;
-/// Of turns that two servers take side by side: short, as the machine's speed drifts, and many.
+/// Pairs of turns of two servers: many short ones, because the machine's speed drifts.
 const LEAST_PAIRS: u32 = 25;
 const MOST_PAIRS: u32 = 99;
 const PAIRED_TURN: Duration = Duration::from_millis(100);
 
-/// A server that is served by one policy.
+/// A server under one policy.
 struct Entry {
     policy: HugePagePolicy,
     store: Store,
     clients: Vec<Connection>,
     daemon: Option<Daemon>,
     group: Option<Group>,
-    /// In each of [`WAYS`].
+    /// The results of each of [`WAYS`].
     served: [Vec<Served>; 2],
 }
 
-/// How a server is asked for values.
+/// A way to ask a server for values.
 type Way = fn(&mut Entry, Duration, &Interrupt) -> Result<Served>;
 
 const WAYS: [(&str, Way); 2] = [
@@ -71,7 +71,7 @@ const WAYS: [(&str, Way); 2] = [
     (PIPELINED, |entry, time, stop| entry.store.serve_pipelined(time, stop)),
 ];
 
-/// What a measurement does with a server once it is filled.
+/// Work for a server once it is filled.
 struct Workload {
     policies: &'static [HugePagePolicy],
     variant: &'static str,
@@ -79,7 +79,7 @@ struct Workload {
     keys: usize,
     bytes: u64,
     deletes: bool,
-    /// Of the time that is left when it begins.
+    /// The share of the time left at its start.
     time_share: f64,
 }
 
@@ -136,11 +136,11 @@ impl Workload {
                 Err(error) => return Err(error),
             }
         }
-        // From here on the kernel leaves everything as it is.
+        // From here on the kernel leaves all memory as it is.
         system.set(&Settings::NEVER)?;
         for round in bench.clock.rounds(self.time_share, 3, rounds + 1) {
             bench.progress.phase(&format!("Redis, {}: round {round}", self.variant));
-            // Who is first changes, so that a drift of the machine's speed is nobody's.
+            // The order alternates, which spreads a drift of the machine's speed over all.
             entries.reverse();
             for entry in &mut entries {
                 for (way, (_, serve)) in WAYS.iter().enumerate() {
@@ -161,7 +161,7 @@ impl Workload {
     }
 
     /// Has `thp-always` and Cowslip take turns: between two rounds of all policies the machine's speed changes by more
-    /// than what may lie between these two.
+    /// than the promised difference between these two.
     fn compare(&self, bench: &mut Bench<'_>, entries: &mut [Entry]) -> Result<()> {
         let of = |policy| entries.iter().position(|entry| entry.policy == policy);
         let (Some(always), Some(cowslip)) =
@@ -177,7 +177,7 @@ impl Workload {
                 let mut rate = |entry: usize| {
                     serve(&mut entries[entry], PAIRED_TURN, bench.stop).map(|it| it.rate)
                 };
-                // Who is first changes.
+                // The order alternates.
                 ratios.push(if pair % 2 == 0 {
                     rate(cowslip)? / rate(always)?
                 } else {
@@ -257,7 +257,7 @@ impl Workload {
     }
 
     fn finish(&self, bench: &mut Bench<'_>, mut entry: Entry) -> Result<()> {
-        // An eager khugepaged of a later policy's may have been at the memory of an earlier one.
+        // A later policy's eager khugepaged may have changed the memory of an earlier policy's server.
         self.push_memory(bench.report, &entry, "served")?;
         let name = entry.policy.name();
         for ((metric, _), served) in WAYS.iter().zip(&entry.served) {
@@ -284,7 +284,7 @@ impl Workload {
     }
 }
 
-/// The server answers now and then meanwhile.
+/// Waits until memory has settled; the server answers now and then meanwhile.
 fn settle(entry: &mut Entry, stop: &Interrupt) -> Result<()> {
     const STEPS: u32 = 20;
     for step in 0..STEPS {

@@ -21,21 +21,21 @@ pub(super) const QUIET: &str = "quiet";
 pub(super) const PROMOTING: &str = "during promotion";
 
 const VALUE_BYTES: usize = 1024;
-/// What a value costs with its key.
+/// Memory of a value with its key.
 const FOOTPRINT: u64 = 1400;
 const REQUESTS_A_SECOND: u32 = 2000;
 const QUIET_TIME: Duration = Duration::from_secs(20);
-/// Unless all is asked for.
+/// For a short run.
 const SHORT_QUIET_TIME: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const READ_MEMORY: &str = "read the memory of all processes";
-/// A promotion that takes longer is measured no further.
+/// A longer promotion is measured up to this time.
 const LONGEST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(1);
-/// Points of the chart: the longest request of each.
+/// Each point of the chart is the longest request in this time.
 const BUCKET: Duration = Duration::from_millis(100);
 
-/// Who gives huge pages to a server while it is asked.
+/// A server, and the policy that gives it huge pages while it is asked.
 struct Entry {
     policy: &'static str,
     store: Store,
@@ -47,7 +47,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let mut entries = Vec::new();
     for policy in ["cowslip", "khugepaged-eager"] {
         bench.progress.phase(&format!("requests: filling a server for {policy}"));
-        // khugepaged looks only at who might have had huge pages once.
+        // khugepaged scans only processes that were once eligible for huge pages.
         system.set(&Settings::ASLEEP)?;
         let mut store = Store::start(VALUE_BYTES, false, bench.stop)?;
         system.set(&Settings::NEVER)?;
@@ -75,7 +75,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
             }
         };
         let (is_covered, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        // Whoever asks has nothing else to do: what it takes to look would count as the server's.
+        // Looks from a thread of its own: on the asking thread the time of a look would count as the server's.
         let asked = thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) && !is_covered.load(Relaxed) {
@@ -120,8 +120,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     Ok(())
 }
 
-/// Sends a request whenever one is due, until `is_over`: how long each took since then, and the longest over
-/// time.
+/// Sends a request whenever one is due, until `is_over`. Returns the time that each took since it was due, and the
+/// longest over time.
 fn ask(
     store: &mut Store,
     stop: &Interrupt,

@@ -11,12 +11,12 @@ const MTHP_64K: &str = "hugepages-64kB/enabled";
 /// Longer than any measurement.
 const FOR_EVER_MS: u32 = 24 * 3_600_000;
 
-/// Who gets huge pages, when, and how hard the kernel tries.
+/// Which memory gets huge pages, when, and how hard the kernel tries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Settings {
     pub(super) enabled: &'static str,
     pub(super) defrag: &'static str,
-    /// Whether huge pages of which little is used are split under memory pressure (Linux 6.12).
+    /// Splits underused huge pages under memory pressure (Linux 6.12).
     pub(super) shrinks: bool,
     /// Pages of 64 KiB for anonymous memory (Linux 6.8).
     pub(super) mthp_64k: &'static str,
@@ -42,10 +42,10 @@ impl Settings {
     /// No huge page comes by itself.
     pub(super) const NEVER: Self =
         Self { enabled: "never", scan_sleep_ms: FOR_EVER_MS, ..Self::ALWAYS };
-    /// As distributions have it, and nobody asks.
+    /// The choice of distributions, with huge pages on request only.
     pub(super) const ON_REQUEST: Self =
         Self { enabled: "madvise", max_ptes_none: 51, ..Self::ALWAYS };
-    /// Huge pages for everybody at faults, and a khugepaged that sleeps.
+    /// Huge pages at the faults of every program, and a khugepaged that sleeps.
     pub(super) const ASLEEP: Self = Self { scan_sleep_ms: FOR_EVER_MS, ..Self::ALWAYS };
     /// khugepaged never rests.
     pub(super) const EAGER: Self =
@@ -53,7 +53,7 @@ impl Settings {
 
     fn texts(&self) -> [(&'static str, String); 8] {
         [
-            // khugepaged reads the others when it wakes up, which the sleep makes it do.
+            // khugepaged reads the others when it wakes up, which a write to the sleep time triggers.
             ("khugepaged/max_ptes_none", self.max_ptes_none.to_string()),
             ("khugepaged/pages_to_scan", self.pages_to_scan.to_string()),
             (SHRINKS, u8::from(self.shrinks).to_string()),
@@ -66,7 +66,7 @@ impl Settings {
     }
 }
 
-/// While this lives the settings may be changed; then they are as they were.
+/// Allows changes of the settings while it lives, and restores them afterwards.
 #[derive(Debug)]
 pub(super) struct System {
     _held: HeldSettings,
@@ -99,7 +99,7 @@ pub(super) fn mthp_is_there() -> bool {
     is_there(&path(MTHP_64K))
 }
 
-/// Why access-aware schemes cannot promote here; `None` if they can. They need DAMON for virtual addresses.
+/// The reason why access-aware schemes cannot promote here; `None` if they can. They need DAMON for virtual addresses.
 pub(super) fn damos_is_missing() -> Option<String> {
     const OPERATIONS: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/avail_operations";
     const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";

@@ -1,7 +1,7 @@
 //! The pattern of a document store on a real SQLite in memory: insert, delete most, serve.
 //!
-//! MongoDB itself is not packaged. The program is C, has glibc give back what was deleted (`malloc_trim`), and
-//! checks every document that it reads.
+//! MongoDB itself is not packaged. The program is C, has glibc give back deleted memory (`malloc_trim`), and checks
+//! every document that it reads.
 
 use std::path::Path;
 use std::process::Command;
@@ -86,7 +86,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
 }
 
 impl Entry {
-    /// A program with its documents, under the settings of a policy.
+    /// Starts a program with its documents, under the settings of a policy.
     fn start(
         bench: &Bench<'_>,
         policy: HugePagePolicy,

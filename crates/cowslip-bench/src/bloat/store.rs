@@ -13,11 +13,11 @@ use crate::interrupt::Interrupt;
 
 /// Requests that are sent at once.
 const BATCH: usize = 64;
-/// Batches that are sent before an answer is waited for.
+/// Batches that are sent before the first answer is awaited.
 const AHEAD: usize = 4;
 const BATCHES_A_LOOK: usize = 16;
 
-/// A server and what is in it.
+/// A server and its keys.
 #[derive(Debug)]
 pub(super) struct Store {
     connection: Connection,
@@ -29,7 +29,7 @@ pub(super) struct Store {
     changed_values: u64,
 }
 
-/// What serving for a while came to.
+/// Results of serving for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Served {
     /// Answers a second.
@@ -39,11 +39,11 @@ pub(super) struct Served {
 }
 
 impl Store {
-    /// Without huge pages of its own making, or (`asks`) with an allocator that asks the kernel for them.
+    /// Starts a server without huge pages of its own making, or (`asks`) with an allocator that requests them.
     pub(super) fn start(value_bytes: usize, asks: bool, stop: &Interrupt) -> Result<Self> {
         let setup = ServerSetup {
             title: "Redis",
-            // Else it declines huge pages where everybody gets them.
+            // By default Redis declines huge pages where every program gets them.
             arguments: &["--disable-thp", "no"],
             environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
             ..ServerSetup::stock_4k()
@@ -51,7 +51,7 @@ impl Store {
         Self::of(&setup, value_bytes, stop)
     }
 
-    /// Run in that way.
+    /// Starts a server as `setup` says.
     pub(super) fn of(setup: &ServerSetup, value_bytes: usize, stop: &Interrupt) -> Result<Self> {
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
@@ -68,12 +68,12 @@ impl Store {
         self.pid
     }
 
-    /// So many connections, for [`Self::serve_each`].
+    /// Opens this many connections, for [`Self::serve_each`].
     pub(super) fn clients(&self, number: usize) -> Result<Vec<Connection>> {
         (0..number).map(|_| self.connect()).collect()
     }
 
-    /// Another connection.
+    /// Opens another connection.
     pub(super) fn connect(&self) -> Result<Connection> {
         self.server.connect().map_err(during("connect to Redis"))
     }
@@ -88,7 +88,7 @@ impl Store {
         })
     }
 
-    /// Deletes so many of a hundred keys, at random.
+    /// Deletes this percentage of the keys, at random.
     pub(super) fn delete(&mut self, percent: u64, stop: &Interrupt) -> Result<()> {
         let goes = |key: &usize| Random(*key as u64).next() % 100 < percent;
         let (gone, kept) = self.keys.iter().partition(|key| goes(key));
@@ -99,7 +99,7 @@ impl Store {
         })
     }
 
-    /// Has its allocator give back at once what was deleted, which it would do within ten seconds.
+    /// Has its allocator give deleted memory back at once, which it would do within ten seconds by itself.
     pub(super) fn purge(&mut self) -> Result<()> {
         match self.connection.ask(&[b"MEMORY", b"PURGE"]).map_err(during("ask Redis"))? {
             Reply::Status(_) => Ok(()),
@@ -160,8 +160,8 @@ impl Store {
         Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
     }
 
-    /// Has each client ask for a key at random, and for the next when it has its answer, for this long; every value
-    /// is compared.
+    /// Has each client ask for a key at random, and for the next after each answer, for this long; every value is
+    /// compared.
     pub(super) fn serve_each(
         &mut self,
         clients: &mut [Connection],
@@ -192,7 +192,7 @@ impl Store {
         Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
     }
 
-    /// Sends a GET for a key at random: which one it is.
+    /// Sends a GET for a key at random, and returns the key.
     pub(super) fn ask(&mut self, connection: &mut Connection) -> Result<usize> {
         let key = self.keys[(self.random.next() % self.keys.len() as u64) as usize];
         connection.queue(&[b"GET", key_name(key).as_bytes()]);
@@ -200,7 +200,7 @@ impl Store {
         Ok(key)
     }
 
-    /// Takes the answer of a connection to a GET, and compares every byte.
+    /// Receives the answer to a GET, and compares every byte.
     pub(super) fn check(
         &mut self,
         connection: Option<&mut Connection>,
@@ -215,8 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes of values that are not, or were not once, what was stored, a value as a whole: every key is asked
-    /// for.
+    /// Bytes of values that ever differed from the stored ones, in whole values. Asks for every key.
     pub(super) fn changed_bytes(&mut self, stop: &Interrupt) -> Result<u64> {
         let mut scratch = vec![0; self.value_bytes];
         let keys = std::mem::take(&mut self.keys);

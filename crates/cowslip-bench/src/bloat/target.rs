@@ -1,4 +1,4 @@
-//! A process that does as it is told, and what the kernel says of processes.
+//! A process that obeys commands, and the kernel's view of processes.
 
 use std::fs;
 use std::process;
@@ -19,10 +19,10 @@ use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
 
 const LOOK: Duration = Duration::from_millis(50);
-/// What a process has at first: huge pages, so that khugepaged knows it.
+/// Memory of a process at its start, on huge pages, which makes khugepaged know it.
 pub(super) const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
-/// A process of this program that holds memory; it ends with this value, or with this process.
+/// A process of this program that holds memory. It ends with this value, or with this process.
 #[derive(Debug)]
 pub(super) struct Target(LineProtocol);
 
@@ -34,7 +34,7 @@ impl Target {
         LineProtocol::start(&mut command).map(Self)
     }
 
-    /// One that khugepaged knows: it looks only at who might have had huge pages once.
+    /// Starts one that khugepaged knows: it scans only processes that were once eligible for huge pages.
     pub(super) fn known(system: &System, stop: &Interrupt) -> Result<Self> {
         system.set(&Settings::ASLEEP)?;
         let mut target = Self::start()?;
@@ -43,7 +43,7 @@ impl Target {
         Ok(target)
     }
 
-    /// One that has written all of its memory, on base pages.
+    /// Starts one that has written all of its memory, on base pages.
     pub(super) fn filled(bytes: u64, system: &System, stop: &Interrupt) -> Result<Self> {
         let mut target = Self::known(system, stop)?;
         target.fill(bytes, system, stop)?;
@@ -59,19 +59,19 @@ impl Target {
         self.0.pid()
     }
 
-    /// Has it do something, and waits until that is done.
+    /// Sends a command, and waits until it is done.
     pub(super) fn tell(&mut self, command: Command, stop: &Interrupt) -> Result<Said> {
         self.ask(command)?;
         self.answer(stop)
     }
 
-    /// Has it begin something.
+    /// Sends a command.
     pub(super) fn ask(&mut self, command: Command) -> Result<()> {
         let text = serde_json::to_string(&command).map_err(during("write a command"))?;
         self.0.ask(&text)
     }
 
-    /// Waits until what it began is done.
+    /// Waits for the answer to a command.
     pub(super) fn answer(&mut self, stop: &Interrupt) -> Result<Said> {
         let line = self.0.answer(stop)?;
         match serde_json::from_str(&line).map_err(during("read an answer"))? {
@@ -80,7 +80,7 @@ impl Target {
         }
     }
 
-    /// Adds how many bytes of it are not what it wrote.
+    /// Adds the number of its bytes that differ from its writes.
     pub(super) fn push_changed(&mut self, bench: &mut Bench<'_>, like: &Row) -> Result<()> {
         match self.tell(Command::Check, bench.stop)? {
             Said::Wrong(words) => {
@@ -95,7 +95,7 @@ impl Target {
     }
 }
 
-/// Processor time of a process's first thread so far: on it, in ns.
+/// Time that a process's first thread has spent on a processor so far, in ns.
 pub(super) fn cpu_ns(pid: i32) -> Result<u64> {
     let path = format!("/proc/{pid}/schedstat");
     let text = fs::read_to_string(&path).map_err(during(&path))?;
@@ -107,8 +107,8 @@ pub(super) fn mapped(pid: i32) -> Result<Mapped> {
     Mapped::of(pid as u64).map_err(during("read the memory of a process"))
 }
 
-/// What huge pages map of a process's anonymous memory. Unlike [`mapped`] that looks at no page: a promotion has to
-/// wait for whoever holds a process's memory map, 10 to 30 ms a GiB for a sum over pages in pieces.
+/// Anonymous memory of a process that huge pages map. Unlike [`mapped`] it looks at no page: a promotion waits for any
+/// holder of the process's memory map, 10 to 30 ms a GiB for a sum over fragmented pages.
 pub(super) fn huge_bytes(pid: i32) -> Result<u64> {
     let huge = scan_huge(pid).map_err(|errno| Error::Failed(format!("look at {pid}: {errno}")))?;
     huge.map_or_else(|| mapped(pid).map(|it| it.huge_bytes), Ok)
@@ -133,13 +133,13 @@ fn scan_huge(pid: i32) -> cowslip_sys::Result<Option<u64>> {
     Ok(Some(bytes))
 }
 
-/// So large a part of what is resident of a process now.
+/// This part of a process's resident memory.
 pub(super) fn part_of_resident(pid: i32, part: f64) -> Result<u64> {
     Ok((mapped(pid)?.resident_bytes as f64 * part) as u64)
 }
 
-/// Waits until so much of a process is on huge pages, or until that long has passed: how long it took, and what
-/// there was in the end.
+/// Waits until a process has enough huge memory, or the longest time has passed. Returns the time, and the huge memory
+/// in the end.
 pub(super) fn until_huge(
     pid: i32,
     enough_bytes: u64,

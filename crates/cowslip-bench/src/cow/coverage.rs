@@ -1,7 +1,7 @@
-//! What ten snapshots leave of the huge pages, and what that means for reads.
+//! Huge pages that are left after ten snapshots, and their effect on reads.
 //!
-//! Read speed is compared with that of *control* memory, which is never frozen, measured in turns
-//! with it: a machine that is slower for a while is slower for both.
+//! Read speed is compared with that of *control* memory, which is never frozen, measured in turns with it: a machine
+//! that is slower for a while is slower for both.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
@@ -107,7 +107,7 @@ impl Entry<Log> {
     }
 }
 
-/// Time of one read whose address depends on the read before.
+/// Time of one read. Each address depends on the read before.
 fn random_read_ns(memory: &Memory, seed: u64) -> f64 {
     let words = memory.bytes() as u64 / 8;
     let mut state = mix(seed);

@@ -1,5 +1,5 @@
-//! What writes cost while a forked child lives, by the share of the pages that are written: time, and memory beside what
-//! the child has. Then a second fork while the first child lives on and has nothing in common with its parent any more.
+//! Cost of writes while a forked child lives, by the share of written pages: time, and memory besides the child's. Then
+//! a second fork while the first child, which shares nothing with its parent any more, lives on.
 
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,13 +20,13 @@ use crate::mechanisms::MechanismKind;
 use crate::memory::Memory;
 use crate::rows::{median, push_durations};
 
-/// Processor time of the thread that writes, of all threads, and time that passed, all for the whole of the writes.
+/// Processor time of the writing thread, processor time of all threads, and elapsed time, each for all writes.
 pub(super) const WRITER_CPU: &str = "fork_curve_writer_cpu";
 pub(super) const CPU: &str = "fork_curve_cpu";
 const TIME: &str = "fork_curve_time";
-/// Memory that was not there before the fork, at most.
+/// The most memory that was not there before the fork.
 pub(super) const EXTRA: &str = "fork_curve_extra_bytes";
-/// How long a fork takes when all was rewritten under another child.
+/// Time of a fork after all memory was rewritten under another child.
 pub(super) const REWRITTEN: &str = "fork_pause_rewritten";
 
 const KINDS: [MechanismKind; 4] = [
@@ -37,29 +37,29 @@ const KINDS: [MechanismKind; 4] = [
 ];
 /// Larger memory shows nothing more.
 const MOST_BYTES: u64 = 512 * MIB;
-/// With `--full`, in hundredths of a percent.
+/// Shares of a run with `--full`, in hundredths of a percent.
 const ALL_SHARES: [u32; 8] = [1, 10, 100, 500, 1000, 2500, 5000, ALL];
 const SHARES: [u32; 4] = [10, 100, 1000, ALL];
 const ALL: u32 = 10_000;
 const LEAST_ROUNDS: u32 = 1;
 const MOST_ROUNDS: u32 = 5;
-/// How often memory is looked at while it is written. The writes of a part are counted without that.
+/// The number of times that memory use is read between the writes. The time of writes excludes the reading.
 const LOOKS: usize = 16;
-/// As long as other threads go on after the last write.
+/// Time that other threads go on after the last write.
 const REST: Duration = Duration::from_millis(100);
 
-/// Which pages are written.
+/// The written pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Case {
     in_order: bool,
-    /// In hundredths of a percent.
+    /// The share of the pages, in hundredths of a percent.
     share: u32,
 }
 
 impl Case {
     pub(super) const ALL_IN_ORDER: Self = Self { in_order: true, share: ALL };
 
-    /// At random, from this percentage on, and below it.
+    /// Random writes of shares from this percentage on, and of those below it.
     pub(super) fn random(from_percent: u32) -> (Vec<Self>, Vec<Self>) {
         let all = ALL_SHARES.map(|share| Self { in_order: false, share });
         all.into_iter().partition(|case| case.share >= from_percent * 100)
@@ -94,7 +94,7 @@ impl Case {
     }
 }
 
-/// What came of a case, once a round.
+/// Results of a case, one value a round.
 #[derive(Default)]
 struct Log {
     writer_cpu_ns: Vec<f64>,
@@ -104,7 +104,7 @@ struct Log {
     rewritten_ns: Vec<f64>,
 }
 
-/// The memory of the curve, of a bench on so much memory.
+/// Memory of the curve, for a bench with this working memory.
 pub(super) fn bytes(working_bytes: u64) -> u64 {
     working_bytes.min(MOST_BYTES)
 }
@@ -123,7 +123,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
             Ok(())
         })?;
         let share = 1.0 / (cases.len() - i) as f64;
-        // The first round is to warm up.
+        // The first round warms up.
         for round in bench.clock.rounds(share, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
             entries
                 .each(bench, |entry, stop| measure_once(entry, case, &pages, round > 0, stop))?;
@@ -146,7 +146,7 @@ fn measure_once(
 ) -> Result<()> {
     entry.mechanism.renew()?;
     entry.mechanism.memory().touch(stop)?;
-    // What is copied at most.
+    // The most that is copied.
     let chunks = pages.len().min(entry.mechanism.memory().chunks());
     warm(ByteCount((chunks * CHUNK_BYTES) as u64), stop)?;
     let before = in_use_bytes()?;
@@ -167,7 +167,7 @@ fn measure_once(
     entry.mechanism.release()
 }
 
-/// What writing took.
+/// Cost of writing.
 #[derive(Default)]
 struct Written {
     writer_cpu_ns: u64,
@@ -189,7 +189,7 @@ fn write(memory: &Memory, pages: &[u32]) -> Result<Written> {
         written.time_ns += began.elapsed().as_nanos() as u64;
         written.most_bytes = written.most_bytes.max(in_use_bytes()?);
     }
-    // What the writes have other threads do goes on for a while.
+    // Other threads go on for a while after the writes.
     thread::sleep(REST);
     written.most_bytes = written.most_bytes.max(in_use_bytes()?);
     let (all, own) = (process::cpu_ns() - all_began, process::thread_cpu_ns() - own_began);
@@ -197,7 +197,7 @@ fn write(memory: &Memory, pages: &[u32]) -> Result<Written> {
     Ok(written)
 }
 
-/// Memory of all processes that is in no file, page tables, and what the pool of huge pages gave out.
+/// Memory of all processes that is in no file, page tables, and the allocated pages of the pool of huge pages.
 fn in_use_bytes() -> Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(during(path))?;

@@ -1,5 +1,5 @@
-//! Durg's experiment (see [`super`]): N huge pages, a fork, one write in each (sparse) or in each 4 KiB of them (dense).
-//! Durg's programs write in the child, here the parent does; the kernel's work is the same.
+//! Durg's experiment (see [`super`]): N huge pages, a fork, one write in each (sparse) or in each 4 KiB of them
+//! (dense). Durg's programs write in the child, here the parent does; the kernel's work is the same.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -27,7 +27,7 @@ const HUGE_PAGES: [usize; 4] = [1, 128, 256, 512];
 const LEAST_ROUNDS: u32 = 2;
 const MOST_ROUNDS: u32 = 3;
 
-/// Where is written.
+/// Spacing of the writes.
 #[derive(Clone, Copy)]
 enum Density {
     Sparse,
@@ -42,7 +42,7 @@ impl Density {
         }
     }
 
-    /// Round 0 is to warm up: the pool of hugetlb pages stays warm from the sparse writes on.
+    /// Round 0 warms up: the pool of hugetlb pages stays warm from the sparse writes on.
     fn first_round(self) -> u32 {
         match self {
             Self::Sparse => 0,

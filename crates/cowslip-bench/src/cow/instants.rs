@@ -2,7 +2,7 @@
 //! A second view while the first lives, and the way back to the first.
 //!
 //! # Safety
-//! One thread alone uses the arena.
+//! A single thread uses the arena.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let memory = Memory::in_arena(&arena, bytes)?;
     memory.touch(bench.stop)?;
     let (mut prepared, mut views, mut backs) = (Vec::new(), Vec::new(), Vec::new());
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         let first = arena.freeze_timeout(PATIENCE)?;
         write_some(&memory, u64::from(2 * round), bench.stop)?;

@@ -1,5 +1,5 @@
-//! Copy-on-write under huge pages: the writes of [Durg 2025], the pauses of [Lin 2022], and what is left of the huge
-//! pages afterwards. Forks are compared with forks, and views, which make no child, with views.
+//! Copy-on-write under huge pages: the writes of [Durg 2025], the pauses of [Lin 2022], and the huge pages that are
+//! left afterwards. Forks are compared with forks, and views, which make no child, with views.
 //!
 //! [Durg 2025]: https://aneeshdurg.me/posts/2025/09/08-hugepages
 //! [Lin 2022]: https://lore.kernel.org/all/20220927162957.270460-1-shiyn.lin@gmail.com/
@@ -26,28 +26,28 @@ use super::{Bench, GIB, MIB, Options, parts};
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
 
-/// A measurement that can be asked for by itself.
+/// A measurement that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// How long a fork, or a view, pauses its caller, by size
     Pauses,
-    /// What the first and the next write to 2 MiB cost afterwards
+    /// Time of the first and the next write to 2 MiB afterwards
     Writes,
     /// One write in each huge page, or one in each of its pages (Durg 2025)
     Density,
     /// Huge mappings and random reads over ten snapshots
     Coverage,
-    /// Until all memory is on huge pages again
+    /// Time until all memory is on huge pages again
     Recovery,
-    /// What a writer sees of a thaw
+    /// Stalls of a writer during a thaw
     Stalls,
-    /// What writes cost under a child, and the memory beside it, by the share of the pages that is written
+    /// Cost of writes under a child, and the memory beside it, by the share of the pages that is written
     Curve,
     /// A second view while the first lives, and the way back
     Instants,
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
@@ -69,7 +69,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     measured
 }
 
-/// How long a part takes beside the others.
+/// The time of a part relative to the others.
 fn weight(part: Part) -> f64 {
     match part {
         Part::Pauses => 10.0,
@@ -79,10 +79,10 @@ fn weight(part: Part) -> f64 {
     }
 }
 
-/// Pages written while a snapshot is held, of a hundred.
+/// Percentage of the pages that are written while a snapshot is held.
 const WRITTEN_PERCENT: u64 = 12;
 
-/// Writes a word of some pages all over `memory`, others each `round`.
+/// Writes a word of some pages all over `memory`, different ones each `round`.
 fn write_some(memory: &Memory, round: u64, stop: &Interrupt) -> Result<()> {
     stop.check()?;
     warm(ByteCount((memory.bytes() / 100 * WRITTEN_PERCENT as usize) as u64), stop)?;

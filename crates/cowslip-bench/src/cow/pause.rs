@@ -1,4 +1,4 @@
-//! How long a snapshot holds the program up, by the size of its memory.
+//! Time that a snapshot holds the program up, by the size of its memory.
 
 use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
@@ -11,12 +11,12 @@ use crate::interleaved::{BySize, Interleaved};
 use crate::mechanisms::MechanismKind;
 use crate::rows::push_durations;
 
-/// How long the caller waits: `fork_pause`, `view_pause`.
+/// Time that the caller waits: `fork_pause`, `view_pause`.
 const METRIC: &str = "pause";
-/// How long the other threads could be held up.
+/// Longest time that the other threads could be held up.
 const HELD: &str = "view_pause_of_threads";
 
-/// Neighbours share memory that holds only two, so those whose ratio is promised come first.
+/// Neighbours share memory that holds only two, so the pairs with promised ratios come first.
 const KINDS: [MechanismKind; 7] = [
     MechanismKind::Fork4k,
     MechanismKind::Cowslip,
@@ -37,7 +37,7 @@ struct Log {
 }
 
 const LEAST_ROUNDS: u32 = 3;
-/// Free memory that a snapshot may take: page tables, of which a fork of base pages needs most.
+/// Free memory that a snapshot may take for page tables; a fork of base pages needs most.
 const TABLES: ByteCount = ByteCount::mib(32);
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
@@ -59,7 +59,7 @@ fn measure_together(
 ) -> Result<()> {
     let mut entries =
         Interleaved::open(bench, kinds, |kind| kind.metric(METRIC), size as usize, Log::default)?;
-    // The first round is to warm up.
+    // The first round warms up.
     for round in rounds {
         entries.each(bench, |entry, stop| {
             entry.mechanism.memory().touch(stop)?;

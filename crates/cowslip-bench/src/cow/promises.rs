@@ -1,4 +1,4 @@
-//! What is promised about snapshots.
+//! Promises about snapshots.
 
 use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
@@ -9,7 +9,7 @@ use crate::promise::{Bound, Figures, Promise, judge, over};
 const COWSLIP: &str = "cowslip";
 const FORK_PAUSE: &str = "fork_pause";
 const FORKS: [&str; 3] = ["fork-4k", "fork-thp", "fork-hugetlb"];
-/// Those whose memory is on huge pages while it is shared.
+/// Forks with memory on huge pages while it is shared.
 const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
 
 pub(crate) const PROMISES: [Promise; 18] = [
@@ -118,7 +118,7 @@ pub(crate) const PROMISES: [Promise; 18] = [
         value: |it| {
             let over_native = |case: curve::Case| {
                 let bytes = |name| curve_row(it, name, curve::EXTRA, case);
-                // A page table and the like may round up.
+                // Leaves room for page tables and the like.
                 let native = bytes("fork-hugetlb")?.max(bytes("fork-4k")? * 1.1);
                 Some(bytes(COWSLIP)? / native)
             };
@@ -146,13 +146,13 @@ pub(crate) const PROMISES: [Promise; 18] = [
     },
 ];
 
-/// Milliseconds for 1 GiB, in proportion where more was measured.
+/// Milliseconds for 1 GiB, in proportion if more was measured.
 fn instant_ms(it: &Figures<'_>, metric: &str) -> Option<f64> {
     let ns = it.find(COWSLIP, metric, "p50", it.size_bytes, None)?;
     Some(ns / 1e6 * (GIB as f64 / it.size_bytes as f64).min(1.0))
 }
 
-/// From so many of a hundred pages on they are many.
+/// Written pages count as many from this percentage on.
 const MANY_PERCENT: u32 = 10;
 
 fn curve_row(it: &Figures<'_>, name: &str, metric: &str, case: curve::Case) -> Option<f64> {
@@ -187,7 +187,7 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     }
 }
 
-/// What stands in for the promise about 8 GiB where they were not measured.
+/// A note in place of the promise about 8 GiB, if they were not measured.
 fn largest_pause(report: &Report) -> Option<String> {
     let is_pause = |row: &&Row| row.system == COWSLIP && row.metric == FORK_PAUSE;
     let size = report.rows.iter().filter(is_pause).filter_map(|row| row.size_bytes).max()?;

@@ -1,5 +1,5 @@
-//! How long until memory is on huge pages again after a snapshot under which some pages were written:
-//! Cowslip's thaw against `MADV_COLLAPSE` of what fork left. Both after a fork.
+//! Time until memory is on huge pages again after a snapshot with some pages written: Cowslip's thaw against
+//! `MADV_COLLAPSE` of the pages that fork left. Both after a fork.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::mechanisms::{Forking, FreezingFork, Mechanism, MechanismKind, Pages};
 use crate::rows::push_durations;
 
 pub(super) const METRIC: &str = "huge_recovery";
-/// Until every 2 MiB is mapped huge again.
+/// Time until every 2 MiB is mapped huge again.
 pub(super) const WHOLE: &str = "whole";
-/// The thaw alone, by the arena's own counter.
+/// Time of the thaw alone, by the arena's own counter.
 const THAW: &str = "thaw";
 
 const LEAST_ROUNDS: u32 = 3;
@@ -27,7 +27,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let mut cowslip = FreezingFork::new(bytes)?;
     let mut forking = Forking::new(bytes, Pages::Huge)?;
     let (mut thawed, mut thaws, mut collapsed) = (Vec::new(), Vec::new(), Vec::new());
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         let to_huge = recover(bench, &mut cowslip, round)?;
         let collapsing = recover(bench, &mut forking, round)?;
@@ -49,12 +49,13 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// From the end of a fork's child on. One mechanism at a time: while another's child lives, it holds Cowslip's memory too.
+/// Time from the end of a fork's child on. Only one mechanism has a child: another's child would hold Cowslip's memory
+/// too.
 fn recover(bench: &Bench<'_>, mechanism: &mut dyn Mechanism, round: u32) -> Result<Duration> {
     mechanism.memory().touch(bench.stop)?;
     mechanism.snapshot()?;
     write_some(mechanism.memory(), u64::from(round), bench.stop)?;
-    // What is copied, and what huge pages are made of.
+    // Memory for the copies, and for the new huge pages.
     warm(ByteCount(mechanism.memory().bytes() as u64), bench.stop)?;
     let began = Instant::now();
     mechanism.release()?;

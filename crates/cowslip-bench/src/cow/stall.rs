@@ -1,5 +1,5 @@
-//! What a thread that keeps writing sees while memory comes back to huge pages after a fork, by Cowslip's thaw and by
-//! `MADV_COLLAPSE`: how long each write takes, how long writes are held up together, and that none is lost.
+//! Writes of a thread while memory comes back to huge pages after a fork, by Cowslip's thaw and by `MADV_COLLAPSE`: the
+//! time of each write, the total of the long ones, and lost updates.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -16,8 +16,8 @@ use crate::mechanisms::{Forking, FreezingFork, Mechanism, MechanismKind, Pages};
 use crate::memory::Memory;
 
 pub(super) const METRIC: &str = "huge_recovery_write";
-/// Time of all writes that took longer than [`SHORTEST_STALL`], a recovery. Unlike a percentile it does not become better
-/// where the recovery takes longer.
+/// Time of all writes that took longer than [`SHORTEST_STALL`], a recovery. Unlike a percentile it does not become
+/// better if the recovery takes longer.
 pub(super) const STALLED: &str = "huge_recovery_writer_stalled";
 pub(super) const LOST: &str = "lost_updates";
 
@@ -25,7 +25,7 @@ const SHORTEST_STALL: Duration = Duration::from_micros(1);
 const LEAST_CYCLES: u32 = 3;
 const MOST_CYCLES: u32 = 10;
 
-/// What the writer and the thread that forks tell each other.
+/// State shared by the writer and the thread that forks.
 #[derive(Default)]
 struct Talk {
     increments: AtomicU64,
@@ -33,7 +33,7 @@ struct Talk {
     finished: AtomicBool,
 }
 
-/// Has the writer end on every way out.
+/// Ends the writer on each exit path.
 struct Finish<'a>(&'a Talk);
 
 impl Drop for Finish<'_> {
@@ -84,7 +84,7 @@ fn measure_one(
     Ok(())
 }
 
-/// Of all words that are written.
+/// The sum of all words that are written.
 fn sum(memory: &Memory) -> u64 {
     (0..memory.pages()).map(|page| memory.page(page).load(Relaxed)).sum()
 }
@@ -96,7 +96,7 @@ fn cycle(mechanism: &mut dyn Mechanism, talk: &Talk, bench: &Bench<'_>, share: f
     for cycle in bench.clock.rounds(share, LEAST_CYCLES, MOST_CYCLES) {
         bench.progress.set(u64::from(cycle), u64::from(MOST_CYCLES));
         bench.stop.check()?;
-        // What is copied, and what huge pages are made of.
+        // Memory for the copies, and for the new huge pages.
         warm(bytes, bench.stop)?;
         mechanism.snapshot()?;
         let enough = talk.increments.load(Relaxed) + pages * WRITTEN_PERCENT / 100;
@@ -112,13 +112,13 @@ fn cycle(mechanism: &mut dyn Mechanism, talk: &Talk, bench: &Bench<'_>, share: f
     Ok(cycles)
 }
 
-/// What the writer saw while huge pages came back.
+/// The writer's observations while huge pages came back.
 struct Written {
     latencies: Latencies,
     stalled: Duration,
 }
 
-/// Increments words of random pages; what it saw of those while huge pages come back.
+/// Increments words of random pages, and returns its observations while huge pages come back.
 fn write(memory: &Memory, talk: &Talk) -> Written {
     let mut written = Written { latencies: Latencies::new(), stalled: Duration::ZERO };
     let pages = memory.pages() as u64;

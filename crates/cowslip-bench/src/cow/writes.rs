@@ -40,7 +40,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     bench.progress.phase("writes after a snapshot: filling memory");
     let log = || (Latencies::new(), Latencies::new());
     let mut entries = Interleaved::open(bench, &KINDS, |kind| kind.metric(FIRST), bytes, log)?;
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         bench.progress.phase(&format!("writes after a snapshot: round {round} of {MOST_ROUNDS}"));
         entries.each(bench, |entry, stop| {

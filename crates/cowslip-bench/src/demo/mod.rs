@@ -1,4 +1,4 @@
-//! `cowslip demo`: stores saved under write load, and what a reader in a hurry is told of it.
+//! `cowslip demo`: stores saved under write load, and the results for a reader in a hurry.
 
 mod page;
 mod picture;

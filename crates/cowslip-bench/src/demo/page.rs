@@ -1,4 +1,4 @@
-//! The demo's page: a picture that tells it, the sentences, and the rest folded.
+//! The demo's page: the picture, the sentences, and the rest folded.
 
 use cowslip_report::{Latencies, Report, Row};
 use minijinja::value::Value;
@@ -12,10 +12,10 @@ use super::redis::figures::FIGURES;
 use super::redis::running_server::{Measured, Save};
 use super::sentences::sentences;
 
-/// Rows of the store of our own begin with this.
+/// Prefix of the rows of the store of our own.
 const STORE: &str = "store-";
 
-/// One page that needs nothing but a browser.
+/// Renders a page that needs only a browser.
 ///
 /// # Errors
 /// A template that does not fit, which is a mistake of this program.
@@ -136,7 +136,7 @@ fn own_store(rows: &[&Row]) -> Value {
     table("A store of our own", note, headings, lines.collect())
 }
 
-/// Of the machine, and what was asked for.
+/// Facts about the machine and the options.
 fn facts(report: &Report) -> Vec<Value> {
     let all = report.machine.iter().chain(&report.params);
     let fact = |(name, value): (&String, &Json)| {

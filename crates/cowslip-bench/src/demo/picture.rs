@@ -1,6 +1,6 @@
-//! The picture that tells it: how long requests waited around a save, one panel a setup, all on the same axes.
+//! The picture of the result: how long requests waited around a save, one panel a setup, all on the same axes.
 //!
-//! It stands alone: light or dark as its reader has it, and with larger letters where it is shown small.
+//! It stands alone: light or dark as its reader's system, and with larger letters where it is shown small.
 
 use minijinja::value::Value;
 use minijinja::{Environment, context};
@@ -21,11 +21,11 @@ const TITLE: &str = "Slowest request under way, ms";
 /// Panels side by side.
 pub(crate) const PANELS: usize = 3;
 
-/// What one picture shows.
+/// The content of one picture.
 pub(crate) struct Chart {
     pub(crate) title: String,
     pub(crate) x_title: &'static str,
-    /// From and to; nought is the beginning of a save.
+    /// The range of the axis; 0 is the start of a save.
     pub(crate) x: (f64, f64),
     pub(crate) panels: Vec<Panel>,
 }
@@ -33,11 +33,11 @@ pub(crate) struct Chart {
 pub(crate) struct Panel {
     name: &'static str,
     number: String,
-    /// Of each save: where its steps begin and end, and milliseconds.
+    /// The area of each save: start and end of its steps, and milliseconds.
     areas: Vec<Vec<(f64, f64, f64)>>,
 }
 
-/// Requests around the fork, of the first three setups; nothing if there are none.
+/// Draws requests around the fork, for the first three setups; nothing if there are none.
 ///
 /// # Errors
 /// A template that does not fit, which is a mistake of this program.
@@ -100,7 +100,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
         let lines =
             y_ticks.iter().map(|&tick| format!("M{left:.1} {:.1}H{:.1}", y(tick), left + width));
         let x_ticks = x_ticks(chart.x).into_iter().map(|tick| {
-            // The outermost ones stay inside.
+            // The outermost labels stay inside.
             let class = match (tick == low, tick == high) {
                 (true, _) => "",
                 (_, true) => "end",
@@ -152,7 +152,7 @@ fn x_ticks((low, high): (f64, f64)) -> Vec<f64> {
     if low == -high { vec![low, 0.0, high] } else { ticks(low, high, 4.0) }
 }
 
-/// About so many round values.
+/// About this many round values.
 fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
     let raw = (high - low) / about;
     let decade = 10_f64.powf(raw.log10().floor());
@@ -166,7 +166,7 @@ fn number(value: f64) -> String {
     format!("{value}").replace('-', "\u{2212}")
 }
 
-/// To a tenth, as little more can be seen.
+/// Rounds to a tenth; smaller differences are invisible.
 fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

@@ -1,7 +1,7 @@
-//! Numbers as the demo writes them: each kind in one unit, so that they can be compared at a glance. No line breaks between a
+//! The demo's notation of numbers: each kind in one unit, for comparison at a glance, and no line break between a
 //! number and its unit.
 
-/// Milliseconds; below ten with what is behind the point.
+/// Milliseconds, with decimals below ten.
 pub(crate) fn ms(ns: f64) -> String {
     let ms = ns / 1e6;
     match ms {
@@ -33,7 +33,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
-/// Without a fraction, the thousands apart.
+/// Without a fraction, with commas between thousands.
 pub(crate) fn whole(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());
     let mut text = String::new();
@@ -46,7 +46,7 @@ pub(crate) fn whole(number: f64) -> String {
     if number <= -0.5 { format!("-{text}") } else { text }
 }
 
-/// By the unit of a row of a report; a duration as long as a save is in seconds.
+/// In the notation for the unit of a report's row; durations of saves are in seconds.
 pub(crate) fn of_unit(value: f64, unit: &str, metric: &str) -> String {
     match unit {
         "ns" if metric.contains("duration") => seconds(value),

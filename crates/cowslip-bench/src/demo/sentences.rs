@@ -1,4 +1,4 @@
-//! What the demo found, in some ten sentences: also what Cowslip loses.
+//! The demo's results in some ten sentences, including Cowslip's losses.
 
 use cowslip_report::Latencies;
 
@@ -10,14 +10,14 @@ use super::redis::figures::{
 use super::redis::running_server::Measured;
 use super::redis::setup::{COWSLIP, STOCK, STOCK_THP};
 
-/// Whom the sentences are about, in this order.
+/// The subjects of the sentences, in this order.
 const COMPARED: [&str; 3] = [STOCK, STOCK_THP, COWSLIP];
-/// What differs by less does not count as lost.
+/// A smaller difference does not count as lost.
 const TOLERANCE: f64 = 0.05;
-/// A reader is told of more.
+/// A larger share of stolen time is reported.
 const MUCH_STOLEN: f64 = 0.01;
 
-/// A sentence each. Nothing if nothing was saved.
+/// A sentence for each result. Empty if nothing was saved.
 pub fn sentences(outcome: &Outcome) -> Vec<String> {
     let measured: Vec<_> = COMPARED
         .iter()
@@ -68,7 +68,7 @@ pub fn sentences(outcome: &Outcome) -> Vec<String> {
     sentences
 }
 
-/// Of all saves, in the way that people are told.
+/// The value over all saves, by the figure's first statistic.
 fn value(figure: &Figure, measured: &Measured) -> f64 {
     figure.of_all(measured, figure.stats[0]).unwrap_or(f64::NAN)
 }
@@ -100,7 +100,7 @@ fn verified(measured: &[Measured]) -> String {
     )
 }
 
-/// On a host that is busy the slowest of many requests waited for the host.
+/// On a busy host the slowest of many requests waited for the host.
 fn stolen(share: f64) -> Option<String> {
     (share > MUCH_STOLEN).then(|| {
         format!(
@@ -110,7 +110,7 @@ fn stolen(share: f64) -> Option<String> {
     })
 }
 
-/// Where Cowslip is behind the better of the others.
+/// The figures in which Cowslip is behind the better of the others.
 fn losses(measured: &[&Measured]) -> Option<String> {
     let cowslip = measured.iter().find(|it| it.setup.name == COWSLIP)?;
     let others: Vec<_> = measured.iter().filter(|it| it.setup.name != COWSLIP).collect();
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// With spaces that a line may break at.
+    /// The sentences with spaces that a line may break at.
     fn plain(outcome: &Outcome) -> Vec<String> {
         sentences(outcome).iter().map(|sentence| sentence.replace('\u{a0}', " ")).collect()
     }

@@ -1,12 +1,12 @@
-//! How long fork holds a small program up, and what its child's page tables weigh, by the size of its memory.
+//! Time that fork holds a small program up, and memory of its child's page tables, by the size of its memory.
 //!
-//! The program is C, has its memory from malloc, and forks by `fork(2)`: as it is, with the bundled malloc
-//! alone, and under `cowslip run`. What is measured is what it pays until `fork` returns to the parent; a child does
-//! the same in each. *start* is the first fork since the program started, when all of its memory is still as the kernel
-//! made it; *first* is a fork of memory that was written since the last child ended; *again* one
-//! while earlier children live and little was written; *in a row* one of many such whose children end at once,
-//! as a fork server's with nothing to do would. A program with no memory at all is the floor, natively and under
-//! Cowslip. They take turns, each time with a new process.
+//! The program is C, has its memory from malloc, and forks by `fork(2)`: as it is, with the bundled malloc alone, and
+//! under `cowslip run`. The time is measured until `fork` returns to the parent; a child does the same in each. *start*
+//! is the first fork since the program started, when all of its memory is still as the kernel made it; *first* is a
+//! fork of memory that was written since the last child ended; *again* one while earlier children live and little was
+//! written; *in a row* one of many such forks with children that end at once, like those of a fork server with nothing
+//! to do. A program with no memory at all is the floor, natively and under Cowslip. They take turns, each time with a
+//! new process.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ use crate::program::{Folder, Launch};
 use crate::rows::{median, push_durations};
 
 pub(super) const METRIC: &str = "fork";
-/// Of a program without memory.
+/// Fork of a program without memory.
 pub(super) const EMPTY: &str = "fork_empty_program";
 pub(super) const START: &str = "start";
 pub(super) const FIRST: &str = "first";
@@ -38,7 +38,7 @@ const MOST_ROUNDS_ABOVE_1_GIB: u32 = 2;
 const FORKS_IN_A_ROW: u32 = 100;
 const FORKS_IN_A_ROW_ABOVE_1_GIB: u32 = 20;
 
-/// How a program is run, and what it asks the kernel for.
+/// A way to run a program, and the pages that it requests.
 #[derive(Clone, Copy)]
 struct Setup {
     name: &'static str,
@@ -53,10 +53,10 @@ const SETUPS: [Setup; 4] = [
     Setup { name: "fork-4k", launch: Launch::WithMalloc, pages: "4k" },
 ];
 
-/// What the program prints, and the variant that it is of forks.
+/// Words that the program prints, and their variants.
 const FORKS: [(&str, &str); 4] =
     [("start", START), ("first", FIRST), ("again", "again"), ("row", IN_A_ROW)];
-/// What it prints of a child, and the metric that each is.
+/// Words that it prints for a child, and their metrics.
 const WEIGHTS: [(&str, &str); 2] = [("vmpte", CHILD_TABLES), ("vmrss", "child_vmrss")];
 
 /// Words with numbers, as the program printed them.
@@ -85,7 +85,7 @@ fn measure_size(
     rounds: Rounds,
 ) -> Result<()> {
     let row = if size > GIB { FORKS_IN_A_ROW_ABOVE_1_GIB } else { FORKS_IN_A_ROW };
-    // The bundled malloc changes nothing about large memory.
+    // The bundled malloc has no effect on large memory.
     let is_full = bench.clock.is_full();
     let is_measured = |setup: &&Setup| is_full || size <= GIB || setup.launch != Launch::WithMalloc;
     let setups: Vec<&Setup> = SETUPS.iter().filter(is_measured).collect();

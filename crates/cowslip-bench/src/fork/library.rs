@@ -1,7 +1,7 @@
 //! Fork by the library's own call, [`cowslip::fork`], beside mechanisms that are no program of their own.
 //!
-//! All of it in this process, a fork of which without any memory takes several times as long as one of a small
-//! program: see [`super::latency`] for those, and for what *first*, *again* and *in a row* are. Not every
+//! All of them run in this process. A fork of it without any memory takes several times as long as one of a small
+//! program: see [`super::latency`] for those, and for the meaning of *first*, *again* and *in a row*. Not every
 //! mechanism gives a child with the memory as it was: uffd-wp makes no child, memfd-private's sees later writes,
 //! vfork+exec's has none of it.
 
@@ -23,7 +23,7 @@ pub(super) const FIRST: &str = "first";
 pub(super) const AGAIN: &str = "again";
 const IN_A_ROW: &str = "in a row";
 
-/// Neighbours share memory that holds only two, so those whose ratio is promised come first.
+/// Neighbours share memory that holds only two, so the pairs with promised ratios come first.
 const KINDS: [MechanismKind; 6] = [
     MechanismKind::Fork4k,
     MechanismKind::CowslipFork,
@@ -70,7 +70,7 @@ pub(super) fn measure_together(
 ) -> Result<()> {
     let mut entries =
         Interleaved::open(bench, kinds, |_| METRIC.to_owned(), size as usize, Log::default)?;
-    // The first round is to warm up.
+    // The first round warms up.
     for round in rounds {
         entries.each(bench, |entry, stop| {
             entry.mechanism.memory().touch(stop)?;
@@ -100,7 +100,7 @@ pub(super) fn measure_together(
     Ok(())
 }
 
-/// Nothing for a mechanism that makes no child.
+/// Empty for a mechanism that makes no child.
 fn fork_in_a_row(entry: &mut Entry<Log>) -> Vec<f64> {
     let mut paused_ns = Vec::new();
     for fork in 0..IN_A_ROW_RUNS {
@@ -113,7 +113,7 @@ fn fork_in_a_row(entry: &mut Entry<Log>) -> Vec<f64> {
     paused_ns
 }
 
-/// Pages spread over the memory, as a program between two forks would.
+/// Writes pages spread over the memory, like a program between two forks.
 fn write_some(entry: &Entry<Log>, fork: u32) {
     let memory = entry.mechanism.memory();
     let step = (memory.pages() / WRITTEN_PAGES).max(1);
@@ -122,7 +122,7 @@ fn write_some(entry: &Entry<Log>, fork: u32) {
     }
 }
 
-/// Bytes that a line of `/proc/PID/status` says in kB; 0 without it.
+/// Bytes in a kB line of `/proc/PID/status`; 0 without the line.
 pub(super) fn kib_of(status: &str, field: &str) -> f64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<f64>().ok());

@@ -21,15 +21,15 @@ use super::{Bench, GIB, MIB, Options, parts};
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
 
-/// A measurement that can be asked for by itself.
+/// A measurement that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// How long fork holds a small program up, by size, since its start, the first time, again and in a row, and its child's page
-    /// tables; natively, with the bundled malloc and under `cowslip run`
+    /// How long fork holds a small program up, by size, since its start, the first time, again and in a row, and its
+    /// child's page tables; natively, with the bundled malloc and under `cowslip run`
     Latency,
     /// The same within this process, by the library's own fork, and mechanisms that are no program
     Library,
-    /// What writes cost after it: to every page of 512 MiB, and a million at random
+    /// Cost of writes after it: to every page of 512 MiB, and a million at random
     Writes,
     /// Until a child has read 1 %, 10 % and all of the memory
     Touch,
@@ -39,13 +39,13 @@ pub enum Part {
     Template,
     /// Test cases a second of AFL++ on such a database, and whether they take the same edges: with --full
     Afl,
-    /// What `cowslip run` costs a program that never forks: a malloc benchmark, Redis answering GETs
+    /// Overhead of `cowslip run` for a program that never forks: a malloc benchmark, Redis answering GETs
     Overhead,
     /// Page tables and memory of a parent and of 1, 10 and 100 children
     Weight,
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
@@ -68,7 +68,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     measured
 }
 
-/// How long a part takes beside the others.
+/// The time of a part relative to the others.
 fn weight(part: Part) -> f64 {
     match part {
         Part::Latency => 12.0,
@@ -76,7 +76,7 @@ fn weight(part: Part) -> f64 {
         Part::Library | Part::Sqlite => 5.0,
         Part::Template => 3.0,
         Part::Writes | Part::Touch | Part::Weight => 2.0,
-        // Only with `--full`, where nothing is weighed.
+        // It runs only with `--full`, which ignores the weights.
         Part::Afl => 0.1,
     }
 }

@@ -1,4 +1,4 @@
-//! What is promised about forks, resets, and what `cowslip run` costs.
+//! Promises about forks, resets, and the overhead of `cowslip run`.
 
 use cowslip_report::Report;
 
@@ -112,7 +112,7 @@ fn fork(it: &Figures<'_>, name: &str, size: u64, variant: &str) -> Option<f64> {
     it.find(name, latency::METRIC, "p50", size, Some(variant))
 }
 
-/// Of the best stock fork, as so many of Cowslip's.
+/// The best stock fork over Cowslip's.
 fn forks(it: &Figures<'_>, size: u64, variant: &str) -> Option<f64> {
     let best = it.lowest(&STOCK, |name| fork(it, name, size, variant));
     over(best, fork(it, COWSLIP, size, variant))

@@ -14,7 +14,7 @@ use crate::program::{Folder, Launch};
 pub(super) const METRIC: &str = "sqlite_fork_server_execs";
 const SOURCE: &str = include_str!("sqlite_fork_server.c");
 const SECONDS: &str = "3";
-/// Free memory that children may take: page tables, and what they write.
+/// Free memory that children may take: page tables, and written pages.
 const CHILDREN: ByteCount = ByteCount::mib(256);
 const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
 const LAUNCHES: [Launch; 4] =
@@ -46,7 +46,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Children, and the seconds they took together.
+/// The number of children, and the seconds for all of them.
 fn parse(printed: &str) -> Result<(u64, f64)> {
     let words = printed.trim().split_once(' ');
     let numbers = words.and_then(|(n, s)| Some((n.parse().ok()?, s.parse().ok()?)));

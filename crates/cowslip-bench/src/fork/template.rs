@@ -1,4 +1,4 @@
-//! Clones of a template: mapping one, resetting it, and what many children weigh.
+//! Clones of a template: mapping one, resetting it, and the memory of many children.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -19,21 +19,21 @@ use crate::host::warm;
 use crate::mechanisms::MechanismKind;
 use crate::memory::{Anonymous, Memory};
 
-/// Back to the template, after so many pages were written at random.
+/// Time to go back to the template after random writes.
 pub(super) const RESET: &str = "template_reset";
 /// The same as a rate.
 pub(super) const RATE: &str = "template_reset_rate";
-/// As a rate, with the reads and writes of the work.
+/// The rate of whole cycles, with the reads and writes of the work.
 pub(super) const CYCLES: &str = "template_cycle_rate";
 const CLONE: &str = "template_clone";
-/// Private memory and page tables of one of so many children that each wrote [`TYPICAL_PAGES`].
+/// Mean private memory and page tables of children that each wrote [`TYPICAL_PAGES`].
 const CHILD: &str = "child_private_bytes";
 
 const COWSLIP: &str = "cowslip";
 pub(super) const MAPPED: &str = "tmpfs-huge";
 const WORD: usize = size_of::<u64>();
 const TYPICAL_PAGES: usize = 100;
-/// Pages written, their variant, and how many resets.
+/// Pages written, their variant, and the number of resets.
 const WRITTEN: [(usize, &str, u32); 3] =
     [(1, "1 page", 1_000), (TYPICAL_PAGES, TYPICAL, 1_000), (10_000, "10,000 pages", 30)];
 pub(super) const TYPICAL: &str = "100 pages";
@@ -87,11 +87,11 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     })
 }
 
-/// What a worker does its work on, and puts back afterwards.
+/// Memory that is worked on, and reset afterwards.
 trait Worker {
     fn name(&self) -> &'static str;
 
-    /// A worker of its own.
+    /// Replaces it by a new one.
     fn renew(&mut self) -> Result<()>;
 
     fn reset(&mut self) -> Result<()>;
@@ -131,8 +131,7 @@ impl Worker for ClonedWorker<'_> {
     }
 }
 
-/// A file of a tmpfs with huge pages, mapped privately: `MADV_DONTNEED` drops what was written, as WebAssembly runtimes
-/// do it.
+/// A file of a tmpfs with huge pages, mapped privately: `MADV_DONTNEED` drops the writes, as WebAssembly runtimes do it.
 struct MappedWorker {
     file: File,
     memory: Memory,
@@ -198,7 +197,7 @@ fn measure_resets(bench: &mut Bench<'_>, worker: &mut dyn Worker) -> Result<()> 
         for run in 0..runs + runs / 10 {
             bench.stop.check()?;
             let began = Instant::now();
-            // As a worker that reads a lot: a huge entry for each chunk that can have one.
+            // Reads like a worker that reads a lot: a huge entry for each chunk that can have one.
             worker.words().iter().step_by(CHUNK_BYTES / WORD).for_each(|word| _ = black_box(word));
             write_pages(worker.words_mut(), pages, &mut scatter);
             let worked = began.elapsed();
@@ -254,7 +253,7 @@ fn write_pages(words: &mut [u64], pages: usize, scatter: &mut Scatter) {
     }
 }
 
-/// Weighs children, one, ten and a hundred at a time, that each do `work` on memory they were forked with.
+/// Weighs children, one, ten and a hundred at a time, that each do `work` on memory that they were forked with.
 fn push_children(
     bench: &mut Bench<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! What a cheap fork leaves to be paid later: until a child has read so much of the memory.
+//! Deferred cost of a cheap fork: the time until a child has read a share of the memory.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,7 @@ use crate::mechanisms::MechanismKind;
 use crate::memory::Memory;
 use crate::rows::push_durations;
 
-/// From the child's first instruction on.
+/// Time from the child's first instruction on.
 const METRIC: &str = "child_reads";
 const KINDS: [MechanismKind; 3] =
     [MechanismKind::Fork4k, MechanismKind::CowslipFork, MechanismKind::ForkThp];
@@ -29,7 +29,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("a child's first reads: filling memory");
     let mut entries = Interleaved::open(bench, &KINDS, |_| METRIC.to_owned(), bytes, Vec::new)?;
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         bench.progress.phase(&format!("a child's first reads: round {round} of {MOST_ROUNDS}"));
         entries.each(bench, |entry, stop| {
@@ -53,7 +53,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// In a child: reads a word of each page until each share is read. Nanoseconds.
+/// In a child: reads a word of each page until each share is read, and returns the nanoseconds.
 fn read_shares(memory: &Memory) -> [u64; 3] {
     let began = Instant::now();
     let mut next = 0;

@@ -1,7 +1,7 @@
-//! What a parent and its children weigh: page tables and memory of their own, for 1, 10 and 100 children.
+//! Memory of a parent and its children: page tables and private memory, for 1, 10 and 100 children.
 //!
-//! The program is C and forks by `fork(2)`: each setup has a process, and so a weight, of its own. VmRSS
-//! leaves out what a process has not mapped; under Cowslip that is what it did not touch since the last fork.
+//! The program is C and forks by `fork(2)`: each setup has a process, and so a weight, of its own. VmRSS excludes
+//! unmapped memory; under Cowslip that is memory untouched since the last fork.
 
 use cowslip_report::Row;
 
@@ -11,15 +11,15 @@ use crate::program::{Folder, Launch};
 
 const SOURCE: &str = include_str!("children.c");
 const NEEDS: &str = "apt-get install gcc libc6-dev";
-/// A name, how its program is run, and what it asks the kernel for.
+/// A name, the way to run its program, and the pages that it requests.
 const SETUPS: [(&str, Launch, &str); 3] = [
     ("fork-4k", Launch::Stock, "4k"),
     ("fork-thp", Launch::Stock, "thp"),
     ("cowslip", Launch::Cowslip, "any"),
 ];
-/// What the children do, and pages that each writes, spread over the memory.
+/// The children's work, and pages that each writes, spread over the memory.
 const WORK: [(&str, &str); 2] = [("idle", "0"), ("writing", "100")];
-/// What the program prints behind the number of children, in bytes.
+/// The numbers that the program prints behind the number of children, in bytes.
 const METRICS: [&str; 4] = ["parent_vmrss", "parent_vmpte", "children_vmpte", "children_private"];
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
@@ -59,7 +59,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
 
 type Weights = [f64; METRICS.len()];
 
-/// Lines of numbers: of children, and the weights.
+/// Parses lines of numbers: the number of children, and the weights.
 fn parse(printed: &str) -> Result<Vec<(u64, Weights)>> {
     let line = |line: &str| {
         let (children, weights) = line.split_once(' ')?;

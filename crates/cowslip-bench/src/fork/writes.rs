@@ -1,4 +1,4 @@
-//! What the parent's writes cost after a fork.
+//! Cost of the parent's writes after a fork.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,9 +15,9 @@ use crate::mechanisms::MechanismKind;
 use crate::memory::Memory;
 use crate::rows::push_durations;
 
-/// To every page, in order.
+/// Writes to every page, in order.
 const EVERY: &str = "write_every_page";
-/// The mean of a million, most of them to pages that were written before.
+/// The mean of a million writes, most of them to pages that were written before.
 pub(super) const RANDOM: &str = "random_write_mean";
 
 /// The last one only with `--full`: it makes no child, and its writes take thirty times as long.
@@ -38,7 +38,7 @@ struct Log {
     random: Vec<f64>,
 }
 
-/// The memory that is written.
+/// Length of the written memory.
 pub(super) fn size_bytes(options: &Options) -> u64 {
     (options.working_bytes() as u64).min(BYTES)
 }
@@ -48,7 +48,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     bench.progress.phase("writes after a fork: filling memory");
     let kinds = if bench.clock.is_full() { &KINDS[..] } else { &KINDS[..3] };
     let mut entries = Interleaved::open(bench, kinds, |_| RANDOM.to_owned(), bytes, Log::default)?;
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         bench.progress.phase(&format!("writes after a fork: round {round} of {MOST_ROUNDS}"));
         entries.each(bench, |entry, stop| {

@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::memory::{Anonymous, Memory};
 use crate::pool::Pool;
 
-/// As much as is ever written while a child lives.
+/// The most that is written while a child lives.
 const MOST_COPIED_BYTES: usize = 1 << 30;
 
-/// What the memory is made of.
+/// The pages of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pages {
     Base,

@@ -1,8 +1,8 @@
 //! Memory in a memfd that the program maps shared, and a child of `fork(2)` privately in its place.
 //!
-//! The fork is cheap, as page tables of shared mappings are not copied. But the child has no cut: a page
-//! that it did not write itself shows what the program wrote after the fork. Who wants to freeze the program's
-//! content as well needs what Cowslip does.
+//! The fork is cheap, because page tables of shared mappings are not copied. But the child has no cut: a page that it
+//! did not write itself shows the program's writes after the fork. To freeze the program's content as well takes what
+//! Cowslip does.
 
 use std::time::Duration;
 

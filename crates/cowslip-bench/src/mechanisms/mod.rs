@@ -22,35 +22,35 @@ const MOSTLY_HUGE: f64 = 0.9;
 const NO_HUGE_PAGES: &str = "the system gave no huge pages: memory is fragmented, or \
     /sys/kernel/mm/transparent_hugepage/enabled is never";
 
-/// A way to keep what memory holds at one instant while the program writes on.
+/// A way to keep the content of memory at one instant while the program writes on.
 pub(crate) trait Mechanism {
     /// The memory that the program works on.
     fn memory(&self) -> &Memory;
 
-    /// Takes a snapshot: how long that held the program up. A mechanism that forks may take several.
+    /// Takes a snapshot, and returns the time that it held the program up. A mechanism that forks may take several.
     fn snapshot(&mut self) -> Result<Duration>;
 
-    /// How long other threads could be held up by the last snapshot, if that is known.
+    /// The longest time that the last snapshot could hold other threads up, if that is known.
     fn held(&self) -> Option<Duration> {
         None
     }
 
-    /// Gives the snapshots up and waits until the next one can be taken.
+    /// Releases the snapshots and waits until the next one can be taken.
     fn release(&mut self) -> Result<()>;
 
-    /// Forks a child that works on the memory at once and ends: its answer, and how long the fork held the
+    /// Forks a child that works on the memory at once and ends. Returns its answer, and the time that the fork held the
     /// program up.
     fn answer(&mut self, _work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         Err(Error::Failed("it makes no child".to_owned()))
     }
 
-    /// Brings huge pages back that the mechanism itself lost.
+    /// Restores huge pages that the mechanism itself lost.
     fn renew(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Which mechanism, on which pages.
+/// A mechanism, and the pages that it works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MechanismKind {
     Cowslip,
@@ -78,7 +78,7 @@ impl MechanismKind {
         }
     }
 
-    /// The metric of this name: forks are compared with forks, and what makes no child is a view.
+    /// The metric of this name: forks are compared with forks, and mechanisms without a child make views.
     pub(crate) fn metric(self, name: &str) -> String {
         let snapshot = match self {
             Self::Cowslip | Self::UffdWp4k | Self::UffdWpThp => "view",
@@ -95,7 +95,7 @@ impl MechanismKind {
         }
     }
 
-    /// One on `bytes` of memory, warm: touched twice.
+    /// Opens one on `bytes` of memory, and warms it: touches it twice.
     pub(crate) fn open(self, bytes: usize, stop: &Interrupt) -> Result<Box<dyn Mechanism>> {
         let mechanism: Box<dyn Mechanism> = match self {
             Self::Cowslip => Box::new(Freezing::new(bytes)?),

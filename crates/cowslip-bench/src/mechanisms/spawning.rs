@@ -7,10 +7,10 @@ use super::Mechanism;
 use crate::error::{Result, during};
 use crate::memory::{Anonymous, Memory};
 
-/// It reads until its input is closed.
+/// The child reads until its input is closed.
 const PROGRAM: &str = "cat";
 
-/// What a program can do today whose children need none of its memory.
+/// The ordinary way to start children that need none of the program's memory.
 #[derive(Debug)]
 pub(crate) struct Spawning {
     children: Vec<Child>,
@@ -41,7 +41,7 @@ impl Mechanism for Spawning {
     }
 
     fn release(&mut self) -> Result<()> {
-        // Waiting closes a child's input.
+        // `wait` closes a child's input.
         self.children.drain(..).try_for_each(|mut child| {
             child.wait().map(drop).map_err(during(format_args!("wait for {PROGRAM}")))
         })

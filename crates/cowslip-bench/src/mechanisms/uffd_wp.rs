@@ -1,5 +1,5 @@
-//! userfaultfd write protection: a thread saves each page before the first write to it (as QEMU's
-//! background snapshots do).
+//! userfaultfd write protection: a thread saves each page before the first write to it (as QEMU's background snapshots
+//! do).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::error::{Error, Result, during};
 use crate::memory::{Anonymous, Memory};
 use crate::uffd_messages::read_faults;
 
-/// Write protection with a thread that saves pages. Dropped in this order: nobody waits for a fault
-/// once the descriptor is closed.
+/// Write protection with a thread that saves pages. Dropped in this order: no thread waits for a fault once the
+/// descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct UffdWp {
     handler: Option<JoinHandle<()>>,

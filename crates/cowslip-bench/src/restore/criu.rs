@@ -1,6 +1,6 @@
 //! CRIU on a process of the same size: dumped, restored whole, and restored lazily.
 //!
-//! It needs a CRIU as new as the kernel; where `criu check` says no, its words are the reason.
+//! It needs a CRIU as new as the kernel; where `criu check` fails, its message is the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const NEEDS: &str = "apt-get install gcc libc6-dev";
 const PATIENCE: time::Duration = time::Duration::from_secs(120);
 const LOOK: time::Duration = time::Duration::from_millis(1);
 
-/// What one round saw.
+/// Results of one round.
 struct Seen {
     dump_ns: f64,
     setup_ns: f64,
@@ -156,7 +156,7 @@ impl Round<'_> {
         Ok(Seen { dump_ns, setup_ns, first_ns, reading_ns, wrong_bytes })
     }
 
-    /// A path at which nothing is.
+    /// A path at which no file exists.
     fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.sample.folder.path().join(name);
         let removed = match path.is_dir() {

@@ -1,4 +1,4 @@
-//! Who is measured: the strategies of the library, and the baselines.
+//! The measured methods: the strategies of the library, and the baselines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,11 +36,11 @@ impl Cache {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RestoreMethod {
-    /// The library's, into an arena.
+    /// The library's restore into an arena.
     Arena(Strategy),
     /// A clone of a template that is in memory already.
     Resident,
-    /// An arena of such a template, which becomes one of its own.
+    /// An arena restored from such a template, which becomes independent of it.
     ResidentArena,
     /// The content alone, without an image and without the library.
     Baseline(Baseline),
@@ -53,7 +53,7 @@ const fn baseline(baseline: Baseline) -> RestoreMethod {
 impl RestoreMethod {
     pub(super) const HYBRID: Self = Self::Arena(Strategy::Hybrid);
 
-    /// All of them, and their names in the report; those of strategies are `cowslip restore`'s.
+    /// All methods, and their names in the report; those of strategies are `cowslip restore`'s.
     const NAMES: [(Self, &str); 22] = [
         (Self::HYBRID, "hybrid"),
         (Self::Arena(Strategy::Eager), "eager"),
@@ -88,13 +88,13 @@ impl RestoreMethod {
         named.map_or("", |(_, name)| name)
     }
 
-    /// Whether it is of a template that a server has.
+    /// Returns true if it uses a template that a server has.
     pub(super) fn is_of_template(self) -> bool {
         matches!(self, Self::Resident | Self::ResidentArena)
     }
 
-    /// Whether it is measured with the page cache so: from a cold one, unless all is measured, only what can be the
-    /// fastest there.
+    /// Returns true if it is measured with this page cache. From a cold one, unless all is measured, only methods that
+    /// can be the fastest there are.
     pub(super) fn is_measured(self, cache: Cache, is_full: bool) -> bool {
         match (self, cache) {
             (Self::Baseline(baseline), Cache::Cold) => {
@@ -123,10 +123,10 @@ pub(super) struct Job<'a> {
     pub(super) cache: Cache,
     pub(super) work: Work,
     pub(super) path: PathBuf,
-    /// Where a template is served.
+    /// The socket at which a template is served.
     pub(super) socket: Option<&'a Path>,
     pub(super) record: bool,
-    /// Which of the orders of a working set.
+    /// The number of a working set's order.
     pub(super) order: u32,
 }
 

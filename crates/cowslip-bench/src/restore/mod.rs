@@ -2,9 +2,9 @@
 //!
 //! [Vansa 2023]: https://mail.openjdk.org/pipermail/crac-dev/2023-May/thread.html
 //!
-//! * `sample`: what is saved, and where.
-//! * `process`: a restore in a process of its own, which says what it saw.
-//! * `method`: the strategies and who else is measured; `baselines`: how those do it.
+//! * `sample`: the saved content, and its files.
+//! * `process`: a restore in a process of its own, which prints its results.
+//! * `method`: the strategies and the other measured methods; `baselines`: how those work.
 
 mod baselines;
 mod criu;
@@ -34,26 +34,26 @@ pub use workers::{WorkerArgs, run as worker};
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
 
-/// What is restored if nothing else is asked for: as much as Vansa did.
+/// Memory to restore by default: as much as Vansa did.
 pub const SIZE: ByteCount = ByteCount::mib(512);
 const MOST_ROUNDS: u32 = 5;
 
-/// A measurement that can be asked for by itself.
+/// A measurement that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Vansa's table (2023): set up, read all in order; then what is left, and a checkpoint again
+    /// Vansa's table (2023): set up, read all in order; then the state after that, and a checkpoint again
     Read,
     /// Until the first touch, a tenth and all of a working set, recorded and not
     WorkingSet,
     /// A hundred processes that restore one image: until the last has it, and their memory
     Workers,
-    /// Saving: beside dd and cp, incrementally, and what a program that writes sees of it
+    /// Saving: beside dd and cp, incrementally, and its effect on a program that writes
     Save,
     /// CRIU, of a process of the same size
     Criu,
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
@@ -62,7 +62,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     bench.progress.phase("restore: saving an image of random content");
     let sample = Sample::new(options.size, bench.stop)?;
     let rounds = options.runs.min(MOST_ROUNDS);
-    // A process that gets no page of the pool says so itself.
+    // A process that gets no page of the pool reports that itself.
     let _pool = Pool::with_free_bytes(sample.bytes() as usize);
     let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Read => read::measure(bench, &sample, rounds),
@@ -76,7 +76,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     measured
 }
 
-/// How long a part takes beside the others.
+/// The time of a part relative to the others.
 fn weight(part: Part) -> f64 {
     match part {
         Part::Read => 10.0,
@@ -87,7 +87,7 @@ fn weight(part: Part) -> f64 {
     }
 }
 
-/// For saves and restores whose progress nobody watches.
+/// For saves and restores without a display of progress.
 fn proceed(_: cowslip::image::Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }

@@ -1,4 +1,4 @@
-//! One restore, in a process that does nothing else: what it took and what is left.
+//! One restore, in a process that does nothing else: its times and the state after it.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::error::during;
 use crate::host::{self, Span};
 use crate::interrupt::Interrupt;
 
-/// Until a hybrid restore is complete.
+/// Time until a hybrid restore is complete.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What to restore, and how: what a bench tells the process that it starts.
+/// The image and the method, from the bench to the process that it starts.
 #[derive(clap::Args, Debug)]
 pub struct ProcessArgs {
     image: PathBuf,
@@ -53,20 +53,20 @@ pub(super) enum Work {
     WorkingSet,
 }
 
-/// What it saw.
+/// Results of the process.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Observed {
-    /// Opening and restoring, until there are addresses.
+    /// Time of opening and restoring, until there are addresses.
     pub(super) setup_ns: f64,
     pub(super) reading: Option<read::Reading>,
     pub(super) working_set: Option<working_set::Touching>,
-    /// From the start until all is there and the restore has nothing more to do.
+    /// Time from the start until the restore is complete and has no work left.
     pub(super) complete_ns: f64,
     pub(super) wrong_bytes: u64,
     pub(super) state: State,
-    /// Freezing and saving onto the same path, of who can.
+    /// A freeze and a save onto the same path, for methods that can.
     pub(super) again: Option<Again>,
-    /// Of a first touch, just before; see [`cowslip_report::HostState`].
+    /// The cost of a first touch, just before; see [`cowslip_report::HostState`].
     pub(super) touch_ns: f64,
 }
 
@@ -79,15 +79,15 @@ pub(super) struct Again {
 enum Held {
     Arena(Restored),
     Clone(TemplateClone),
-    /// And where its first memory is.
+    /// The arena, and the address of its first memory.
     OfTemplate(Arena, usize),
     Baseline(Loaded),
 }
 
-/// `cowslip bench restore-process`: what the bench that started it reads.
+/// `cowslip bench restore-process`: returns the text that the bench that started it reads.
 ///
 /// # Errors
-/// [`Error::Failed`] for whatever made the restore impossible.
+/// [`Error::Failed`] if the restore is impossible.
 pub fn run(args: &ProcessArgs) -> Result<String> {
     observe(args).map(|observed| serde_json::json!(observed).to_string())
 }
@@ -102,7 +102,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     };
     prepare(source, args.cold)?;
     if !args.cold && args.method.is_of_template() {
-        // What the others read from was read a moment ago.
+        // Reads it, because the sources of the other methods were read a moment ago.
         let clone = Held::Clone(template(args)?.map(Place::Anywhere)?);
         read::read(View(clone.range(place)), 0);
     }
@@ -175,7 +175,7 @@ fn restore(args: &ProcessArgs, prepared: Prepared, place: VirtRange) -> Result<H
     })
 }
 
-/// What the process that started this one serves.
+/// The template that the process that started this one serves.
 fn template(args: &ProcessArgs) -> Result<Template> {
     let socket = args.socket.as_ref();
     let socket = socket.ok_or_else(|| Error::Failed("no template is served".to_owned()))?;
@@ -186,11 +186,11 @@ fn template(args: &ProcessArgs) -> Result<Template> {
 }
 
 impl Held {
-    /// Where the content is.
+    /// The range of the content.
     fn range(&self, place: VirtRange) -> VirtRange {
         let start = match self {
             Self::Arena(restored) => restored.arena().range().start + place.start,
-            // It begins where the first memory was handed out.
+            // The clone begins at the first memory that was handed out.
             Self::Clone(clone) => clone.range().start,
             Self::OfTemplate(_, first) => *first,
             Self::Baseline(loaded) => loaded.memory().range().start,

@@ -1,4 +1,4 @@
-//! What is promised about restores and saves.
+//! Promises about restores and saves.
 
 use cowslip_report::Report;
 
@@ -16,12 +16,12 @@ const UFFD: [&str; 8] = [
     "uffd-move-2m-1cpu",
     "uffd-move-2m-2cpu",
 ];
-/// What copies all of a file into memory on huge pages.
+/// Methods that copy all of a file into memory on huge pages.
 const READ: [&str; 4] =
     ["read-huge-1cpu", "read-huge-2cpu", "read-huge-direct-1cpu", "read-huge-direct-2cpu"];
-/// What maps pages that are in memory already.
+/// Methods that map pages that are in memory already.
 const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
-/// The ways that bring memory in when it is touched, from a cold page cache.
+/// Methods that bring memory in when it is touched, from a cold page cache.
 const COLD: [&str; 5] =
     ["mmap", "mmap-huge", "uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
 

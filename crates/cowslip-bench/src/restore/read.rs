@@ -1,4 +1,4 @@
-//! The table of Vansa 2023 (see [`super`]): set up, then read a word of every page in order. And what is left afterwards.
+//! The table of Vansa 2023 (see [`super`]): set up, then read a word of every page in order. Then the state after that.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::error::during;
 use crate::rows::{median, push_durations};
 
 pub(super) const TOTAL: &str = "restore_total";
-/// Of a page picked at random, another each round.
+/// Touch of a page picked at random, another each round.
 pub(super) const FIRST_TOUCH: &str = "restore_first_touch";
 pub(super) const COVERAGE: &str = "restore_huge_coverage";
 pub(super) const WRONG: &str = "restore_wrong_bytes";
 const LEAST_ROUNDS: u32 = 1;
 pub(super) const SETUP: &str = "restore_setup";
-/// Until nothing is left to be done: for an arena of a template, until it is its own.
+/// Time until no work is left: for an arena of a template, until it is independent of the template.
 pub(super) const COMPLETE: &str = "restore_complete";
 const READ: &str = "restore_read";
 const PAGE: &str = "restore_page";
@@ -57,7 +57,7 @@ pub(super) fn read(view: View, first: usize) -> Reading {
     Reading { first_ns, total_ns, min_ns, max_ns, pages: view.pages() as f64 }
 }
 
-/// What the processes of one method saw, with one state of the cache.
+/// Results of the processes of one method, with one state of the cache.
 struct Entry {
     method: RestoreMethod,
     cache: Cache,
@@ -118,7 +118,7 @@ impl Entry {
             method: self.method,
             cache: self.cache,
             work: Work::Read,
-            // Its own, as it is saved to.
+            // A name of its own, because the process saves to it.
             path: sample.link("image-of-this-round")?,
             socket: self.method.is_of_template().then_some(socket),
             record: false,
@@ -189,7 +189,7 @@ impl Entry {
         ];
         for (metric, unit, value) in values {
             let values: Vec<f64> = seen.iter().map(|it| value(it, data)).collect();
-            // What must never happen is not averaged away.
+            // The mean would hide values that must never occur.
             let worst = metric == WRONG;
             let value = if worst { values.into_iter().reduce(f64::max) } else { median(&values) };
             if let Some(value) = value {
@@ -201,8 +201,8 @@ impl Entry {
     }
 }
 
-/// Vansa's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages,
-/// and so the average here is what it printed.)
+/// Vansa's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages; the average here
+/// is the printed one.)
 pub(super) fn push_published(report: &mut Report) {
     const TABLE: [(&str, Option<f64>, [f64; 4]); 6] = [
         ("mapped file", Some(872.0), [35_825_555.0, 258.0, 12.0, 31_720.0]),

@@ -1,9 +1,8 @@
 #![allow(unsafe_code)]
-//! What is saved and restored: random words that can be told from any others.
+//! The content that is saved and restored: random words that can be told from any others.
 //!
 //! # Safety
-//! A [`View`] is of memory that was restored, readable, as long as its holder lives, and that nobody
-//! writes to.
+//! A [`View`] is of restored memory that is readable as long as its holder lives, and that no thread writes to.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -88,7 +87,7 @@ impl Sample {
         self.folder.path().join("flat")
     }
 
-    /// Another name for the image, which a test may save to.
+    /// Makes another name for the image, which a measurement may save to.
     pub(super) fn link(&self, name: &str) -> Result<PathBuf> {
         let path = self.folder.path().join(name);
         let _ = std::fs::remove_file(&path);
@@ -97,7 +96,7 @@ impl Sample {
     }
 }
 
-/// Where an image has its content, from the arena's start, and how much.
+/// The range of the content in an image, from the arena's start.
 pub(super) fn place_of(image: &Image) -> Result<VirtRange> {
     let root = image.description().roots.get(ROOT);
     let root = root.ok_or_else(|| Error::Failed(format!("the image has no root {ROOT:?}")))?;
@@ -124,7 +123,7 @@ impl View {
         self.read(page * page_size_bytes() / WORD)
     }
 
-    /// The same, and what it should be.
+    /// The same, and the expected word.
     pub(super) fn page(self, page: usize) -> (u64, u64) {
         let at = page * page_size_bytes() / WORD;
         (self.read(at), word(at))
@@ -136,7 +135,7 @@ impl View {
     }
 }
 
-/// The whole file in the page cache, or nothing of it.
+/// Puts the whole file into the page cache, or drops all of it.
 pub(super) fn prepare(path: &Path, cold: bool) -> Result<()> {
     use cowslip_sys::{AsFd, cache};
     let doing = |what| format!("{what} {}", path.display());
@@ -151,7 +150,7 @@ pub(super) fn prepare(path: &Path, cold: bool) -> Result<()> {
         Ok(cached) if cached > file.metadata().map_or(0, |it| it.len()) / 100 => {
             Err(Error::Failed(format!("{} stays in the page cache", path.display())))
         }
-        // Or the kernel does not tell.
+        // It was dropped, or the kernel does not tell.
         _ => Ok(()),
     }
 }

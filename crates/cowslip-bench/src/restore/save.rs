@@ -1,5 +1,4 @@
-//! Saving: how fast beside `dd` and `cp`, how little of what is the same, and what a program that writes
-//! meanwhile sees of it.
+//! Saving: its speed beside `dd` and `cp`, the size of increments, and the effect on a program that writes meanwhile.
 
 mod effect;
 mod tracked;
@@ -25,7 +24,7 @@ pub(super) const SAVE: &str = "save";
 pub(super) const DD: &str = "dd-direct";
 pub(super) const CP: &str = "cp";
 pub(super) const INCREMENTAL: &str = "incremental_bytes_over_changed_bytes";
-/// Until an earlier freeze is thawed.
+/// The longest time until an earlier freeze is thawed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
@@ -37,7 +36,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
 
 type Saver = fn(&Sample, &Path) -> Result<Duration>;
 
-/// All are durable in the end.
+/// Every result is durable in the end.
 fn beside_others(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
     let savers: [(&str, Saver); 3] = [("cowslip", ours), (DD, dd), (CP, cp)];
     let mut seen = savers.map(|_| Ok(Vec::new()));
@@ -51,7 +50,7 @@ fn beside_others(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<
             let saved = saver(sample, &target);
             let _ = fs::remove_file(&target);
             match saved {
-                // The first round is to warm up.
+                // The first round warms up.
                 Ok(time) if round > 0 => times.push(time.as_nanos() as f64),
                 Ok(_) => {}
                 Err(Error::Failed(why)) => *seen = Err(why),
@@ -110,7 +109,7 @@ fn run(command: &mut Command) -> Result<()> {
     Err(Error::Failed(format!("{program} failed ({}): {said}", ended.status)))
 }
 
-/// A word changes in one chunk of a hundred.
+/// Saves an increment after a word changed in one chunk of a hundred.
 fn incrementally(report: &mut Report, sample: &Sample) -> Result<()> {
     let (parent, child) = (sample.link("parent")?, sample.folder.path().join("increment"));
     let chunks = sample.bytes() as usize / CHUNK_BYTES;

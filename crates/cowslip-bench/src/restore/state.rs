@@ -1,4 +1,4 @@
-//! What is left of a restore: memory, huge mappings, ties.
+//! State after a restore: memory, huge mappings, ties.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,18 +12,18 @@ use super::Result;
 use crate::error::during;
 use crate::smaps;
 
-/// Of this process, and of a range of its memory.
+/// The state of this process, and of a range of its memory.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(super) struct State {
     /// Mapped and present.
     pub(super) rss_bytes: u64,
-    /// In memory files that this process has open: memfds, unnamed files of a tmpfs.
+    /// Memory in memory files that this process has open: memfds, unnamed files of a tmpfs.
     pub(super) shmem_bytes: u64,
-    /// Of the range, mapped by huge entries.
+    /// Bytes of the range that huge entries map.
     pub(super) huge_bytes: u64,
-    /// The file that it came from is mapped.
+    /// True if the file that it came from is mapped.
     pub(super) maps_file: bool,
-    /// A part of the range is registered with a userfaultfd.
+    /// True if a part of the range is registered with a userfaultfd.
     pub(super) is_registered: bool,
 }
 
@@ -47,7 +47,7 @@ impl State {
         })
     }
 
-    /// What came on top of what there was before.
+    /// The additional memory since `before`.
     pub(super) fn since(self, before: &Self) -> Self {
         Self {
             rss_bytes: self.rss_bytes.saturating_sub(before.rss_bytes),
@@ -57,7 +57,7 @@ impl State {
     }
 }
 
-/// A file without a name that is open here holds memory: this process opens no other of the kind.
+/// Memory of the open files without a name: this process opens no others of the kind.
 fn shmem_bytes() -> Result<u64> {
     let open = fs::read_dir("/proc/self/fd").map_err(during("read /proc/self/fd"))?;
     let mut files = BTreeMap::new();

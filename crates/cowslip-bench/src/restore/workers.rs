@@ -1,7 +1,8 @@
-//! A hundred processes that restore one image on one machine: until the last has it, and what all of them come to.
+//! A hundred processes that restore one image on one machine: the time until the last has it, and the memory of all of
+//! them.
 //!
-//! `resident` is a clone of what `cowslip serve` holds, `mmap` the file mapped privately: what a machine's page cache
-//! gives to programs that ask for nothing else.
+//! `resident` is a clone of the template in `cowslip serve`, `mmap` the file mapped privately: the page cache that a
+//! machine gives to programs without further requests.
 
 use std::fs;
 use std::hint::black_box;
@@ -27,10 +28,10 @@ pub(super) const MEMORY: &str = "workers_memory_over_image_per_worker";
 pub(super) const HUNDRED: &str = "100 workers";
 const WORKERS: usize = 100;
 const MOST_ROUNDS: u32 = 3;
-/// Until the server has loaded the image.
+/// The longest time until the server has loaded the image.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What one worker restores.
+/// The image and the source of one worker's restore.
 #[derive(clap::Args, Debug)]
 pub struct WorkerArgs {
     image: PathBuf,
@@ -42,10 +43,10 @@ pub struct WorkerArgs {
     flat: PathBuf,
 }
 
-/// `cowslip bench restore-worker`: says what it has done, and does the next when it is told to.
+/// `cowslip bench restore-worker`: reports each step, and does the next when it is told to.
 ///
 /// # Errors
-/// [`Error::Failed`] for whatever made the restore impossible.
+/// [`Error::Failed`] if the restore is impossible.
 pub fn run(args: &WorkerArgs) -> Result<()> {
     let image = Image::open(&args.image)?;
     let Some(socket) = &args.socket else {
@@ -54,7 +55,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
         return work(View(loaded.memory().range()));
     };
     let clone = image.template_via(socket, 0)?.map(Place::Anywhere)?;
-    // It begins where the first memory was handed out.
+    // The clone begins at the first memory that was handed out.
     work(View(clone.range()))
 }
 
@@ -66,18 +67,18 @@ fn work(view: View) -> Result<()> {
     tell(&view.wrong_bytes().to_string())
 }
 
-/// Says so and waits until it may go on.
+/// Reports a step, and waits until it may go on.
 fn tell(what: &str) -> Result<()> {
     let said = writeln!(io::stdout(), "{what}").and_then(|()| io::stdout().flush());
     said.and_then(|()| io::stdin().read_exact(&mut [0])).map_err(during("talk to the bench"))
 }
 
-/// What one round saw.
+/// Results of one round.
 struct Round {
     restored_ns: f64,
     read_ns: f64,
     memory_bytes: f64,
-    /// Of who has a server.
+    /// Only for workers with a server.
     wrong_bytes: Option<f64>,
 }
 
@@ -139,7 +140,7 @@ fn wrong_bytes(workers: &mut [Worker]) -> Result<f64> {
     wrong.sum()
 }
 
-/// All of a process: its pages, those that several map in equal parts, and its page tables.
+/// Memory of a process: its pages, with shared pages in equal parts, and its page tables.
 fn memory_of(pid: u32) -> Result<u64> {
     let field = |file: &str, name: &str| {
         let path = format!("/proc/{pid}/{file}");
@@ -228,7 +229,7 @@ impl Server {
         let mut server = Self { child, socket };
         let image = Image::open(&sample.image())?;
         let deadline = Instant::now() + PATIENCE;
-        // Who asks for a template waits until all of it is there.
+        // A request for a template waits until all of it is there.
         while let Err(error) = image.template_via(&server.socket, 0) {
             let ended = server.child.try_wait().map_err(during("look after a server"))?;
             if ended.is_some() || Instant::now() > deadline {

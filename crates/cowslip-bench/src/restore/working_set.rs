@@ -1,10 +1,9 @@
-//! A tenth of the memory, touched as a program that comes back to work does.
+//! A tenth of the memory, touched in the way of a program that comes back to work.
 //!
-//! Programs touch little of their memory at first, again and again, and what belongs together lies together:
-//! a tenth of the pages, in an eighth of the chunks, which are scattered. Which page is touched next is drawn
-//! by Zipf's law (the page of rank r with weight 1 / r, the pages of a chunk in neighbouring ranks); only a
-//! page's first touch counts, so it is drawn without replacement. Each run draws anew: what was recorded is
-//! the set, not the order.
+//! Programs touch little of their memory at first, again and again, and related data lies together: a tenth of the
+//! pages, in an eighth of the chunks, which are scattered. The next page to touch is drawn by Zipf's law (the page of
+//! rank r with weight 1 / r, the pages of a chunk in neighbouring ranks); only a page's first touch counts, so it is
+//! drawn without replacement. Each run draws anew: the recording is the set, not the order.
 
 use std::time::Instant;
 
@@ -20,18 +19,19 @@ use crate::rows::{median, push_durations};
 
 pub(super) const WHOLE: &str = "working_set_whole";
 pub(super) const WRONG: &str = "working_set_wrong_bytes";
-/// Of hybrid restores from a cold cache, with the record of an earlier run.
+/// Hybrid restores from a cold cache, with the record of an earlier run.
 pub(super) const RECORDED: &str = "cold, recorded";
 pub(super) const UNRECORDED: &str = "cold";
 
-/// One page of so many is in the set, in one chunk of so many.
 const LEAST_ROUNDS: u32 = 1;
+/// One page in this many is in the set.
 const PAGES: usize = 10;
+/// The set lies in one chunk in this many.
 const CHUNKS: usize = 8;
 const WHAT: &str = "a tenth of the pages in an eighth of the chunks, scattered; first touches drawn by \
                     Zipf's law with exponent 1, by another draw each run";
 
-/// What a program saw that touched its working set.
+/// Times of a program that touches its working set.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug)]
 pub(super) struct Touching {
     first_ns: f64,
@@ -41,7 +41,7 @@ pub(super) struct Touching {
     wrong_bytes: u64,
 }
 
-/// Any page of the memory, each as likely as the others.
+/// Any page of the memory, with equal probability.
 pub(super) fn random_page(bytes: usize, draw: u32) -> usize {
     word(draw as usize + (1 << 40)) as usize % (bytes / page_size_bytes())
 }
@@ -77,7 +77,7 @@ pub(super) fn order(bytes: usize, draw: u32) -> Vec<usize> {
     drawn.into_iter().map(|(_, page)| page).collect()
 }
 
-/// `began`: when the restore did.
+/// Touches the pages in `order`; `began` is the start of the restore.
 pub(super) fn touch(view: View, order: &[usize], began: Instant) -> Touching {
     let ns = |from: Instant| from.elapsed().as_nanos() as f64;
     let mut touching =
@@ -98,7 +98,7 @@ pub(super) fn touch(view: View, order: &[usize], began: Instant) -> Touching {
     touching
 }
 
-/// A method, whether it restores with a record, and what it saw.
+/// A method, with or without a record, and its results.
 struct Entry {
     method: RestoreMethod,
     cache: Cache,
@@ -111,7 +111,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     let mut entries = Vec::new();
     let is_full = bench.clock.is_full();
     for cache in Cache::ALL {
-        // A served template has no file to read from. What cannot win from a cold cache is left out of both.
+        // A served template has no file to read from. Methods that cannot win from a cold cache are left out of both.
         let methods = RestoreMethod::all().filter(|method| {
             *method != RestoreMethod::Resident && method.is_measured(Cache::Cold, is_full)
         });

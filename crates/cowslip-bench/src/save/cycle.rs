@@ -1,4 +1,4 @@
-//! What one save came to, phase by phase.
+//! Results of one save, phase by phase.
 
 use crate::demo::redis::load::Log;
 use crate::demo::redis::measure::{Window, answered_in_each, slowest_of_each};
@@ -7,7 +7,7 @@ use crate::demo::redis::round::Times;
 /// The phases of a cycle, and the whole.
 pub(super) const PHASES: [&str; 5] = ["before", "during", "0-1 s", "1-5 s", "cycle"];
 pub(super) const CYCLE: usize = 4;
-/// A step of time of which it is told how long its slowest request took.
+/// A step of time, for which the longest time of a request is recorded.
 const STEP_NS: u64 = 10_000_000;
 /// A step counts if a request in it took longer.
 pub(super) const LONG_MS: [u64; 4] = [2, 5, 10, 20];
@@ -16,7 +16,7 @@ pub(super) const LONG_MS: [u64; 4] = [2, 5, 10, 20];
 #[derive(Debug, Clone, Default)]
 pub(super) struct Phase {
     pub(super) window: Window,
-    /// Of the server's main thread.
+    /// Processor time of the server's main thread.
     pub(super) main_ns: u64,
     /// Steps with a request that took longer than each of [`LONG_MS`].
     pub(super) long_steps: [u64; 4],
@@ -30,12 +30,12 @@ impl Phase {
     }
 }
 
-/// The requests of a cycle over time, a value each step.
+/// The requests of a cycle over time, one value a step.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TimeLine {
     pub(super) answered: Vec<u64>,
     pub(super) slowest_ns: Vec<u64>,
-    /// The save, in seconds.
+    /// Start and end of the save, in seconds.
     pub(super) save: (f64, f64),
 }
 
@@ -43,21 +43,21 @@ impl TimeLine {
     pub(super) const STEP_S: f64 = STEP_NS as f64 / 1e9;
 }
 
-/// What one save came to.
+/// Results of one save.
 #[derive(Debug, Clone)]
 pub(super) struct Cycle {
     pub(super) phases: [Phase; 5],
     pub(super) fork_ns: u64,
     /// Processor time of Cowslip's threads, from the save on.
     pub(super) service_ns: u64,
-    /// Of the child that saved.
+    /// Processor time of the child that saved.
     pub(super) child_ns: u64,
     pub(super) extra_bytes: u64,
-    /// Of the server's memory when the cycle had ended.
+    /// Huge coverage of the server's memory after the cycle.
     pub(super) huge_coverage: f64,
-    /// By the counters of the program's arena, since it started.
+    /// The longest stall since the program started, by its arena's counters.
     pub(super) longest_stall_ns: Option<u64>,
-    /// Processors that the clients took.
+    /// Processors used by the clients.
     pub(super) client_processors: f64,
     pub(super) line: TimeLine,
 }

@@ -1,4 +1,4 @@
-//! The same server run in several ways, each way with its cycles.
+//! The same server run in several ways, each with its cycles.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,11 +23,11 @@ use crate::demo::redis::setup::ServerSetup;
 use crate::demo::redis::value::Random;
 use crate::error::{Error, Result};
 
-/// How long the load runs before a save that is measured, and after it.
+/// Time that the load runs before a measured save, and after it.
 const BEFORE: Duration = Duration::from_secs(1);
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 
-/// What a server is, besides how it is run.
+/// A server's program, memory and values, without the way to run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kind<'a> {
     pub(super) program: &'a Path,
@@ -41,17 +41,17 @@ pub(super) struct Fleet<'a> {
     cowslip: PathBuf,
     system: &'a System,
     order: Random,
-    /// Memory holds the servers of all members at once.
+    /// True if memory holds the servers of all members at once.
     keeps: bool,
-    /// What the members hold.
+    /// The program, memory and values of the members' servers.
     kind: Option<(PathBuf, u64, usize)>,
     members: Vec<Member>,
 }
 
-/// One way.
+/// One way to run the server.
 struct Member {
     setup: ServerSetup,
-    /// None before it was started, and between its turns where memory does not hold all servers.
+    /// `None` before the first turn, and between turns if memory does not hold all servers.
     server: Option<FilledServer>,
     cycles: Vec<Cycle>,
 }
@@ -90,7 +90,7 @@ impl<'a> Fleet<'a> {
         measured
     }
 
-    /// Has all members take turns; one that fails is out.
+    /// Has all members take turns, and drops a member that fails.
     fn rounds(
         &mut self,
         kind: &Kind<'_>,
@@ -119,7 +119,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Ends the servers that hold something else.
+    /// Replaces the members if their servers hold something else.
     fn prepare(&mut self, kind: &Kind<'_>) -> Result<()> {
         let key = Some((kind.program.to_owned(), kind.size, kind.value_bytes));
         if self.kind == key {
@@ -134,13 +134,13 @@ impl<'a> Fleet<'a> {
         ];
         let member = |setup| Member { setup, server: None, cycles: Vec::new() };
         self.members = setups.map(member).into();
-        // As much again for copies.
+        // Leaves half of the memory for copies.
         self.keeps = self.members.len() as u64 * kind.size <= available_bytes()? / 2;
         self.kind = key;
         Ok(())
     }
 
-    /// The numbers below `n` in an order by lot.
+    /// The numbers below `n` in a random order.
     fn order(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<_> = (0..n).collect();
         for last in (1..n).rev() {
@@ -151,7 +151,7 @@ impl<'a> Fleet<'a> {
 }
 
 impl Member {
-    /// Saves once for nothing, and once more.
+    /// Saves once to warm up, and once more to measure.
     fn turn(
         &mut self,
         kind: &Kind<'_>,
@@ -196,7 +196,7 @@ fn start(
     Ok(server)
 }
 
-/// One save under load, begun when nothing goes on that the last one left.
+/// Saves once under load, after all work that the last save left has ended.
 fn save(
     server: &mut FilledServer,
     shape: Shape,
@@ -235,7 +235,7 @@ fn save(
     }
 }
 
-/// What a save came to.
+/// The results of a save.
 fn measure(
     server: &mut FilledServer,
     times: &Times,
@@ -259,8 +259,8 @@ fn measure(
     })
 }
 
-/// The longest time that one of its threads was held up since the program started, as its arena counts; none without
-/// an arena.
+/// The longest time that one of its threads was held up since the program started, by its arena's counter; `None`
+/// without an arena.
 fn longest_stall_ns(pid: u64) -> Option<u64> {
     let mut status = Command::new(std::env::current_exe().ok()?);
     let output = status.args(["status", &pid.to_string(), "--json", "-"]).output().ok()?;
@@ -268,7 +268,7 @@ fn longest_stall_ns(pid: u64) -> Option<u64> {
     status["arenas"][0]["longest_stall_ns"].as_u64()
 }
 
-/// Tells of it what a server's load tells.
+/// Shows the progress of a server's load.
 fn shown(progress: &mut Progress) -> impl FnMut(&str, u64, u64) {
     let mut phase = String::new();
     move |label, done, of| {

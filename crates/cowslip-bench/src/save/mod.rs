@@ -1,13 +1,13 @@
-//! The whole cycle of a save: what the clients of an unmodified Redis or Valkey notice of it, and what it costs the
-//! server, from before the fork until memory is as it was.
+//! The whole cycle of a save: its effect on the clients of an unmodified Redis or Valkey, and its cost to the server,
+//! from before the fork until memory is as it was.
 //!
 //! ```text
 //!   load      ──────────────────────────────────────────────────────────────────────▸
 //!   server             BGSAVE ├── child saves ──┤
 //!   phases    ├── before ─────┼──── during ─────┼─ 0-1 s ─┼──────── 1-5 s ─────────┤
 //! ```
-//! The ways to run a server take turns, the order by lot. Each turn saves once for nothing, then what is measured. Clients
-//! and server share the processors, as a machine for clients alone is not to be had everywhere.
+//! The ways to run a server take turns in random order. Each turn saves once to warm up, and once to measure. Clients
+//! and server share the processors, because a machine for clients alone is not available everywhere.
 
 mod cycle;
 mod fleet;
@@ -33,22 +33,22 @@ use pages::System;
 pub(crate) use promises::PROMISES;
 pub use workload::Part;
 
-/// As many as `redis-benchmark` has.
+/// The default of `redis-benchmark`.
 const CLIENTS: usize = 50;
-/// The servers to run, and how their rows are told apart.
+/// The servers to run, and the prefixes of their rows.
 const PROGRAMS: [(&str, &str); 2] = [("redis-server", ""), ("valkey-server", "valkey ")];
 const MOST_ROUNDS: u32 = 5;
 
-/// The largest server if nothing else is asked for.
+/// The largest server by default.
 pub fn default_size(full: bool) -> ByteCount {
     ByteCount(if full { 4 * GIB } else { GIB })
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
-/// [`Error::Interrupted`], or [`Error::Failed`] where there is no server to run. Any other failure of a part is a note
-/// of the report.
+/// [`Error::Interrupted`], or [`Error::Failed`] if there is no server to run. Any other failure of a part is a note of
+/// the report.
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
     let full = bench.clock.is_full();
     let programs = programs(full, bench)?;
@@ -96,7 +96,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     measured
 }
 
-/// The servers that are there, with a row for each that is not.
+/// The servers that are installed. Adds a row for each that is not.
 fn programs(full: bool, bench: &mut Bench<'_>) -> Result<Vec<(&'static str, &'static str)>> {
     let mut found = Vec::new();
     let mut why = String::new();

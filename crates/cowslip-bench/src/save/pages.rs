@@ -9,19 +9,19 @@ const MTHP_BYTES: u64 = 64 << 10;
 const PMD: &str = "hugepages-2048kB/enabled";
 const ENABLED: &str = "enabled";
 const SHMEM: &str = "shmem_enabled";
-/// So much of a server that has pages of 64 KiB must be on them.
+/// The least share of a server with pages of 64 KiB that must be on them.
 const MIN_SHARE: f64 = 0.5;
 
-/// What may be changed while this lives.
+/// Allows changes of the system's huge pages while it lives.
 #[derive(Debug)]
 pub(super) struct System {
-    /// Or why not.
+    /// The held settings, or the reason why they cannot be changed.
     held: std::result::Result<HeldSettings, String>,
 }
 
 impl System {
-    /// As `cowslip setup` has it for ordinary users' memory, and huge pages for anonymous memory only where they are
-    /// asked for: else there would be no memory on pages of 64 KiB.
+    /// Sets huge pages like `cowslip setup` for ordinary users' memory, and for anonymous memory only on request: else
+    /// there would be no memory on pages of 64 KiB.
     pub(super) fn hold() -> Self {
         let paths: Vec<_> =
             [MTHP, PMD, SHMEM].map(path).into_iter().filter(|it| is_there(it)).collect();
@@ -38,7 +38,7 @@ impl System {
         Self { held: prepare().map_err(|error: Error| error.to_string()) }
     }
 
-    /// While the guard lives, anonymous memory that asks for nothing gets pages of 64 KiB.
+    /// Gives pages of 64 KiB to anonymous memory without advice, while the guard lives.
     pub(super) fn mthp(&self) -> Result<Mthp> {
         if let Err(why) = &self.held {
             return Err(Error::Failed(why.clone()));
@@ -53,7 +53,7 @@ impl System {
     }
 }
 
-/// Gives out pages of 64 KiB as long as it lives.
+/// Makes the kernel give out pages of 64 KiB while it lives.
 #[derive(Debug)]
 pub(super) struct Mthp {
     before: String,
@@ -61,7 +61,7 @@ pub(super) struct Mthp {
 }
 
 impl Mthp {
-    /// An error if too little of a memory that was filled meanwhile is on such pages.
+    /// An error if too little of the memory that was filled meanwhile is on such pages.
     pub(super) fn check(&self, filled_bytes: u64) -> Result<()> {
         let share = (given()? - self.given) as f64 * MTHP_BYTES as f64 / filled_bytes as f64;
         if share >= MIN_SHARE {
@@ -78,7 +78,7 @@ impl Drop for Mthp {
     }
 }
 
-/// Whether all anonymous memory gets huge pages.
+/// Returns true if all anonymous memory gets huge pages.
 fn is_always() -> Result<bool> {
     Ok(match read(&path(PMD))?.as_str() {
         "inherit" => read(&path(ENABLED))? == "always",

@@ -1,5 +1,5 @@
-//! What is promised about a save. Each figure is the worst of root's and an ordinary user's server, of all loads and
-//! sizes that were measured.
+//! Promises about a save. Each figure is the worst of root's and an ordinary user's server, of all loads and sizes that
+//! were measured.
 
 use cowslip_report::Report;
 
@@ -17,7 +17,7 @@ const DURING: &str = PHASES[1];
 const SOON: &str = PHASES[2];
 const CYCLE: &str = PHASES[4];
 
-/// A server that answers less at its best is no measure of a steady pace.
+/// A baseline that answers fewer requests before the save does not keep the steady pace, and does not count.
 const LEAST_PACE: f64 = PACED as f64 * 0.95;
 
 pub(crate) const PROMISES: [Promise; 16] = [
@@ -121,17 +121,17 @@ fn writes(load: &str) -> bool {
     load.contains("writes")
 }
 
-/// The highest of a figure of ours over the lowest of the baselines'. Less than one of what is counted is one.
+/// The highest ratio of our figures to the lowest of the baselines'. A baseline below one counts as one.
 fn most(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
     worst(it, (metric, stat), load, 1.0)
 }
 
-/// The lowest of a figure of ours over the highest of the baselines'.
+/// The lowest ratio of our figures to the highest of the baselines'.
 fn least(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
     worst(it, (metric, stat), load, -1.0)
 }
 
-/// What is the farthest beyond the best of the baselines: above it or (-1) below it.
+/// The ratio farthest beyond the best of the baselines: above it or (-1) below it.
 fn worst(
     it: &Figures<'_>,
     (metric, stat): (&str, &str),
@@ -211,7 +211,7 @@ mod tests {
             let row = Row::new(system, metric, stat, value, "").size_bytes(GIB);
             report.row(row.variant(variant));
         };
-        // It does not keep the pace.
+        // This baseline does not keep the pace.
         add(STOCK_MTHP, rows::CPU, DURING, "paced", 1.0);
         add(STOCK_MTHP, rows::REQUESTS, BEFORE, "paced", 18_000.0);
         for (load, stock, thp, ours, user) in

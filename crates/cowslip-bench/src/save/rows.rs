@@ -1,4 +1,4 @@
-//! The rows of one way to run a server under one load. Where a figure has phases, each is a column: a stat.
+//! The rows of one way to run a server under one load. A figure with phases has a column for each: a stat.
 
 use cowslip_report::{Report, Row, Series};
 
@@ -22,7 +22,7 @@ pub(super) fn windows_over(ms: u64) -> String {
     format!("windows_over_{ms}ms")
 }
 
-/// Adds all rows, of at least one cycle.
+/// Adds all rows of one or more cycles.
 pub(super) fn push(
     report: &mut Report,
     system: &str,
@@ -79,7 +79,7 @@ pub(super) fn push(
     report.row(row("huge_coverage_after", "min", least, "ratio"));
 }
 
-/// The first cycle over time.
+/// Adds the first cycle over time.
 pub(super) fn push_line(report: &mut Report, system: &str, variant: &str, line: &TimeLine) {
     let mark = vec![(line.save.0, line.save.1, "save".to_owned())];
     let per_second = |&answered: &u64| answered as f64 / TimeLine::STEP_S;

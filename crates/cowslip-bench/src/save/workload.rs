@@ -1,37 +1,37 @@
-//! What is asked of a server, and of which values.
+//! The loads of a server, and the sizes of its values.
 
 use clap::ValueEnum;
 
 use crate::demo::redis::load::{Pace, Traffic};
 use crate::demo::redis::zipf::Zipf;
 
-/// Requests a second of a load with a steady pace, and how many of a hundred only read.
+/// Requests a second of a load with a steady pace, and the percentage of reads.
 pub(super) const PACED: u32 = 20_000;
 const READS_PERCENT: u64 = 80;
 
 const LARGE: usize = 4096;
 const SMALL: usize = 100;
-/// With what jemalloc and Redis add it fills a page: so many values written are so many pages.
+/// With the overhead of jemalloc and Redis such a value fills a page: each written value is a written page.
 const PAGE: usize = 4000;
 
-/// A load that can be asked for by itself.
+/// A load that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// 50 clients that only write, values of 4 KiB, all as popular
     Writes,
     /// 20,000 requests a second, 80 % of them reads, values of 4 KiB, all as popular
     Paced,
-    /// As `writes`, popular as Zipf's law has it
+    /// Like `writes`, popular by Zipf's law
     WritesZipf,
-    /// As `paced`, popular as Zipf's law has it
+    /// Like `paced`, popular by Zipf's law
     PacedZipf,
-    /// As `writes`, values of 100 bytes
+    /// Like `writes`, values of 100 bytes
     WritesSmall,
-    /// As `paced`, values of 100 bytes
+    /// Like `paced`, values of 100 bytes
     PacedSmall,
-    /// As `writes-zipf`, values of 100 bytes
+    /// Like `writes-zipf`, values of 100 bytes
     WritesSmallZipf,
-    /// As `paced-zipf`, values of 100 bytes
+    /// Like `paced-zipf`, values of 100 bytes
     PacedSmallZipf,
     /// A tenth of all pages written at random once the save has begun, and nothing else
     Tenth,
@@ -39,11 +39,11 @@ pub enum Part {
     Still,
 }
 
-/// What goes on while a server saves.
+/// The load of a server while it saves.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Load {
     Clients(Traffic),
-    /// So many values of all are written once.
+    /// Writes this many of all values once.
     Once(usize),
 }
 
@@ -63,7 +63,7 @@ impl Part {
         }
     }
 
-    /// On a server with so many keys.
+    /// Its load for a server with this many keys.
     pub(super) fn load(self, keys: usize) -> Load {
         let traffic = match self {
             Self::Tenth => return Load::Once(keys / 10),
@@ -83,6 +83,6 @@ impl Part {
         Load::Clients(Traffic { zipf: is_zipf.then(|| Zipf::new(keys)), ..traffic })
     }
 
-    /// What is measured if nothing else is asked for.
+    /// The parts of a short run.
     pub(super) const SHORT: [Self; 2] = [Self::Writes, Self::Paced];
 }

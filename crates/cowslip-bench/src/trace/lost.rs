@@ -1,4 +1,4 @@
-//! Whether events are lost: at 500,000 faults a second, at full speed, and when the recorder is held up.
+//! Lost events: at 500,000 faults a second, at full speed, and while the recorder is held up.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, toucher: &Toucher) -> Result<()> {
     push(bench, COWSLIP, FORCED, seen)
 }
 
-/// What one recording came to.
+/// Results of one recording.
 struct Seen {
     touched: Touched,
     lost: u64,
@@ -78,13 +78,13 @@ fn under_cowslip(toucher: &Toucher, work: Work, stop: &Interrupt) -> Result<Seen
     told(touched, &numbers)
 }
 
-/// The recorder stands still for a while, with little room for what happens meanwhile.
+/// Stops the recorder for a while, with little room for events meanwhile.
 fn held_up(toucher: &Toucher, work: Work, stop: &Interrupt) -> Result<Seen> {
     let (trace, numbers) = (toucher.file("lost.trace"), toucher.file("lost.json"));
     let (out, err) = (toucher.file("forced.out"), toucher.file("forced.err"));
     let mut command = toucher.under_cowslip(work, &trace, &numbers, &SMALL_RING)?;
     let mut running = Running::start(&mut command, &out, &err)?;
-    // Four seconds of faults are before it: this is not the first, and not the last.
+    // Four seconds of faults are ahead: the stop is neither at their start nor at their end.
     thread::sleep(HELD_UP);
     signal(&running, "-STOP")?;
     thread::sleep(HELD_UP);
@@ -105,7 +105,7 @@ fn signal(running: &Running, which: &str) -> Result<()> {
     }
 }
 
-/// What `cowslip trace --json` says.
+/// The numbers of `cowslip trace --json`.
 fn told(touched: Touched, numbers: &Path) -> Result<Seen> {
     let text = fs::read_to_string(numbers).map_err(during("read the recorder's numbers"))?;
     let numbers: Value = serde_json::from_str(&text).map_err(during("read the numbers"))?;
@@ -117,7 +117,7 @@ fn told(touched: Touched, numbers: &Path) -> Result<Seen> {
     Ok(Seen { touched, lost, unaccounted })
 }
 
-/// perf's own words are in its file.
+/// Reads perf's numbers from its file.
 fn under_perf(toucher: &Toucher, work: Work, stop: &Interrupt) -> Result<Seen> {
     let data = toucher.file("lost.data");
     let touched = toucher.run(&mut toucher.under_perf(work, &data), stop)?;

@@ -1,7 +1,7 @@
-//! Tracing: what it costs each fault, beside perf; whether anything is lost; how long the picture takes.
+//! Tracing: its cost for each fault, beside perf; lost events; the time to make and show the picture.
 //!
-//! Everything is done by the commands that a user would give. Page faults that cost a quarter of a storage system's
-//! throughput, found by tracing them, are told of by Qumulo's engineers (2019, <https://qumulo.com/blog/>).
+//! All of it is done by the commands that a user would give. Qumulo's engineers describe page faults that cost a
+//! quarter of a storage system's throughput, found by tracing them (2019, <https://qumulo.com/blog/>).
 
 mod lost;
 mod overhead;
@@ -19,13 +19,13 @@ use toucher::Toucher;
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
 
-/// What two threads touch, and room for what is recorded of it.
+/// Memory that two threads touch, and room for the recording.
 pub const SIZE: ByteCount = ByteCount::mib(256);
 
 const COWSLIP: &str = "cowslip";
 const PERF: &str = "perf";
 
-/// A measurement that can be asked for by itself.
+/// A measurement that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// Time per fault: plain, under perf, under `cowslip trace`
@@ -36,7 +36,7 @@ pub enum Part {
     Picture,
 }
 
-/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+/// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
 /// # Errors
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other

@@ -1,4 +1,4 @@
-//! What a fault takes: plain, under perf, under `cowslip trace`, in turns.
+//! Time of a fault: plain, under perf, under `cowslip trace`, in turns.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! A million faults as a page: how long it takes to make, how large it is, and until a browser shows it.
+//! A million faults as a page: the time to make it, its size, and the time until a browser shows it.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -24,8 +24,8 @@ const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Goes, two frames after the picture is there, to a place that says for how many milliseconds the page has been
-/// loading. The page is not allowed to ask anybody anything, but it may be left.
+/// Navigates, two frames after the picture is there, to an address that contains the milliseconds since the page began
+/// to load. The page may send no requests, but it may be left.
 const WITNESS: &str = r#"<script>(() => {
   const state = () => document.body.dataset.state;
   const told = () => location.replace(`http://127.0.0.1:PORT/${state()}/${performance.now()}`);
@@ -59,7 +59,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, toucher: &Toucher) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds from the beginning of the page's loading to its picture.
+/// Nanoseconds from the start of the page's loading to its picture.
 fn first_paint(toucher: &Toucher, page: &Path, stop: &Interrupt) -> Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(during("listen"))?;
     listener.set_nonblocking(true).map_err(during("listen"))?;
@@ -91,7 +91,7 @@ fn browser(toucher: &Toucher, page: &Path) -> Result<Running> {
     let mut missing = None;
     for name in BROWSERS {
         let mut command = Command::new(name);
-        // Its sandbox wants another user than root, and a display is not needed.
+        // Its sandbox does not work for root, and a display is not needed.
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"]);
         let profile = toucher.file("profile");
         command.arg(format!("--user-data-dir={}", profile.display()));
@@ -106,7 +106,7 @@ fn browser(toucher: &Toucher, page: &Path) -> Result<Running> {
     Err(Error::Failed(format!("{why}; apt-get install chromium")))
 }
 
-/// From the request's path.
+/// Milliseconds from the request's path.
 fn milliseconds(mut stream: TcpStream) -> Result<f64> {
     stream.set_nonblocking(false).map_err(during("hear the page"))?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(during("hear the page"))?;

@@ -1,11 +1,11 @@
-//! What is promised about tracing.
+//! Promises about tracing.
 
 use cowslip_report::Report;
 
 use super::{COWSLIP, PERF, lost, overhead, picture};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
-/// Less than this is not 500,000 a second.
+/// A lower rate is not 500,000 a second.
 const RATE_LEAST: f64 = 475_000.0;
 
 pub(crate) const PROMISES: [Promise; 7] = [

@@ -1,4 +1,4 @@
-//! The program that is traced, and who traces it.
+//! The traced program, and the commands that trace it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,23 +12,23 @@ const NEEDS: &str = "apt-get install gcc libc6-dev";
 /// 64 MiB a thread.
 const PAGES: u64 = 16_384;
 
-/// Pages touched by threads, in a program of its own.
+/// A program of its own, with threads that touch pages.
 pub(super) struct Toucher {
     pub(super) folder: Folder,
     program: PathBuf,
 }
 
-/// What it is to do.
+/// Work of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Work {
     pub(super) threads: u64,
-    /// How often each thread touches its pages.
+    /// Number of times that each thread touches its pages.
     pub(super) rounds: u64,
-    /// Between two faults of a thread; 0: none.
+    /// Time between two faults of a thread; 0 for none.
     pub(super) period_ns: u64,
 }
 
-/// What it did.
+/// Results of the program.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Touched {
     pub(super) faults: u64,
@@ -65,7 +65,7 @@ impl Toucher {
         self.under(env, work)
     }
 
-    /// As perf is told to record page faults.
+    /// The program under perf, recording page faults.
     pub(super) fn under_perf(&self, work: Work, output: &Path) -> Command {
         let mut perf = Command::new("perf");
         perf.args(["record", "-q", "-e", "page-faults", "-d", "-c", "1", "-o"]).arg(output);
@@ -73,7 +73,7 @@ impl Toucher {
         self.under(perf, work)
     }
 
-    /// Under `cowslip trace`, which writes its numbers to `json`.
+    /// The program under `cowslip trace`, which writes its numbers to `json`.
     pub(super) fn under_cowslip(
         &self,
         work: Work,
@@ -86,13 +86,13 @@ impl Toucher {
         Ok(self.under(trace, work))
     }
 
-    /// Runs one of them to its end.
+    /// Runs one of the commands to its end.
     pub(super) fn run(&self, command: &mut Command, stop: &Interrupt) -> Result<Touched> {
         parse(&self.folder.finish(command, stop)?)
     }
 }
 
-/// This very program.
+/// This program itself.
 pub(super) fn cowslip() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().map_err(during("find this program"))?))
 }

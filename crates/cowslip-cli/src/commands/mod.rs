@@ -1,4 +1,4 @@
-//! The one table of commands; each has a module with its options and what it does.
+//! The one table of commands; each has a module with its options and its code.
 
 mod bench;
 mod branch;
@@ -35,7 +35,7 @@ struct Args {
     command: Command,
 }
 
-/// [`Args`], of `run` only.
+/// [`Args`] of `run` only.
 #[derive(Parser, Debug)]
 #[command(name = "cowslip", max_term_width = 100)]
 struct OfRun {
@@ -70,16 +70,16 @@ pub(crate) enum Command {
     Image(image::Action),
     Restore(restore::Args),
     Serve(serve::Args),
-    /// Write what packages have beside the command
+    /// Write files for packages
     #[cfg(feature = "generate")]
     #[command(subcommand, hide = true)]
     Generate(generate::Action),
 }
 
 impl Command {
-    /// What this process was called for. It ends here if that is wrong, or only asks for help.
+    /// Parses the command line. Ends the process if that is wrong, or only asks for help.
     ///
-    /// The table of all commands takes longer to build than a program to start, so `run` does not wait for it.
+    /// Building the table of all commands takes longer than starting a program, so `run` does not wait for it.
     pub(crate) fn of_this_process() -> Self {
         if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
             let Run::Run(args) = OfRun::parse().command;
@@ -110,7 +110,7 @@ impl Command {
     }
 }
 
-/// A command that mends something, and who runs it.
+/// Advice to run a command, with the user that must run it.
 pub(crate) fn advice(fix: &str) -> String {
     match fix.starts_with("sudo ") {
         true => format!("run: {fix}"),

@@ -1,10 +1,10 @@
-//! Numbers and sizes on the command line: what is none, or out of range, is answered with the range.
+//! Numbers and sizes on the command line: an invalid value is answered with the range.
 
 use std::ops::RangeInclusive;
 
 use cowslip::units::ByteCount;
 
-/// A range that goes on to here has no end that anybody would come to.
+/// A range that extends beyond this is shown without an end.
 const ENDLESS: i128 = i32::MAX as i128;
 
 /// A whole number within a range.
@@ -32,7 +32,7 @@ pub(crate) fn between(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64
     }
 }
 
-/// A number above nought, up to a limit.
+/// A number above zero, up to a limit.
 pub(crate) fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| {
         let number =
@@ -44,12 +44,12 @@ pub(crate) fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clon
     }
 }
 
-/// A size, which may be nought.
+/// A size, which may be zero.
 pub(crate) fn any_byte_count(text: &str) -> Result<ByteCount, String> {
     ByteCount::parse(text).ok_or_else(|| "a size such as 0, 512K or 4MiB is wanted".into())
 }
 
-/// A size above nought.
+/// A size above zero.
 pub(crate) fn byte_count(text: &str) -> Result<ByteCount, String> {
     match ByteCount::parse(text) {
         Some(count) if count.0 > 0 => Ok(count),

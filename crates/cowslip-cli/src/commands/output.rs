@@ -1,4 +1,4 @@
-//! Where the report of a bench or of the demo goes.
+//! The destinations of a report, of a bench or of the demo.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) struct OutputArgs {
     pub(super) html: Option<PathBuf>,
 }
 
-/// Sends the report there: the table, unless JSON goes to standard output, and the files.
+/// Delivers the report: the table, unless JSON goes to standard output, and the files.
 pub(crate) fn deliver(report: &Report, to: &OutputArgs) -> Result<(), Failure> {
     if to.json.as_deref() != Some(Path::new("-")) {
         table::print(report).map_err(exit::io("print the results"))?;

@@ -1,4 +1,4 @@
-//! `cowslip serve`: images in memory, once a machine, for all who restore them.
+//! `cowslip serve`: images in memory, once a machine, for all processes that restore them.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// The images: files or URLs
     #[arg(required_unless_present = "metrics", value_name = "IMAGE")]
     images: Vec<PathBuf>,
-    /// The Unix socket; else what COWSLIP_SERVE names, $XDG_RUNTIME_DIR/cowslip-serve.socket, or
+    /// The Unix socket; else the one that COWSLIP_SERVE names, $XDG_RUNTIME_DIR/cowslip-serve.socket, or
     /// /run/cowslip-serve.socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -40,10 +40,10 @@ pub(crate) struct Args {
     /// $XDG_CACHE_HOME/cowslip or ~/.cache/cowslip]
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
-    /// What they may take of the disk; beyond it the least recently used goes
+    /// Disk space for them; beyond it the least recently used goes
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = byte_count)]
     cache_size: ByteCount,
-    /// Print what the server at the socket has done, in Prometheus' format, and end
+    /// Print the server's counters, in Prometheus' format, and end
     #[arg(long, conflicts_with_all = ["images", "memory"])]
     metrics: bool,
 }
@@ -57,11 +57,11 @@ pub(super) fn run(args: Args) -> CommandResult {
         stdout.write_all(text.as_bytes()).map_err(exit::io("write to standard output"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Before anything else could have its number.
+    // Done before another file could get its number.
     let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
     let signals = Signals::listen(None).map_err(exit::system("listen for signals"))?;
     let half = ByteCount(process::memory_and_swap().0 / 2);
-    // A message that nobody reads ends nothing.
+    // A message that cannot be written ends nothing.
     let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
     let options = Options {
         opener: remote::opener(&args.images, args.cache, args.cache_size, tell)?,

@@ -1,4 +1,4 @@
-//! Signals: what ends a command, what triggers something, and waiting that they cut short.
+//! Signals: they end a command, trigger something, and cut waits short.
 
 use std::ffi::c_int;
 use std::io::{self, PipeReader, Read};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use cowslip_sys::{AsFd, BorrowedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// For work that looks at a flag: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process.
+/// A flag for work that polls it: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process.
 pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -18,7 +18,7 @@ pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// For work that waits: woken by SIGINT and SIGTERM, which no longer end the process, and by a trigger.
+/// Signals for work that waits: woken by SIGINT and SIGTERM, which no longer end the process, and by a trigger.
 #[derive(Debug)]
 pub(super) struct Signals {
     stop: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Listens to SIGINT and SIGTERM, and to the signal that is the trigger, if there is one.
+    /// Listens to SIGINT and SIGTERM, and to the trigger's signal, if there is one.
     pub(super) fn listen(trigger: Option<c_int>) -> io::Result<Self> {
         let (woken, wake) = io::pipe()?;
         let listening = Self { stop: Arc::default(), trigger: Arc::default(), woken };
@@ -40,27 +40,27 @@ impl Signals {
         Ok(listening)
     }
 
-    /// Whether to end.
+    /// Returns true if the work must end.
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
-    /// Whether the trigger came since this was last asked.
+    /// Returns true if the trigger came since the previous call.
     pub(super) fn triggers(&self) -> bool {
         self.trigger.swap(false, Relaxed)
     }
 
-    /// Can be read once a signal came.
+    /// A descriptor that can be read once a signal came.
     pub(super) fn woken(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// Waits that long, or until a signal comes.
+    /// Waits for this time, or until a signal comes.
     pub(super) fn wait(&mut self, time: Duration) -> io::Result<()> {
         self.wait_or(time, &[]).map(drop)
     }
 
-    /// Waits that long, or until a signal comes or something can be read: whether it can.
+    /// Waits for this time, or until a signal comes or `input` can be read. Returns true if it can.
     pub(super) fn wait_or(&mut self, time: Duration, input: &[BorrowedFd<'_>]) -> io::Result<bool> {
         let mut all = vec![self.woken.as_fd()];
         all.extend(input);

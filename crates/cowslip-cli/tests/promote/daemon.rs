@@ -1,4 +1,4 @@
-//! The daemon, and what it leaves.
+//! The daemon, and the state in which it leaves the system.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -309,7 +309,7 @@ fn promotions_of_all_targets_together_take_no_more_of_a_core_than_they_may() {
     let share = (spent() - first.1) / began.elapsed().as_secs_f64();
     let regions = promoted() - first.0;
     println!("{regions} regions took {:.2} % of a core", share * 100.0);
-    // A look's worth is told at a time, and metrics cost something too.
+    // A look's promotions are reported at a time, and metrics have a cost as well.
     assert!(share > 0.01 && share <= 0.08, "{share}: 4 % is the budget");
     assert_eq!(daemon.end(), Some(0));
 }
@@ -378,7 +378,7 @@ fn what_an_allocator_releases_is_not_filled_again_by_a_daemon() {
     let config = folder.0.join("promote.toml");
     let record = folder.0.join("record.jsonl");
     let pid = target.pid();
-    // Nothing is promoted while so much memory has to stay available: its looks are what is wanted.
+    // Nothing is promoted while this much memory must stay available: the test only needs the looks.
     let settings = "interval_ms = 50\ncpu_percent = 100\nkeep_available_percent = 100\n";
     fs::write(&config, format!("[[target]]\npid = {pid}\n[settings]\n{settings}")).unwrap();
     let options = ["--config", config.to_str().unwrap(), "--record", record.to_str().unwrap()];

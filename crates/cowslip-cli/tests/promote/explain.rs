@@ -1,4 +1,4 @@
-//! What is said of regions.
+//! Explanations of regions.
 
 use std::fs;
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::support::{COWSLIP, Folder, run};
 use crate::target::{MIB, Program, once, place};
 use crate::user::is_root;
 
-/// Why the region at an address is dealt with as it is, beside these processes with their weights; and all
-/// that people are told about it.
+/// The reason for the treatment of the region at an address, beside these processes with their weights, and the text
+/// that people read about it.
 pub(crate) fn explained(
     folder: &Folder,
     targets: &[(u32, u32)],
@@ -58,7 +58,7 @@ fn a_region_of_each_kind_is_explained() {
         assert_eq!(found, reason, "{human}");
         assert!(human.contains(says) && human.contains(&format!("{reason}: ")), "{human}");
     }
-    // The rest of that huge page is the kernel's still, which is told to root alone.
+    // The rest of that huge page is still the kernel's, which only root can see.
     target.tell("release 2 400");
     let (found, human) = explain(&target, 2, "");
     assert_eq!(found, if is_root() { "partially_mapped" } else { "below_threshold" }, "{human}");
@@ -68,7 +68,7 @@ fn a_region_of_each_kind_is_explained() {
     assert_eq!(found, "shared", "{human}");
     assert_eq!(target.tell("reap"), "0");
 
-    // What needs a history is explained from a record.
+    // Reasons that need a history are explained from a record.
     let record = folder.0.join("record.jsonl");
     assert_eq!(target.tell("refuse_some 0 1"), "0");
     // Something to do, after which it looks again.

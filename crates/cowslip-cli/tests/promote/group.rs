@@ -8,11 +8,11 @@ use std::time::Instant;
 use crate::support::Folder;
 use crate::target::PATIENCE;
 
-/// Goes with this value, once its last program has ended.
+/// Removed with this value, once its last program has ended.
 pub(crate) struct Group(pub(crate) PathBuf);
 
 impl Group {
-    /// Of version 1 or 2, named as the folder; `None`, said and counted, where that cannot be had.
+    /// Makes a group of version 1 or 2, named like the folder; `None`, reported as skipped, where that is not possible.
     pub(crate) fn new(folder: &Folder, limit: &str) -> Option<Self> {
         let name = folder.0.file_name().unwrap();
         let places =
@@ -38,16 +38,16 @@ impl Group {
         Self(path)
     }
 
-    /// Has the kernel take back what it can of the group's memory.
+    /// Has the kernel reclaim the group's memory.
     pub(crate) fn reclaim(&self) {
-        // Version 2 says EAGAIN once there is no more.
+        // Version 2 fails with EAGAIN once there is no more.
         let asked = [("memory.force_empty", "0"), ("memory.reclaim", "1G")];
         let taken = asked.iter().find(|(file, _)| self.0.join(file).exists());
         let (file, text) = taken.expect("one of both");
         let _ = fs::write(self.0.join(file), text);
     }
 
-    /// Has a shell run that in it, with these as `$2` and so on.
+    /// Has a shell run the script in the group, with these arguments as `$2` and so on.
     pub(crate) fn shell(&self, script: &str, arguments: &[&Path]) -> Command {
         let mut command = Command::new("sh");
         let script = format!("echo $$ > \"$1/cgroup.procs\" && {script}");

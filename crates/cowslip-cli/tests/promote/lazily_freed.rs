@@ -1,4 +1,4 @@
-//! Memory that a program has given back by `MADV_FREE`: the kernel's to take, with a promoter as without one.
+//! Memory that a program freed by `MADV_FREE`: the kernel may take it, with a promoter as without one.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn with_freed(group: &Group, program: &Path) -> (Program, u64) {
     (target, address)
 }
 
-/// What is left of it after the kernel was asked for all that it can take.
+/// The rest of its memory after the kernel has reclaimed all that it can.
 fn left_mib(group: &Group, target: &Program) -> u64 {
     group.reclaim();
     target.sum("Anonymous:") / MIB
@@ -89,7 +89,7 @@ fn a_daemon_leaves_what_was_given_back_to_the_kernel() {
     assert_eq!(target.tell("check"), "0");
 }
 
-/// As the packaged service: no page of a mapping that has lazily freed ones is known to be in use.
+/// Like the packaged service: no page of a mapping with lazily freed pages is known to be in use.
 #[test]
 fn without_the_page_frames_nothing_of_such_a_mapping_is_promoted_and_that_is_said() {
     if !is_root() {
@@ -129,7 +129,7 @@ func main() {
 }
 "#;
 
-/// With the setting by which Go's runtime gives memory back by `MADV_FREE`.
+/// Uses the setting by which Go's runtime frees memory with `MADV_FREE`.
 #[test]
 fn what_a_go_program_gives_back_is_taken_after_a_promotion_as_natively() {
     let folder = Folder::new("promote-go");

@@ -11,10 +11,10 @@ use crate::service::{daemon_of, scrape, until};
 use crate::support::{COWSLIP, Folder, run};
 use crate::target::{Program, place, promote, regions};
 
-/// The program in a control group, with so many pages in use in each of its regions.
+/// The program in a control group, with this number of pages in use in each of its regions.
 fn confined(group: &Group, program: &Path, regions: usize, pages: usize) -> Program {
     let mut target = Program::start(&mut group.shell("exec \"$2\"", &[program]));
-    // Some of them for later.
+    // Four regions are for later.
     target.tell(&format!("map {}", regions + 4));
     target.fill(0..regions, pages);
     target
@@ -83,7 +83,7 @@ fn regions_without_absent_pages_are_promoted_near_a_limit_too() {
     assert_eq!(target.tell("check"), "0");
 }
 
-/// Without room that stays free some regions are promoted, until the next one would hit the limit.
+/// With no room kept free, some regions are promoted, until the next one would hit the limit.
 #[test]
 fn what_is_reported_as_promoted_is_huge_and_the_rest_is_left() {
     let Some((folder, program)) = place("promote-limit-told") else { return };

@@ -1,7 +1,7 @@
-//! `cowslip promote` on programs that know what every byte of their memory should be.
+//! `cowslip promote` on programs that know the content of every byte of their memory.
 //!
-//! The oracles are the kernel's sums (`smaps_rollup`) and the program itself: it counts the words that are not
-//! what they should be, a thread of it writing all the while.
+//! The oracles are the kernel's sums (`smaps_rollup`) and the program itself: it counts its wrong words, while one of
+//! its threads writes.
 
 mod daemon;
 mod explain;

@@ -67,7 +67,7 @@ fn huge_pages_that_hold_hardly_anything_are_split_and_given_back() {
     assert_eq!(report["processes"][0]["splits"], 14, "{report:#}");
     assert_eq!(target.huge_mib(), 4);
     let freed = report["processes"][0]["freed_bytes"].as_u64().unwrap();
-    // The writer's stack came meanwhile.
+    // The writer's stack was allocated meanwhile.
     let less = before - target.sum("Anonymous:");
     assert!(less <= freed && freed <= less + MIB / 8, "{less} and {freed}");
     if freed == 0 {
@@ -209,7 +209,7 @@ fn what_cannot_be_promoted_is_not_covered() {
     let seen = |name: &str| seen["processes"][0][name].as_f64().unwrap();
     let fitting = report["coverage"]["fitting_ratio"].as_f64().unwrap();
     assert!((fitting - seen("fitting_coverage_ratio")).abs() < 1e-9 && fitting > ratio);
-    // A counter for each processor, which are not summed up exactly.
+    // The kernel has a counter for each processor, and does not sum them up exactly.
     assert!((ratio - seen("coverage_ratio")).abs() < 0.05, "{ratio}");
     let share = format!("{:.1} %", (fitting * 1000.0).floor() / 10.0);
     assert!(promote(target.pid(), &["--once"]).stdout.contains(&share));
@@ -317,7 +317,7 @@ fn an_arena_of_base_pages_is_promoted_while_it_is_live_and_not_while_a_child_rea
     let report = |target: &Program| once(target.pid(), &[]).0["processes"][0].clone();
     let bytes = |report: &Value, what: &str| report["after"][what].as_u64().unwrap();
     target.tell("fork");
-    // Written while a child reads the arena, so that something of it is mapped: too little for it to be moved.
+    // Written while a child reads the arena, so that a part of it is mapped: too little for it to be moved.
     target.fill(0..8, 8);
     let config = folder.0.join("promote.toml");
     let text = format!("[[target]]\npid = {}\n[settings]\ninterval_ms = 100\n", target.pid());

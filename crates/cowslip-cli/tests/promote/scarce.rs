@@ -1,4 +1,4 @@
-//! What is said of regions where something is short: swap is in use, programs wait for memory, it is in pieces, or
+//! Explanations of regions where something is scarce: swap is in use, programs wait for memory, memory is in pieces, or
 //! there is not enough of it for all.
 
 use std::fs;
@@ -33,8 +33,8 @@ fn a_region_in_swap_is_left_alone() {
     assert_eq!(target.tell("check"), "0");
 }
 
-/// A program in a control group with little memory reads a file that does not fit into it, again and again: it waits
-/// for memory all the while.
+/// A program in a control group with little memory reads a file that does not fit into it, again and again: it keeps
+/// waiting for memory.
 struct Waiting {
     reader: Child,
     _group: Group,
@@ -56,7 +56,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Time in which some task waited for memory, percent of the last ten seconds; `None` if the kernel does not say.
+/// The time in which some task waited for memory, in percent of the last ten seconds; `None` if the kernel does not
+/// tell.
 fn pressure() -> Option<f64> {
     let text = fs::read_to_string("/proc/pressure/memory").ok()?;
     text.lines().next()?.strip_prefix("some avg10=")?.split(' ').next()?.parse().ok()
@@ -85,8 +86,8 @@ fn nothing_is_promoted_while_programs_wait_for_memory() {
     assert_eq!(found, "full", "{human}");
 }
 
-/// Two processes want more than may be had, and all of it goes to the one that has least of its share. What a machine
-/// has left is told from a record of both: other programs take and free memory all the while.
+/// Two processes want more than is available, and all of it goes to the one that has least of its share. The machine's
+/// free memory is set in a record of both: other programs take and free memory all the while.
 #[test]
 fn what_there_is_goes_to_who_has_least_of_its_share() {
     const POOR: usize = 10;
@@ -111,7 +112,7 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
         });
         record.explain(last)
     };
-    // A promotion takes 1.6 MiB here: enough for half of the poor one's, and for all of both.
+    // A promotion takes 1.6 MiB here: this is enough for half of the poor one's, and later for all of both.
     let said = explained(POOR as u64 * MIB);
     assert!(said.contains("110 of 512 pages in use (21 %)"), "{said}");
     assert!(said.contains("fair_share: left: what there is goes to processes"), "{said}");
@@ -119,7 +120,7 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
     assert!(!said.contains("fair_share"), "{said}");
 }
 
-/// What looks at processes saw, to be told otherwise.
+/// A record of looks at processes, which the test changes.
 struct Record {
     file: PathBuf,
     events: Vec<serde_json::Value>,
@@ -128,7 +129,7 @@ struct Record {
 impl Record {
     const KEPT_PERCENT: u64 = 5;
 
-    /// Looks at processes with their weights, of which nothing is promoted meanwhile.
+    /// Records looks at processes with their weights, without promoting anything.
     fn of(folder: &Folder, targets: &[(u32, u32)], settings: &str) -> Self {
         let target =
             |(pid, weight): &(u32, u32)| format!("[[target]]\npid = {pid}\nweight = {weight}\n");
@@ -162,8 +163,8 @@ impl Record {
     }
 }
 
-/// To bring all of a large machine's memory into pieces takes minutes (`bench bloat --only fairness` does it): what
-/// is said is told from a record, whose machine had no huge page free.
+/// Fragmenting all of a large machine's memory takes minutes (`bench bloat --only fairness` does it): the explanations
+/// come from a record of a machine without a free huge page.
 #[test]
 fn memory_in_pieces_holds_promotions_back_unless_the_kernel_may_move_it_together() {
     let Some((folder, program)) = place("promote-pieces") else { return };

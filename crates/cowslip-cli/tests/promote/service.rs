@@ -1,4 +1,4 @@
-//! A promoter that goes on.
+//! A promoter that runs as a daemon.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::target::PATIENCE;
 /// A running daemon; ended when dropped.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
-    /// What it says on standard error.
+    /// Its lines on standard error.
     lines: mpsc::Receiver<String>,
 }
 
@@ -28,7 +28,7 @@ impl Daemon {
         Self { child, lines }
     }
 
-    /// Waits until that is said.
+    /// Waits for a line with this text.
     pub(crate) fn until(&mut self, wanted: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
@@ -44,7 +44,7 @@ impl Daemon {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
-    /// Ends it as systemd does: its exit code.
+    /// Ends it like systemd, and returns its exit code.
     pub(crate) fn end(mut self) -> Option<i32> {
         self.signal("-TERM");
         let told = loop {
@@ -59,7 +59,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// After a failure, too, it puts settings back that it changed, unless it hangs.
+    /// Lets it restore the settings that it changed, even after a failure, unless it hangs.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.signal("-TERM");
@@ -86,7 +86,7 @@ pub(crate) fn scrape(address: &str) -> String {
     answer
 }
 
-/// A daemon that promotes one process, and where it serves its metrics.
+/// A daemon that promotes one process, and the address of its metrics.
 pub(crate) fn daemon_of(pid: u32, options: &[&str]) -> (Daemon, String) {
     let mut command = Command::new(COWSLIP);
     command.args(["promote", "--stall-budget", "100", "--metrics", "127.0.0.1:0", "--pid"]);

@@ -1,4 +1,4 @@
-//! The program that is promoted, and how it is asked for.
+//! The promoted program, and its commands.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -39,7 +39,7 @@ impl Program {
         self.hear()
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     pub(crate) fn hear(&mut self) -> String {
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -63,7 +63,7 @@ impl Program {
 
     pub(crate) fn sum(&self, field: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).unwrap();
-        // While it becomes another program it has no memory.
+        // It has no memory while it becomes another program.
         let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or("0 kB");
         line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
     }
@@ -88,7 +88,7 @@ pub(crate) fn promote(pid: u32, options: &[&str]) -> Ran {
     run(Command::new(COWSLIP).args(["promote", "--pid", &pid.to_string()]).args(options))
 }
 
-/// What a one-shot promotion without pauses says as JSON, and its exit code.
+/// The JSON of a one-shot promotion without pauses, and its exit code.
 pub(crate) fn once(pid: u32, options: &[&str]) -> (Value, Option<i32>) {
     let fast = ["--once", "--stall-budget", "100", "--json", "-"];
     let ran = promote(pid, &[&fast[..], options].concat());

@@ -1,4 +1,4 @@
-//! Who may do it: with the documented capabilities, and without.
+//! Promotion by users with the documented capabilities, and without them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Runs a program as nobody, with the capabilities that are named.
+/// Runs a program as an unprivileged user, with the named capabilities.
 pub(crate) fn as_nobody(program: &Path, capabilities: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -90,7 +90,7 @@ fn file_capabilities_are_enough_for_a_user_without_any() {
     let mut target = Program::start(&mut Command::new(&program));
     target.tell("map 4");
     target.fill(0..4, 512);
-    // No capability is handed on: what it has is its file's.
+    // No capability is inherited: the program has only those of its file.
     let mut promote = as_nobody(&command, "");
     let pid = target.pid().to_string();
     let done = run(promote.args(["promote", "--once", "--stall-budget", "100", "--pid", &pid]));

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub const COWSLIP: &str = env!("CARGO_BIN_EXE_cowslip");
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -70,7 +70,7 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
-/// `cowslip run` with options, of a program and its arguments, and the report that it left.
+/// Runs `cowslip run` with options, a program and its arguments; returns the report that it left.
 pub fn under_cowslip(
     options: &[&str],
     program: &[&std::ffi::OsStr],
@@ -84,7 +84,7 @@ pub fn under_cowslip(
     (ran, text.map(|text| serde_json::from_str(&text).unwrap()))
 }
 
-/// A C program of `tests/programs`, compiled; `None`, said and counted, without a compiler.
+/// Compiles a C program of `tests/programs`; `None`, reported as skipped, without a compiler.
 pub fn compile(folder: &Folder, name: &str) -> Option<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let program = folder.0.join(name);

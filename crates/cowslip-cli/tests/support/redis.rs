@@ -1,4 +1,4 @@
-//! A real `redis-server`, stock or under Cowslip, and `redis-cli` to ask it.
+//! A real `redis-server`, stock or under Cowslip, and `redis-cli` for requests to it.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use super::{COWSLIP, Folder};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Said and counted where there is none.
+/// Returns true if there is a Redis; otherwise reports a skipped test.
 pub fn redis_is_there() -> bool {
     let there = Command::new("redis-server").arg("--version").output().is_ok();
     let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("redis"));
@@ -103,12 +103,12 @@ impl Server {
         assert!(self.ask(&["info", "persistence"]).contains("rdb_last_bgsave_status:ok"));
     }
 
-    /// What a stock server makes of the saved file.
+    /// The digest of a stock server that has loaded the saved file.
     pub fn digest_of_dump(&self, name: &str) -> String {
         Self::loaded(name, &self.folder.0.join("dump.rdb")).digest()
     }
 
-    /// Of the server itself, which may have made itself a daemon.
+    /// The server's own process id: it may have made itself a daemon.
     pub fn pid(&self) -> i32 {
         let info = self.ask(&["info", "server"]);
         let line = info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap();

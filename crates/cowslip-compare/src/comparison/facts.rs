@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::inputs::Run;
 
-/// Something known of the runs that is not the same on both sides.
+/// A known fact about the runs that differs between the sides.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct FactDifference {
     /// Such as `thp.enabled`.

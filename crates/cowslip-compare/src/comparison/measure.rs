@@ -1,56 +1,56 @@
-//! Whether a counter is compared by what it counted in a run, or in a second.
+//! Decides whether a counter is compared by its count in a run, or in a second.
 //!
-//! What does the same work counts the same, however long it takes; what serves, or idles, counts the more the longer
-//! it is watched. The first has rates that a longer run dilutes, the second counts that a longer run swells: either
-//! differs where nothing but the time does. Which of the two a counter is, is seen from runs of the same side, of
-//! which some took longer than others.
+//! A program that does the same work counts the same, however long it takes; a program that serves, or idles, counts
+//! the more the longer it is watched. The first has rates that a longer run dilutes, the second counts that a longer
+//! run swells: either differs where nothing but the time does. The choice is made from runs of the same side, some of
+//! which took longer than others.
 
 use serde::Serialize;
 
 use crate::inputs::{Growth, Run};
 use crate::stats::two_sided_quantile;
 
-/// What the values of a metric are.
+/// The meaning of a metric's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// What was read: a level, a share, a value of the run as a whole.
+    /// The value that was read: a level, a share, a value of the run as a whole.
     Value,
-    /// What a counter counted in the run.
+    /// A counter's count in the run.
     Count,
-    /// What a counter counted in a second.
+    /// A counter's count in a second.
     Rate,
 }
 
-/// How counters are compared.
+/// The way to compare counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeasureChoice {
-    /// As their runs show.
+    /// The way that their runs show.
     Auto,
-    /// By what they counted in a run.
+    /// By their counts in a run.
     Count,
-    /// By what they counted in a second.
+    /// By their counts in a second.
     Rate,
 }
 
-/// How counters were compared.
+/// The way that counters were compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Counters {
-    /// Those whose own runs do not show it.
+    /// The default for counters with inconclusive runs.
     pub by_default: Measure,
-    /// How many by what they counted in a run.
+    /// The number of counters compared by their counts in a run.
     pub counts: usize,
-    /// How many by what they counted in a second.
+    /// The number of counters compared by their counts in a second.
     pub rates: usize,
 }
 
-/// How sure the slope has to be on one side of a half.
+/// The level at which the slope must be on one side of a half.
 const SURE: f64 = 0.01;
-/// Runs whose lengths differ by less were ended by the clock.
+/// Runs with a smaller difference of their lengths were ended by the clock.
 const EQUALLY_LONG: f64 = 1.01;
 
 impl Measure {
-    /// For counters whose own runs do not show it: counts if each run is a command that ended by itself, and they
+    /// The default for counters with inconclusive runs: counts if each run is a command that ended by itself, and they
     /// did not all end after the same time.
     pub(super) fn by_default(choice: MeasureChoice, good: &[Run], bad: &[Run]) -> Self {
         let runs = || good.iter().chain(bad);
@@ -81,15 +81,14 @@ impl Measure {
     }
 }
 
-/// The longest time in which anything was counted.
+/// The longest time of any counter.
 fn length(run: &Run) -> Option<f64> {
     let times = run.metrics.values().filter_map(|metric| Some(metric.growth()?.seconds));
     times.max_by(f64::total_cmp)
 }
 
-/// What the counts of runs of the same side do with the time they took, both as parts of that side's means: with a
-/// slope of nought they do not change, with a slope of one they grow with it. `None` if it may be below and above
-/// a half.
+/// Fits the counts of runs of the same side to their times, both relative to that side's means: with a slope of zero
+/// they do not change, with a slope of one they grow with the time. `None` if the slope may be below and above a half.
 fn seen(sides: [&[Growth]; 2]) -> Option<Measure> {
     let (mut times, mut both, mut counts, mut values, mut means) = (0.0, 0.0, 0.0, 0.0, 1.0);
     for side in sides {

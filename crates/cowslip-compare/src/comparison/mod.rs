@@ -1,4 +1,4 @@
-//! Tests every metric of good and bad runs, and ranks what differs.
+//! Tests every metric of good and bad runs, and ranks those that differ.
 
 mod facts;
 mod measure;
@@ -21,19 +21,19 @@ pub use values::{Unit, UnitChoice};
 
 use values::{Tested, Values, values};
 
-/// The time that a run took, which is what a comparison of runs is about unless it is told otherwise.
+/// The time that a run took: the metric that a comparison is about by default.
 pub const WALL: &str = "wall_seconds";
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The level of each test, and one minus the confidence of the intervals.
     pub alpha: f64,
-    /// The share of false ones that is accepted among what is said to differ.
+    /// The accepted share of false ones among the metrics that are said to differ.
     pub fdr: f64,
-    /// The metric that the comparison is about, and that is tested alone; [`WALL`] if it is not said and there.
+    /// The metric that the comparison is about, and that is tested alone; by default [`WALL`], if the runs have it.
     pub primary: Option<String>,
-    /// What counts as one value.
+    /// The unit that counts as one value.
     pub unit: UnitChoice,
     /// How counters are compared.
     pub counters: MeasureChoice,
@@ -54,7 +54,7 @@ impl Default for Options {
 /// The order of the rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sort {
-    /// Ascending t of (good, bad): what grew comes first.
+    /// Ascending t of (good, bad): metrics that grew come first.
     T,
     /// Ascending p.
     P,
@@ -62,18 +62,18 @@ pub enum Sort {
     Effect,
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What one value is.
+    /// The unit of one value.
     pub unit: Unit,
-    /// How many runs were good and bad.
+    /// The numbers of good and bad runs.
     pub runs: (usize, usize),
-    /// The metric that it is about, if there is one; [`Self::rows`] have it unless it is the same everywhere.
+    /// The metric that it is about, if there is one; it is in [`Self::rows`] unless it is the same everywhere.
     pub primary: Option<String>,
-    /// How counters were compared, if there are any.
+    /// The way that counters were compared, if there are any.
     pub counters: Option<Counters>,
-    /// The metrics that were tested, in the order asked for.
+    /// The tested metrics, in the requested order.
     pub rows: Vec<Row>,
     /// Metrics with the same value everywhere.
     pub constant: Vec<String>,
@@ -83,21 +83,21 @@ pub struct Comparison {
     pub only_bad: Vec<String>,
     /// Metrics with fewer than two values on a side.
     pub too_few: Vec<String>,
-    /// Shares of time in runs too short for the ticks that it is counted in.
+    /// Shares of time in runs too short for the ticks of their clock.
     pub too_coarse: Vec<String>,
-    /// What is known of the runs and is not the same on both sides.
+    /// Known facts about the runs that differ between the sides.
     pub facts: Vec<FactDifference>,
-    /// What a reader must know before believing any of it.
+    /// Warnings that a reader must know before believing the result.
     pub notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether any metric differs.
+    /// Returns true if any metric differs.
     pub fn differs(&self) -> bool {
         self.rows.iter().any(|row| row.verdict == Verdict::Differs)
     }
 
-    /// What was found of the metric that it is about; `None` also if that is the same everywhere.
+    /// The row of the metric that it is about; `None` also for a metric that is the same everywhere.
     pub fn primary_row(&self) -> Option<&Row> {
         self.rows.iter().find(|row| Some(&row.metric) == self.primary.as_ref())
     }
@@ -149,7 +149,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     }
     comparison.primary = primary(&comparison, options)?;
     comparison.counters = (counters.counts + counters.rates > 0).then_some(counters);
-    // The one question that was asked beforehand does not pay for those that were not.
+    // The one metric that was chosen beforehand does not pay for the others.
     let is_primary = |row: &Row| Some(&row.metric) == comparison.primary.as_ref();
     let p = comparison.rows.iter().map(|row| if is_primary(row) { f64::NAN } else { row.p });
     for (row, adjusted) in adjusted(&p.collect::<Vec<_>>()).into_iter().enumerate() {
@@ -164,7 +164,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     Ok(comparison)
 }
 
-/// The name of the metric that the comparison is about, as its row has it.
+/// The name of the metric that the comparison is about, in the form of its row.
 fn primary(comparison: &Comparison, options: &Options) -> Result<Option<String>> {
     let wanted = options.primary.as_deref().unwrap_or(WALL);
     let names = comparison.rows.iter().map(|row| &row.metric).chain(&comparison.constant);

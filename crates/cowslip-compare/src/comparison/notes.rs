@@ -1,12 +1,12 @@
-//! What a reader must know before believing a comparison.
+//! Warnings that a reader must know before believing a comparison.
 
 use super::{Comparison, Counters, Measure, Unit, Verdict};
 use crate::inputs::Run;
 
-/// From this ratio of sizes on, and below so many values, Welch's test finds too much.
+/// From this ratio of sizes on, and below this many values, Welch's test finds too much.
 const UNEQUAL: f64 = 1.5;
 const SMALL: usize = 15;
-/// Below it nobody can see what distribution the values have.
+/// Fewer values do not show their distribution.
 const FEW: usize = 4;
 
 pub(super) fn notes(

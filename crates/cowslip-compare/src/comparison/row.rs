@@ -1,4 +1,4 @@
-//! One metric and what the tests say of it.
+//! One metric and its test results.
 
 use serde::Serialize;
 
@@ -8,13 +8,13 @@ use crate::stats::{
     relative_change, runs_needed,
 };
 
-/// What is said of a metric.
+/// The verdict on a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Significant, also among so many tests.
+    /// Significant, even among all tests.
     Differs,
-    /// Significant on its own; among so many tests some are by chance.
+    /// Significant on its own; among many tests some are by chance.
     Perhaps,
     /// Not significant, which does not mean that it is the same.
     Unproven,
@@ -25,7 +25,7 @@ pub enum Verdict {
 pub struct Row {
     /// Its name; a rate ends with `/s`.
     pub metric: String,
-    /// What its values are.
+    /// The meaning of its values.
     pub measure: Measure,
     /// The good values.
     pub good: Vec<f64>,
@@ -37,7 +37,7 @@ pub struct Row {
     pub welch: Option<Welch>,
     /// The rank test of (good, bad).
     pub rank: RankTest,
-    /// What it is judged by: p of Welch's test; of the rank test if both sides are constant.
+    /// The p that decides the verdict: that of Welch's test, or of the rank test if both sides are constant.
     pub p: f64,
     /// `p`, adjusted for the number of metrics (Benjamini and Hochberg).
     pub adjusted_p: f64,
@@ -45,20 +45,20 @@ pub struct Row {
     pub effect: Option<Estimate>,
     /// The bad mean over the good one, less one.
     pub change: Option<Estimate>,
-    /// The smallest difference of the means that so many values find with a probability of 80 %.
+    /// The smallest difference of the means that this many values find with a probability of 80 %.
     pub detectable: Option<f64>,
     /// Values a side to find the difference seen here with a probability of 80 %.
     pub runs_for_this: Option<u32>,
-    /// Values a side to find the change that was asked for with a probability of 80 %.
+    /// Values a side to find the wanted change with a probability of 80 %.
     pub runs_for_wanted: Option<u32>,
-    /// How much of the values is independent, if they are samples of one run a side: the lesser share.
+    /// The independent share of the values, if they are samples of one run a side: the lesser of both sides.
     pub independent_share: Option<f64>,
-    /// What all that comes to.
+    /// The verdict from all of that.
     pub verdict: Verdict,
 }
 
 impl Row {
-    /// `good` and `bad` have two finite values or more each, and not all are the same.
+    /// Makes a row. `good` and `bad` have two finite values or more each, and not all are the same.
     pub(super) fn of(
         metric: String,
         measure: Measure,
@@ -107,7 +107,7 @@ impl Row {
         };
     }
 
-    /// Measures how the samples depend on the ones before, which are those of one run a side.
+    /// Measures the dependence of the samples of one run a side on the ones before.
     pub(super) fn measure_dependence(&mut self) {
         let share = |values: &[f64]| {
             let it = Autocorrelation::of(values).filter(|it| it.is_dependent(values.len()))?;
@@ -117,12 +117,12 @@ impl Row {
         self.independent_share = shares.into_iter().flatten().min_by(f64::total_cmp);
     }
 
-    /// t of (good, bad); where there is none, infinity of its sign.
+    /// t of (good, bad); without one, infinity with the sign of the difference.
     pub fn t_or_sign(&self) -> f64 {
         self.welch.map_or((self.means.0 - self.means.1) * f64::INFINITY, |welch| welch.t)
     }
 
-    /// Hedges' g* without its sign; infinite where both sides are constant.
+    /// Hedges' g* without its sign; infinite if both sides are constant.
     pub fn effect_size(&self) -> f64 {
         self.effect.map_or(f64::INFINITY, |effect| effect.value.abs())
     }

@@ -1,8 +1,8 @@
-//! Where the time of runs went: on a processor, in waiting for one, for a disk, asleep.
+//! Divides the time of runs: on a processor, waiting for one, waiting for a disk, asleep.
 //!
-//! What the threads of a command took is summed up. The parts add up to the wall time, and their differences to its
-//! difference: what is left of it is called asleep. Of a program that runs on several processors at once that is less
-//! than nothing, by as much as they ran at the same time.
+//! The times of a command's threads are summed up. The parts add up to the wall time, and their differences to its
+//! difference: the remainder is called asleep. For a program that runs on several processors at once the remainder is
+//! negative, by as much as they ran at the same time.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ pub enum TimePart {
     User,
     /// On a processor, in the kernel.
     System,
-    /// On a processor: too little for the ticks by which the program and the kernel are told apart.
+    /// On a processor: too little for the ticks that separate the program from the kernel.
     Running,
     /// Ready to run, while others did.
     ProcessorWait,
@@ -26,58 +26,58 @@ pub enum TimePart {
     DiskWait,
     /// Waiting for anything else.
     Asleep,
-    /// Not on a processor, for whatever reason: the runs do not say how long one was waited for.
+    /// Not on a processor, for any reason: the runs do not say how long they waited for one.
     NotRunning,
 }
 
-/// What became of a part of the time.
+/// A part of the time, and its share of the difference.
 ///
-/// Where others use the processors as well, time on one comes with waiting for one, and so does each wake-up. As much of
-/// it as good runs have for each second, or for each time that they waited for something else, is carried by that
-/// second, or by that something.
+/// Where others use the processors as well, time on one comes with waiting for one, and so does each wake-up. The
+/// waiting that good runs have for each second, or for each wait for something else, is carried by that second, or by
+/// that wait.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartOfTime {
-    /// Which.
+    /// The part.
     pub part: TimePart,
     /// Mean seconds in good and bad runs.
     pub means: (f64, f64),
-    /// How many of the seconds that bad runs took more are due to it; all parts together, all of them.
+    /// The part's share of the seconds that bad runs took longer; all parts together carry all of them.
     pub carried: f64,
-    /// Welch's test of what is carried, as (good, bad), unless both sides are constant.
+    /// Welch's test of the carried seconds, as (good, bad), unless both sides are constant.
     pub welch: Option<Welch>,
 }
 
 impl PartOfTime {
-    /// By how many seconds bad runs have more of it.
+    /// The seconds that bad runs have more of it.
     pub fn added(&self) -> f64 {
         self.means.1 - self.means.0
     }
 
-    /// Whether it is shown to differ.
+    /// Returns true if it is shown to differ.
     pub fn differs(&self, alpha: f64) -> bool {
         self.welch.map_or(self.carried != 0.0, |welch| welch.p < alpha)
     }
 }
 
-/// Where the time of all runs went.
+/// The division of all runs' time.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimeSplit {
     /// Mean seconds of good and bad runs.
     pub means: (f64, f64),
-    /// They add up to it.
+    /// The parts, which add up to it.
     pub parts: Vec<PartOfTime>,
 }
 
-/// Processor time of all runs of a side that a tick of 4 ms divides well enough.
+/// Least processor time of all runs of a side that a tick of 4 ms divides well enough.
 const LEAST_DIVIDED_SECONDS: f64 = 0.25;
 /// Voluntary switches of a shell and of a program that only computes.
 const FEW_WAKE_UPS: f64 = 20.0;
 const SECTOR_BYTES: f64 = 512.0;
-/// Of each disk, how long its requests took.
+/// The times of each disk's requests.
 const REQUESTS: [&str; 3] = [".read_wait_seconds", ".write_wait_seconds", ".flush_wait_seconds"];
 
 impl TimeSplit {
-    /// Of runs that all have their wall time and what `wait4(2)` says, two or more a side.
+    /// Divides runs that all have their wall time and the results of `wait4(2)`, two or more a side.
     pub fn of(good: &[Run], bad: &[Run], alpha: f64) -> Option<Self> {
         let both = |of: &dyn Fn(&Run) -> Option<f64>| -> Option<Both> {
             let side = |runs: &[Run]| runs.iter().map(of).collect::<Option<Vec<f64>>>();
@@ -115,7 +115,7 @@ impl TimeSplit {
                     rest = less(&rest, &disk);
                     disk
                 });
-                // The wake-ups are those of whichever there is more of.
+                // The wake-ups belong to the part that grew more.
                 let is_disk = disk.as_ref().is_some_and(|disk| added(disk) > added(&rest));
                 if let Some(disk) = disk {
                     let carried = if is_disk { sum(&disk, &woken) } else { disk.clone() };
@@ -136,13 +136,13 @@ impl TimeSplit {
     }
 }
 
-/// How long good runs wait for a processor because others use it.
+/// Waits of good runs for a processor because others use it.
 struct Usual {
-    /// Seconds for each second on one.
+    /// Seconds of waiting for each second on a processor.
     of_running: f64,
-    /// Seconds for each time that they waited for something else.
+    /// Seconds of waiting for each wait for something else.
     of_wake_up: f64,
-    /// How often they did.
+    /// The number of waits for something else.
     woken: f64,
 }
 
@@ -154,7 +154,7 @@ impl Usual {
         Self { of_running: per(mean(running)), of_wake_up: per(woken + FEW_WAKE_UPS), woken }
     }
 
-    /// What of the waiting beyond that of running comes with more wake-ups.
+    /// The part of the waiting beyond that of running that comes with more wake-ups.
     fn for_wake_ups(&self, woken: Option<&Both>, beyond: &Both) -> Both {
         let usual =
             |woken: f64, beyond: f64| (self.of_wake_up * (woken - self.woken)).min(beyond).max(0.0);
@@ -181,9 +181,9 @@ fn count(run: &Run, name: &str) -> Option<f64> {
     run.metrics.get(name)?.growth().map(|growth| growth.count)
 }
 
-/// What the kernel says that the command waited, if it counts that, or the time that all requests of the machine took:
-/// all of it if the command moved a sector each time that it waited, less if it moved less. `None` if nothing is known
-/// of disks.
+/// The kernel's count of the command's waits for disks, if it has one, or the time of all requests of the machine: all
+/// of it if the command moved a sector each time that it waited, less if it moved less. `None` without numbers of
+/// disks.
 fn disk_wait(run: &Run) -> Option<f64> {
     let own = count(run, "process.disk_wait_seconds");
     let is_request =

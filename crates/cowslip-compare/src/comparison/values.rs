@@ -1,4 +1,4 @@
-//! What one value is, and the values of each metric on both sides.
+//! The unit of a value, and the values of each metric on both sides.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use super::{Measure, MeasureChoice};
 use crate::inputs::{Growth, Metric, Run};
 use crate::{Error, Result};
 
-/// What is asked for as one value.
+/// The choice of the unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnitChoice {
-    /// A run where there are two or more on each side, else a sample.
+    /// A run if there are two or more on each side, else a sample.
     Auto,
     /// A run: its mean, its count, or its rate over all of it.
     Run,
@@ -19,13 +19,13 @@ pub enum UnitChoice {
     Sample,
 }
 
-/// What one value is.
+/// The unit of one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// A run.
     Run,
-    /// A sample; those of one run may depend on each other.
+    /// A sample; samples of one run may depend on each other.
     Sample,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Values {
     TooCoarse,
 }
 
-/// What the recorder sees of a process and its descendants, and what `wait4(2)` then says of the same.
+/// Metrics of a process and its descendants by the recorder, and by `wait4(2)`.
 const SAME: [(&str, &str); 3] = [
     ("process.minor_faults", "rusage.minor_faults"),
     ("process.major_faults", "rusage.major_faults"),
@@ -64,20 +64,20 @@ const SAME: [(&str, &str); 3] = [
 
 /// A metric of both sides.
 pub(super) struct Tested {
-    /// A rate ends with `/s`.
+    /// The metric's name; a rate ends with `/s`.
     pub(super) name: String,
     pub(super) measure: Measure,
     pub(super) values: Values,
 }
 
-/// Whether each run has a better value of the same thing.
+/// Returns true if each run has a better value of the same thing.
 fn is_said_better(name: &str, good: &[Run], bad: &[Run]) -> bool {
     let better = SAME.iter().find(|(seen, _)| *seen == name).map(|(_, better)| *better);
     let has = |run: &Run| better.is_some_and(|better| run.metrics.contains_key(better));
     good.iter().chain(bad).all(has)
 }
 
-/// Every metric of any run, in the order of their names; of two that are of the same thing one.
+/// Every metric of any run, in the order of their names; only one of two for the same thing.
 pub(super) fn values<'a>(
     good: &'a [Run],
     bad: &'a [Run],
@@ -124,7 +124,7 @@ fn measure(
     match good.len() + bad.len() {
         0 => Measure::Value,
         _ if unit == Unit::Sample => Measure::Rate,
-        // What others give as one number is what was counted in the run.
+        // A source that gives one number counted it in the run.
         growths if growths < sides[0].len() + sides[1].len() => Measure::Count,
         _ => Measure::of_counter(choice, by_default, [&good, &bad]),
     }

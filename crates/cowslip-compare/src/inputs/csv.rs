@@ -5,7 +5,7 @@ use csv::{ErrorKind, ReaderBuilder, Trim};
 use super::{Metric, Run, unknown};
 use crate::{Error, Result};
 
-/// Columns that say when, not how much.
+/// Columns with times, which are no metrics.
 const TIMES: [&str; 6] = ["time", "timestamp", "date", "datetime", "elapsed", "epoch"];
 
 pub(super) fn parse(text: &str, name: &str) -> Result<Run> {

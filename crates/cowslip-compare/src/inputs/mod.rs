@@ -1,4 +1,4 @@
-//! Runs from files: what a file is told by its content.
+//! Runs from files. The content of a file tells its format.
 
 mod csv;
 mod hyperfine;
@@ -73,7 +73,7 @@ fn read_file(path: &Path, part: Option<usize>) -> Result<Vec<Run>> {
     parse(&text, &name, part).map_err(|error| error.on(path))
 }
 
-/// The runs in a text, which `name` is to be known by; `part` chooses, from one, where there are several.
+/// The runs in a text, with names from `name`; `part` chooses one of several, from 1.
 ///
 /// ```
 /// let runs = cowslip_compare::inputs::parse("faults,seconds\n3,0.5\n5,0.7\n", "a.csv", None)?;
@@ -123,7 +123,7 @@ fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
     }
 }
 
-/// The one of `all` that was chosen, or the only one there is.
+/// The chosen one of `all`, or the only one.
 fn choose<'a, T>(all: &'a [T], part: Option<usize>, what: &str) -> Result<&'a T> {
     let index = match (part, all.len()) {
         (Some(part), _) => part.checked_sub(1),

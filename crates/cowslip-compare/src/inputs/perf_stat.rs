@@ -17,7 +17,7 @@ struct Line {
     #[serde(default)]
     unit: String,
     event: String,
-    /// With `-A`.
+    /// Only with `-A`.
     cpu: Option<String>,
 }
 
@@ -37,14 +37,14 @@ impl Line {
 /// One run.
 #[derive(Default)]
 struct Counts {
-    /// Of each event the ends of the intervals and what was counted in them; `None` is the whole run.
+    /// For each event the ends of the intervals and the counts in them; `None` is the whole run.
     events: BTreeMap<String, Vec<(Option<f64>, f64)>>,
     /// The ends of the intervals, ascending.
     ends: Vec<f64>,
 }
 
-/// A comment begins another run, as does an event that comes again, or an interval before the last one
-/// (`--append`).
+/// Splits the text into runs. A comment begins another run, as does an event that comes again, or an interval before
+/// the last one (`--append`).
 pub(super) fn parse(text: &str, name: &str) -> Result<Vec<Run>> {
     let mut runs: Vec<Counts> = Vec::new();
     let mut counts = Counts::default();
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Vec<Run>> {
         if line.interval != counts.ends.last().copied() {
             counts.ends.extend(line.interval);
         }
-        // `<not counted>` and `<not supported>` say nothing about how many there were.
+        // `<not counted>` and `<not supported>` are no counts.
         if let Ok(value) = line.counter_value.parse() {
             counts.events.entry(event).or_default().push((line.interval, value));
         }

@@ -6,7 +6,7 @@ use super::{Metric, Run};
 use crate::recording::{Definition, EXIT_CODE, Event, MetricKind, SCHEMA};
 use crate::{Error, Result};
 
-/// A last line that was cut short, as when the recorder was killed, is left out.
+/// Ignores a last line that was cut short, for example when the recorder was killed.
 pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
     let mut run = Run::new(name);
     let mut columns: Vec<Definition> = Vec::new();

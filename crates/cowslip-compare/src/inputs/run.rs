@@ -1,4 +1,4 @@
-//! A run and its metrics, whatever they were read from.
+//! A run and its metrics, from any source.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,46 @@ const LEAST_SHARED_SECONDS: f64 = 0.2;
 /// One run of a program or one recording of a machine.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Run {
-    /// How it is known to the user: its file.
+    /// Its name for the user: its file.
     pub name: String,
-    /// What is known of the machine and the command.
+    /// Facts about the machine and the command.
     pub facts: BTreeMap<String, String>,
-    /// By name.
+    /// Metrics by name.
     pub metrics: BTreeMap<String, Metric>,
-    /// Whether it was a command that ended by itself, not somebody who had looked for long enough.
+    /// True for a command that ended by itself, false for a recording of a chosen length.
     pub ended_by_itself: bool,
     /// Columns that are no numbers, and values that are not finite.
     pub left_out: usize,
 }
 
-/// What was measured of one thing in one run.
+/// The measurements of one thing in one run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Metric {
     samples: Vec<f64>,
     value: f64,
     growth: Option<Growth>,
-    /// Whether the run was too short for the ticks that its time was counted in.
+    /// True if the run was too short for the ticks of its clock.
     pub(crate) is_coarse: bool,
-    /// Whether it may be a counter: its source does not say.
+    /// True if it may be a counter: its source does not say.
     pub(super) is_untyped: bool,
 }
 
-/// By how much a counter grew, and in what time.
+/// The growth of a counter, and its time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Growth {
-    /// Of the counter, from the first read to the last.
+    /// Growth from the first read to the last.
     pub count: f64,
-    /// From the first read to the last.
+    /// Time from the first read to the last.
     pub seconds: f64,
 }
 
 impl Run {
-    /// One without metrics.
+    /// A run without metrics.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// With a value of the run as a whole.
+    /// Adds a value of the run as a whole.
     pub fn with(mut self, metric: &str, value: f64) -> Self {
         self.add(metric, Metric::levels(vec![value]));
         self
@@ -61,40 +61,40 @@ impl Run {
 }
 
 impl Metric {
-    /// Of a level: its samples, and their mean for the run. `None` if no sample is finite.
+    /// A level: its samples, and their mean for the run. `None` if no sample is finite.
     pub fn levels(mut samples: Vec<f64>) -> Option<Self> {
         samples.retain(|value| value.is_finite());
         let value = samples.iter().sum::<f64>() / samples.len() as f64;
         Self::new(samples, value)
     }
 
-    /// `None` without samples, or if their sum is beyond all numbers.
+    /// `None` without samples, or if their sum overflows.
     fn new(samples: Vec<f64>, value: f64) -> Option<Self> {
         let (growth, is_coarse, is_untyped) = (None, false, false);
         value.is_finite().then_some(Self { samples, value, growth, is_coarse, is_untyped })
     }
 
-    /// Of a counter that was read at times in seconds: its rate between two reads, and over all for the run, and its
-    /// growth. `None` of fewer than two reads. What falls is a counter that began anew.
+    /// A counter that was read at times in seconds: its rate between two reads, its rate over the run, and its growth.
+    /// `None` for fewer than two reads. A counter that falls began anew.
     pub fn counter(reads: &[(f64, f64)]) -> Option<Self> {
         Self::counts(reads_to_steps(reads))
     }
 
-    /// Of a counter of time in ticks, of which only the share in all time says something: its rates.
+    /// A counter of time in ticks, which is meaningful only as a share of all time: its rates.
     pub fn share(reads: &[(f64, f64)]) -> Option<Self> {
         let seconds = reads.last()?.0 - reads.first()?.0;
         let metric = Self::rates(reads_to_steps(reads))?;
         Some(Self { is_coarse: seconds < LEAST_SHARED_SECONDS, ..metric })
     }
 
-    /// Of seconds, and what was counted in them, which can be neither none nor less.
+    /// A counter's growth in steps of seconds. Steps without time, or with negative growth, are ignored.
     pub(super) fn counts(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let (samples, growth) = sum_up(steps);
         let metric = Self::new(samples, growth.count / growth.seconds)?;
         Some(Self { growth: Some(growth), ..metric })
     }
 
-    /// As [`Self::counts`], of which only the rates say something.
+    /// Like [`Self::counts`], with meaningful rates only.
     pub(super) fn rates(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let (samples, growth) = sum_up(steps);
         Self::new(samples, growth.count / growth.seconds)
@@ -104,17 +104,17 @@ impl Metric {
         Self { is_untyped: true, ..self }
     }
 
-    /// In the order of time; of a counter its rates.
+    /// Samples in the order of time; rates for a counter.
     pub fn samples(&self) -> &[f64] {
         &self.samples
     }
 
-    /// Of the run as a whole; of a counter its rate.
+    /// The value of the run as a whole; the rate for a counter.
     pub fn value(&self) -> f64 {
         self.value
     }
 
-    /// Of a counter.
+    /// The growth of a counter.
     pub fn growth(&self) -> Option<Growth> {
         self.growth
     }

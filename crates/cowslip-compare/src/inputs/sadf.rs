@@ -1,4 +1,4 @@
-//! `sadf -j` of sysstat: every number of every report is a metric, by its path; sadf made rates of counters.
+//! `sadf -j` of sysstat: every number of every report is a metric, named by its path; sadf turns counters into rates.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Metric, Run, choose};
 use crate::{Error, Result};
 
-/// Numbers that say which one it is, not how much.
+/// Fields with numbers that identify an item, and are no metrics.
 const IDENTIFIERS: [&str; 4] = ["number", "line", "index", "serial"];
 
 pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Vec<Run>> {

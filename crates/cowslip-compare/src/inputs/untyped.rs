@@ -1,14 +1,14 @@
-//! Counters whose source does not say that they are counters.
+//! Counters from sources that do not mark counters.
 
 use std::collections::BTreeSet;
 
 use super::{Metric, Run};
 
-/// So many values in order are not by chance: one in 8! a run.
+/// This many values in order are hardly by chance: one in 8! a run.
 const ENOUGH: usize = 8;
 
-/// Turns metrics without a type that never fall, in any run, into their growth a row, called `NAME/row`; says
-/// which.
+/// Turns metrics without a type that never fall, in any run, into their growth a row, called `NAME/row`. Returns their
+/// names.
 pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Vec<String> {
     let names: BTreeSet<String> = runs
         .iter()

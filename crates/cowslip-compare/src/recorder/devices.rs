@@ -1,13 +1,13 @@
-//! `/proc/diskstats` and `/proc/net/dev`: what disks and network interfaces moved.
+//! `/proc/diskstats` and `/proc/net/dev`: traffic of disks and network interfaces.
 
 use super::{Reading, reading};
 use crate::recording::MetricKind::{Counter, Share};
 
-/// Whatever the disk's own sectors are.
+/// The kernel's unit for all disks, independent of their own sectors.
 const SECTOR_BYTES: f64 = 512.0;
 const MILLISECOND: f64 = 1e-3;
 
-/// Columns of `/proc/diskstats` after the name, by number, what they are called and what they count in.
+/// Columns of `/proc/diskstats` after the name: their numbers, names and units.
 const DISK: [(usize, &str, f64); 9] = [
     (0, "reads", 1.0),
     (2, "read_bytes", SECTOR_BYTES),
@@ -16,14 +16,14 @@ const DISK: [(usize, &str, f64); 9] = [
     (6, "written_bytes", SECTOR_BYTES),
     (7, "write_wait_seconds", MILLISECOND),
     (10, "queue_seconds", MILLISECOND),
-    // Since Linux 5.5.
+    // Only since Linux 5.5.
     (15, "flushes", 1.0),
     (16, "flush_wait_seconds", MILLISECOND),
 ];
-/// The column of the time in which anything was under way.
+/// The column of the time with any request under way.
 const BUSY: usize = 9;
 
-/// The same of `/proc/net/dev`.
+/// Columns of `/proc/net/dev`.
 const INTERFACE: [(usize, &str); 8] = [
     (0, "received_bytes"),
     (1, "received_packets"),

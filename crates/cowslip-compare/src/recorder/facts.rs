@@ -1,4 +1,4 @@
-//! What a reader must know of the machine to compare recordings.
+//! Facts about the machine that a reader needs to compare recordings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const FILES: [(&str, &str); 12] = [
     ("cpu.governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
 ];
 
-/// Kernel, settings of huge pages and memory, processor: what cannot be read is left out.
+/// Kernel, settings of huge pages and memory, processor, without those that cannot be read.
 pub fn facts() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let mut facts: BTreeMap<String, String> = FILES
@@ -42,7 +42,7 @@ fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     (key.trim() == name).then(|| value.trim())
 }
 
-/// The word in brackets of `always [madvise] never`; any other text is itself.
+/// The word in brackets of `always [madvise] never`; any other text as it is.
 fn chosen(text: &str) -> String {
     let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     word.map_or(text, |(word, _)| word).to_owned()

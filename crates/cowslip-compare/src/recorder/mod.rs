@@ -1,4 +1,4 @@
-//! Samples what the kernel counts, beside a program, into a recording.
+//! Samples the kernel's counters, beside a program, into a recording.
 
 mod devices;
 mod facts;
@@ -17,7 +17,7 @@ use tree::Tree;
 
 pub use facts::facts;
 
-/// Clock ticks a second in `/proc`, whatever the kernel's own rate is (USER_HZ).
+/// Clock ticks a second in `/proc`, at any rate of the kernel itself (USER_HZ).
 const TICKS: f64 = 100.0;
 
 /// A metric and its value at one look.
@@ -31,14 +31,14 @@ fn add<const N: usize>(sums: &mut [f64; N], values: &[f64; N]) {
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
-/// Whose metrics are recorded besides the machine's.
+/// The processes with recorded metrics, besides the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// Nobody's.
+    /// No process.
     Machine,
-    /// Those of this process and of its descendants.
+    /// This process and its descendants.
     Process(u32),
-    /// Those of a command that is not there yet: its counters are zero until [`Recorder::follow`].
+    /// A command that has not started yet: its counters are zero until [`Recorder::follow`].
     Command,
 }
 
@@ -93,7 +93,7 @@ impl<W: Write + Send + 'static> Recorder<W> {
                     Err(RecvTimeoutError::Timeout) if Instant::now() < next => tree.glance(),
                     Err(RecvTimeoutError::Timeout) => {
                         sample(&mut writer, &mut tree, start)?;
-                        // What was late is left out, not caught up with.
+                        // Late samples are left out, not caught up with.
                         next = (next + interval).max(Instant::now());
                     }
                 }
@@ -107,7 +107,7 @@ impl<W: Write + Send + 'static> Recorder<W> {
 
     /// Watches this process too, and its descendants: a command that was just started.
     pub fn follow(&self, pid: u32) {
-        // A thread that ended says why when it is stopped.
+        // A thread that ended gives the reason when it is stopped.
         let _ = self.orders.send(Order::Follow(pid));
     }
 

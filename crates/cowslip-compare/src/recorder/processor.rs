@@ -1,4 +1,4 @@
-//! `/proc/stat`: where the processors' time goes, and what the scheduler did.
+//! `/proc/stat`: the processors' time, and the scheduler's counters.
 
 use super::{Reading, TICKS, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};

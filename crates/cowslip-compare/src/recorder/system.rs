@@ -1,4 +1,4 @@
-//! What the kernel counts for the whole machine.
+//! The kernel's counters for the whole machine.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Reading, devices, processor, reading};
 use crate::recording::MetricKind::{Counter, Gauge};
 
-/// Names in `/proc/vmstat` that begin with `nr_` and grow for ever nevertheless.
+/// Names in `/proc/vmstat` that begin with `nr_` but only grow.
 const COUNTERS: [&str; 13] = [
     "nr_dirtied",
     "nr_foll_pin_acquired",
@@ -23,7 +23,7 @@ const COUNTERS: [&str; 13] = [
     "nr_direct_reclaim",
 ];
 
-/// A file that this kernel or these privileges do not have gives no metrics.
+/// Reads all metrics. A file that is missing or unreadable gives none.
 pub(super) fn read(into: &mut Vec<Reading>) {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     processor::stat(&text("/proc/stat"), into);

@@ -8,12 +8,12 @@ use super::waits::Waits;
 use super::{Reading, TICKS, Watch, add, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
-/// Between two looks at the threads of a command, where the kernel does not tell of those that end.
+/// Interval of the looks at a command's threads, if the kernel does not report those that end.
 const LOOK: Duration = Duration::from_millis(10);
-/// Between two times that the kernel's records are taken, where it does.
+/// Interval of taking the kernel's records, if it does.
 const DRAIN: Duration = Duration::from_millis(100);
 
-/// Of `smaps_rollup`, and what we call it.
+/// Fields of `smaps_rollup`, and our names.
 const MEMORY: [(&str, &str); 8] = [
     ("Rss", "process.rss_bytes"),
     ("Pss", "process.pss_bytes"),
@@ -25,7 +25,7 @@ const MEMORY: [(&str, &str); 8] = [
     ("LazyFree", "process.lazy_free_bytes"),
 ];
 
-/// Of `/proc/PID/io`, which counts as `/proc/PID/stat` does: with the children that were waited for.
+/// Fields of `/proc/PID/io`, which include the children that were waited for, like those of `/proc/PID/stat`.
 const IO: [(&str, &str); 4] = [
     ("syscr", "process.read_calls"),
     ("syscw", "process.write_calls"),
@@ -33,23 +33,24 @@ const IO: [(&str, &str); 4] = [
     ("write_bytes", "process.disk_written_bytes"),
 ];
 
-/// Whose metrics are summed up. Its counters never fall: what processes had when they were last seen stays in
-/// the sum.
+/// The processes with recorded metrics. The counters never fall: the counts of a process at its last look stay in the
+/// sum.
 #[derive(Debug)]
 pub(super) struct Tree {
     watch: Watch,
-    /// Those alive, and when they started; a number that another process took over is not one of them.
+    /// Existing processes, including ended ones that were not waited for, and when they started. The start tells a
+    /// process from another one that took over its number.
     members: BTreeMap<u32, u64>,
-    /// Those of them that have not ended and wait to be waited for.
+    /// The members that have not ended.
     alive: BTreeSet<u32>,
     /// Minor faults, major faults and ticks on a processor at the last look.
     used: [f64; 3],
-    /// [`IO`]; `None` if no member's could be read.
+    /// Sums of [`IO`]; `None` if no member's could be read.
     io: Option<[f64; IO.len()]>,
     waits: Waits,
 }
 
-/// What is used of `/proc/PID/stat`.
+/// The used fields of `/proc/PID/stat`.
 struct Stat {
     parent: u32,
     is_alive: bool,
@@ -98,7 +99,7 @@ impl Tree {
         self.waits.follow(pid);
     }
 
-    /// How long what happens between two samples may go unseen.
+    /// The longest time between two looks; `None` if only samples are needed.
     pub(super) fn patience(&self) -> Option<Duration> {
         match (self.watch, self.waits.is_told()) {
             (Watch::Command, true) => Some(DRAIN),
@@ -107,7 +108,7 @@ impl Tree {
         }
     }
 
-    /// A look that costs little, for what would be gone by the next sample.
+    /// A cheap look, for facts that would be gone by the next sample.
     pub(super) fn glance(&mut self) {
         if self.waits.is_told() {
             return self.waits.drain();
@@ -141,12 +142,12 @@ impl Tree {
         let [minor, major, ticks] = self.used;
         into.push(reading("process.minor_faults", Counter, Some(minor)));
         into.push(reading("process.major_faults", Counter, Some(major)));
-        // In steps too coarse for the time of a run, which `wait4(2)` knows better.
+        // Its steps are too coarse for the time of a run; `wait4(2)` is more exact.
         into.push(reading("process.cpu_share", Share, Some(ticks / TICKS)));
         for (index, (_, name)) in IO.iter().enumerate() {
             into.push(reading(*name, Counter, self.io.map(|sums| sums[index])));
         }
-        // The records of those that have ended have all that they waited for.
+        // The records of a process that ended contain all of its waits.
         match self.waits.is_told() {
             true => self.waits.look(self.alive.iter()),
             false => self.waits.look(self.members.keys()),
@@ -167,7 +168,7 @@ impl Tree {
         }
     }
 
-    /// Finds who is alive of the members and their descendants; a parent that waited for a child has what it used.
+    /// Finds the live members and descendants; the counts of a child that was waited for are its parent's.
     fn read_used(&mut self) {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -196,7 +197,7 @@ impl Tree {
         }
     }
 
-    /// The sums of those members whose numbers may be read.
+    /// The sums of the members with readable numbers.
     fn read_io(&self) -> Option<[f64; IO.len()]> {
         let mut sums = None;
         for pid in self.members.keys() {
@@ -211,7 +212,7 @@ impl Tree {
         sums
     }
 
-    /// The members' memory in bytes; `None` if nobody has any.
+    /// The members' memory in bytes; `None` if no member has any.
     fn memory(&self) -> Option<[f64; MEMORY.len()]> {
         let mut sums = None;
         for pid in self.members.keys() {
@@ -231,7 +232,7 @@ impl Tree {
     }
 }
 
-/// What was seen once does not fall.
+/// Raises sums, which never fall.
 fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
     known.iter_mut().zip(now).for_each(|(known, now)| *known = known.max(now));
 }

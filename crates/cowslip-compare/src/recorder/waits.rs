@@ -1,4 +1,4 @@
-//! How long threads ran, and how long they waited for a processor or a disk.
+//! Times that threads ran, and waited for a processor or a disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use cowslip_sys::ended::{Ended, Listener};
 use super::{Reading, add, reading};
 use crate::recording::MetricKind::Counter;
 
-/// What threads waited for, in seconds.
+/// Waits of threads, in seconds.
 type Waited = [f64; 2];
 const PROCESSOR: usize = 0;
 const DISK: usize = 1;
@@ -16,12 +16,12 @@ const DISK: usize = 1;
 /// The times of the threads of a process and of its descendants.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Of each thread that was alive at the last look: seconds on a processor, seconds of waiting for one, times it got
-    /// one.
+    /// For each thread that was alive at the last look: seconds on a processor, seconds of waiting for one, times it
+    /// got one.
     threads: BTreeMap<u32, [f64; 3]>,
-    /// Of those that have ended since, what they had when they were last seen.
+    /// The sums of threads that have ended since, at their last look.
     ended: [f64; 3],
-    /// Of a command: what the kernel tells of those that have ended.
+    /// For a command: the kernel's records of threads that have ended.
     told: Option<Told>,
 }
 
@@ -31,20 +31,20 @@ struct Told {
     listener: Listener,
     /// The command's process, once it has started.
     root: Option<u32>,
-    /// Of the threads of the root, and of the processes below it whose parents have ended.
+    /// Waits of the root's threads, and of the processes below it whose parents have ended.
     total: Waited,
-    /// Of what ended below a process that has not ended yet, by its number.
+    /// Waits of ended threads below a process that has not ended yet, by its number.
     below: BTreeMap<u32, Waited>,
-    /// Whether no record was lost.
+    /// True if no record was lost.
     is_whole: bool,
-    /// Whether waiting for disks is counted.
+    /// True if the kernel counts waiting for disks.
     has_disk: bool,
-    /// The sums do not fall where a thread ended between two looks at it.
+    /// The highest sums so far: a sum must not fall because a thread ended between two looks at it.
     most: Waited,
 }
 
 impl Waits {
-    /// With the kernel's records, if they are to be had.
+    /// Uses the kernel's records, if they are available.
     pub(super) fn of_command() -> Self {
         let told = Listener::start().ok().map(|listener| Told {
             listener,
@@ -65,7 +65,7 @@ impl Waits {
         }
     }
 
-    /// Whether the times of threads that end unseen are known.
+    /// Returns true if the times of threads that end unseen are known.
     pub(super) fn is_told(&self) -> bool {
         self.told.is_some()
     }
@@ -111,7 +111,7 @@ impl Waits {
         self.threads.len()
     }
 
-    /// Of the threads seen: when the processes have ended, that is not all that they took.
+    /// Adds the times of the threads seen; after the processes have ended they are incomplete.
     pub(super) fn read_seen(&self, is_known: bool, into: &mut Vec<Reading>) {
         let [run, wait, slices] = self.seen();
         for (name, value) in [("run_seconds", run), ("wait_seconds", wait), ("slices", slices)] {
@@ -120,7 +120,7 @@ impl Waits {
         }
     }
 
-    /// Of a command, of which the rest is known when it is waited for.
+    /// Adds the times of a command; its other times are known when it is waited for.
     pub(super) fn read_command<'a>(
         &mut self,
         members: impl Iterator<Item = &'a u32>,
@@ -158,7 +158,7 @@ impl Told {
     }
 }
 
-/// Adds a thread to what ended below its process's parent, with all that had ended below itself.
+/// Adds a thread to the waits below its process's parent, with all waits below itself.
 fn fold(ended: Ended, root: Option<u32>, total: &mut Waited, below: &mut BTreeMap<u32, Waited>) {
     let mut waited = [ended.processor_wait.as_secs_f64(), ended.disk_wait.as_secs_f64()];
     if let Some(rest) = below.remove(&ended.thread) {

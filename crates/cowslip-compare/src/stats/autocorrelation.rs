@@ -1,19 +1,19 @@
-//! Whether samples that follow each other in time are independent.
+//! Independence of samples that follow each other in time.
 
 use super::Moments;
 
-/// How alike neighbours are.
+/// Similarity of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Autocorrelation {
     /// Correlation of each value with the one after it.
     pub lag_one: f64,
-    /// How many independent values say as much about the mean, if the samples are autoregressive of first
-    /// order: n (1 − r) / (1 + r), at most n.
+    /// The number of independent values with as much information about the mean, if the samples are autoregressive of
+    /// first order: n (1 − r) / (1 + r), at most n.
     pub effective_size: f64,
 }
 
 impl Autocorrelation {
-    /// Of values in the order of time; `None` of fewer than four, or if they do not vary.
+    /// For values in the order of time; `None` for fewer than four, or if they do not vary.
     ///
     /// ```
     /// use cowslip_compare::stats::Autocorrelation;
@@ -32,7 +32,7 @@ impl Autocorrelation {
         Some(Self { lag_one, effective_size: (moments.count * factor).max(1.0) })
     }
 
-    /// Whether independent values would hardly be so alike: beyond 2 / √n (Bartlett 1946).
+    /// Returns true if independent values would hardly be so alike: beyond 2 / √n (Bartlett 1946).
     pub fn is_dependent(&self, count: usize) -> bool {
         self.lag_one > 2.0 / (count as f64).sqrt()
     }

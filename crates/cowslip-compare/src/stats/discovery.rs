@@ -1,7 +1,7 @@
 //! Many tests at once: the false discovery rate (Benjamini and Hochberg 1995).
 
-/// The smallest false discovery rate at which each test is a discovery, in the order of `p`. A p that is NaN
-/// stays it, and does not count as a test.
+/// The smallest false discovery rate at which each test is a discovery, in the order of `p`. A NaN stays NaN, and does
+/// not count as a test.
 ///
 /// ```
 /// let adjusted = cowslip_compare::stats::adjusted(&[0.01, 0.04, 0.03, f64::NAN]);

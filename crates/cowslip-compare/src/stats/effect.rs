@@ -6,7 +6,7 @@ use super::gamma::half_step;
 use super::noncentral::noncentrality;
 use super::{Moments, Welch, two_sided_quantile};
 
-/// A number and where it may lie.
+/// A number and its possible range.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Estimate {
     /// The best guess.
@@ -17,16 +17,16 @@ pub struct Estimate {
 
 /// Hedges' g* of the second sample over the first: positive if the second mean is greater.
 ///
-/// The difference of the means in units of the standard deviation, that being the root of the mean of both
-/// variances, as fits Welch's test, and free of the bias of small samples; the interval is that of the
-/// noncentral t distribution (Delacre, Lakens, Ley, Liu and Leys 2021). `alpha` is one minus the confidence. With one
-/// degree of freedom (two values that vary beside some that do not) it is nought, without an interval.
+/// The difference of the means in units of the standard deviation, without the bias of small samples. The deviation is
+/// the root of the mean of both variances, as fits Welch's test; the interval is that of the noncentral t distribution
+/// (Delacre, Lakens, Ley, Liu and Leys 2021). `alpha` is one minus the confidence. With one degree of freedom (two
+/// values that vary beside some that do not) it is zero, without an interval.
 pub fn hedges_g(first: &Moments, second: &Moments, welch: &Welch, alpha: f64) -> Estimate {
     let deviation = ((first.variance + second.variance) / 2.0).sqrt();
     let sum = first.variance + second.variance;
     let part = |it: &Moments| (it.variance / sum).powi(2) / (it.count - 1.0);
     let df = 1.0 / (part(first) + part(second));
-    // One degree of freedom or, rounded, hardly less: there the factor is nought.
+    // One degree of freedom or, rounded, hardly less: there the factor is zero.
     let unbiased = half_step((df - 1.0).max(0.0) / 2.0) / (df / 2.0).sqrt();
     let per_t = welch.standard_error / deviation * unbiased;
     let bound = |probability| noncentrality(-welch.t, df, probability) * per_t;

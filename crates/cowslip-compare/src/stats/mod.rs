@@ -1,7 +1,7 @@
-//! Whether two samples differ, by how much, and what could have been found.
+//! Tests whether two samples differ and by how much, and the power of such tests.
 //!
-//! Student's distribution, the tests and the intervals agree with SciPy to 1e-12 relative; where SciPy loses
-//! digits, with mpmath (`tests/oracle.rs`). The formulae and their sources stand in `docs/compare.md`.
+//! Student's distribution, the tests and the intervals agree with SciPy to 1e-12 relative; where SciPy loses digits,
+//! with mpmath (`tests/oracle.rs`). The formulae and their sources are in `docs/compare.md`.
 
 mod autocorrelation;
 mod discovery;
@@ -29,7 +29,7 @@ pub use rank::RankTest;
 pub use student::{two_sided_p, two_sided_quantile};
 pub use welch::Welch;
 
-/// Why a test says nothing about samples.
+/// Reasons why samples cannot be tested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unusable {
     /// A sample has fewer values than the test needs.

@@ -3,15 +3,15 @@
 use super::Unusable;
 use super::sum::Sum;
 
-/// Beyond it, squares overflow.
+/// Beyond this, squares overflow.
 const LARGEST: f64 = 1e150;
 
-/// What a sample has besides its values.
+/// Count, mean and variance of a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments {
     pub(super) count: f64,
     pub(super) mean: Sum,
-    /// Of the sample: divided by n − 1.
+    /// Variance of the sample: divided by n − 1.
     pub(super) variance: f64,
 }
 
@@ -50,7 +50,7 @@ impl Moments {
         self.variance / self.count
     }
 
-    /// This mean less the other, also where both are large and close.
+    /// This mean less the other, even if both are large and close.
     pub(super) fn minus(&self, other: &Self) -> f64 {
         (self.mean.high - other.mean.high) + (self.mean.low - other.mean.low)
     }

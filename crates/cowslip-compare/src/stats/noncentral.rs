@@ -1,4 +1,4 @@
-//! The noncentral t distribution: what t is like if there is an effect.
+//! The noncentral t distribution: that of t with an effect.
 
 use std::f64::consts::SQRT_2;
 
@@ -40,7 +40,7 @@ pub(super) fn noncentrality(t: f64, df: f64, probability: f64) -> f64 {
     bisect(t - reach, t + reach, |delta| noncentral_cdf(t, df, delta) > probability)
 }
 
-/// Where `is_below` turns from true to false.
+/// The place where `is_below` turns from true to false.
 pub(super) fn bisect(mut low: f64, mut high: f64, is_below: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..30 {
         let middle = low + (high - low) / 2.0;

@@ -1,11 +1,11 @@
-//! What a test can find, and how many runs it would need.
+//! The power of a test, and the number of runs that it needs.
 
 use super::noncentral::{bisect, noncentral_cdf};
 use super::{Moments, Welch, two_sided_quantile};
 
-/// The probability with which an effect is to be found.
+/// The wanted probability of finding an effect.
 pub const WANTED_POWER: f64 = 0.8;
-/// Nobody runs more.
+/// A larger number of runs is impractical.
 const MOST_RUNS: u32 = 1_000_000;
 
 /// The probability that Welch's test finds a difference of `delta` standard errors at level `alpha`.
@@ -32,8 +32,8 @@ pub fn detectable_difference(welch: &Welch, alpha: f64) -> f64 {
     delta * welch.standard_error
 }
 
-/// How many values a side would find a true `difference` with probability [`WANTED_POWER`], if the variances
-/// are those of these samples; `None` if it is zero, or that takes more than a million.
+/// The number of values a side that find a true `difference` with probability [`WANTED_POWER`], if the variances are
+/// those of these samples; `None` if it is zero, or needs more than a million.
 pub fn runs_needed(first: &Moments, second: &Moments, difference: f64, alpha: f64) -> Option<u32> {
     let (v1, v2) = (first.variance, second.variance);
     let is_enough = |runs: u32| {

@@ -1,7 +1,7 @@
-//! Where the values of a sample lie: quantiles, and the median among them.
+//! Quantiles of a sample, and the median among them.
 
-/// The quantile of sorted values at `share` (0 to 1), between the two values around it, as most programs have it
-/// (Hyndman and Fan's seventh). `None` of no value.
+/// The quantile of sorted values at `share` (0 to 1), between the two values around it, as in most programs (Hyndman
+/// and Fan's seventh). `None` without values.
 ///
 /// ```
 /// use cowslip_compare::stats::quantile;
@@ -13,7 +13,7 @@ pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     Some(below + (sorted[at.ceil() as usize] - below) * at.fract())
 }
 
-/// The middle of values in any order, or the mean of the two in the middle. `None` of no value.
+/// The middle of values in any order, or the mean of the two in the middle. `None` without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);

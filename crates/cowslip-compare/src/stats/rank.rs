@@ -4,17 +4,17 @@ use serde::Serialize;
 
 use super::Unusable;
 
-/// Up to this many values in the smaller sample the distribution is counted out, if there are no ties.
+/// The distribution is counted exactly up to this many values in the smaller sample, if there are no ties.
 const SMALL: usize = 8;
 
-/// The outcome of the test, as of SciPy's `mannwhitneyu` with `method="auto"`.
+/// The outcome of the test, like SciPy's `mannwhitneyu` with `method="auto"`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RankTest {
     /// Pairs in which the first sample's value is greater; ties count half.
     pub u: f64,
     /// Two-sided.
     pub p: f64,
-    /// Whether `p` was counted out, or comes from the normal distribution with corrections for ties and
+    /// True if `p` was counted exactly; else it is from the normal distribution with corrections for ties and
     /// continuity.
     pub is_exact: bool,
 }
@@ -76,7 +76,7 @@ fn asymptotic(n1: f64, n2: f64, greater: f64, ties: f64) -> f64 {
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// Twice the share of orders whose U is at most `least`; `None` if they are too many to count.
+/// Twice the share of orders with a U of at most `least`; `None` if they are too many to count.
 ///
 /// The counts are the coefficients of the Gaussian binomial Π (1 − xⁿ²⁺ⁱ) / (1 − xⁱ).
 fn exact(fewer: usize, more: usize, least: usize) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Sums that keep what a double cannot hold.
+//! Sums with more precision than a double.
 
 /// A sum as the unevaluated sum of two doubles.
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,4 +1,4 @@
-//! Welch's t-test: whether two means differ, with no assumption of equal variances.
+//! Welch's t-test for a difference of two means, without the assumption of equal variances.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct Welch {
     pub p: f64,
     /// Mean of the first − mean of the second, in the metric's unit.
     pub difference: f64,
-    /// Of the difference.
+    /// Standard error of the difference.
     pub standard_error: f64,
     /// Confidence interval of the difference.
     pub interval: (f64, f64),

@@ -1,4 +1,4 @@
-//! The socket at which this process is found: in a directory of its user's alone.
+//! The socket at which this process is found, in a directory that only its user can enter.
 
 use core::time::Duration;
 use std::fs::{self, DirBuilder, Permissions};
@@ -9,7 +9,7 @@ use cowslip::raw::branch::{DIRECTORY, Request, file_name, parse_file_name};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets, process, socket};
 
-/// Nobody but the user.
+/// Access for the user only.
 const MODE_OF_DIRECTORY: u32 = 0o700;
 const MODE_OF_SOCKET: u32 = 0o600;
 const OTHERS: u32 = 0o077;
@@ -22,7 +22,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// In the first directory where that can be: `$XDG_RUNTIME_DIR`, `/run` for root, `/tmp`.
+    /// Opens the socket in the first usable directory of `$XDG_RUNTIME_DIR`, `/run` (for root) and `/tmp`.
     pub(super) fn open(name: Option<&str>) -> Result<Self, Errno> {
         let file = file_name(process::pid(), name);
         let user = process::effective_uid();
@@ -42,7 +42,7 @@ impl Listener {
 
     fn open_at(path: PathBuf) -> Result<Self, Errno> {
         let socket = packets::listen(&path)?;
-        // Whoever could connect before would have been in the directory.
+        // No other user can have connected before: the directory is the user's alone.
         fs::set_permissions(&path, Permissions::from_mode(MODE_OF_SOCKET)).map_err(errno_of)?;
         Ok(Self { socket: ReservedFd::hold(socket), path })
     }
@@ -55,7 +55,7 @@ impl Listener {
         self.socket.as_fd()
     }
 
-    /// Of another process, in a child of it.
+    /// Called in a child: the listener is its parent's.
     pub(super) fn leave(&self, shares_descriptors: bool) {
         if shares_descriptors {
             self.socket.leave_open();
@@ -64,15 +64,16 @@ impl Listener {
         }
     }
 
-    /// Takes the socket's name away.
+    /// Removes the socket's name.
     pub(super) fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// Who comes next and what he wants; `None` if it is nobody, or somebody who only looked, or who may not.
+    /// Returns the next request and its connection. Returns `None` if there is none, or if the peer sent none or is not
+    /// allowed to.
     ///
     /// # Errors
-    /// The kernel's, if nobody can come any more.
+    /// The kernel's, if the socket no longer accepts connections.
     pub(crate) fn next_request(
         &self,
         patience: Duration,
@@ -98,12 +99,12 @@ impl Listener {
             Some(Request::Release) => Request::Release,
             _ => return Ok(None),
         };
-        // Standard streams of the program may be closed.
+        // The program may have closed its standard streams.
         Ok(cowslip_sys::supervision::above_streams(connection).ok().map(|it| (it, request)))
     }
 }
 
-/// Makes the directory, or sees to it that it is the user's alone, and removes from it what processes left behind.
+/// Creates the directory, or checks that it is the user's alone, and removes sockets that ended processes left behind.
 fn prepare(directory: &Path, user: u32) -> Result<(), Errno> {
     match DirBuilder::new().mode(MODE_OF_DIRECTORY).create(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {

@@ -1,4 +1,4 @@
-//! Where `cowslip branch` finds this process: a socket, from the first branch point on.
+//! The socket at which `cowslip branch` finds this process, from the first branch point on.
 //!
 //! ```text
 //!   none ──first branch point──▶ open ──a child──▶ none, there: the socket is its parent's
@@ -19,7 +19,7 @@ use crate::program::{config, guarded};
 use crate::say;
 pub(crate) use listener::Listener;
 
-/// Where this process is found, from its first branch point on.
+/// The socket of this process, from its first branch point on.
 static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 
 /// A thread is at a branch point.
@@ -41,7 +41,7 @@ pub(crate) fn begin_child(shares_descriptors: bool) {
     }
 }
 
-/// When the program calls `exit`.
+/// Called when the program calls `exit`.
 pub(crate) fn end() {
     let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: null, or a listener that is never freed.
@@ -51,18 +51,18 @@ pub(crate) fn end() {
     }
 }
 
-/// Nobody branches the program any more.
+/// Closes the socket for good: the program can no longer be branched.
 pub(crate) fn close() {
     IS_CLOSED.store(true, Ordering::Relaxed);
     end();
 }
 
-/// This process is one of the copies from here on.
+/// Marks this process as one of the copies.
 pub(crate) fn begin_copy() {
     IS_COPY.store(true, Ordering::Relaxed);
 }
 
-/// Acts with the listener of this process, one thread at a time.
+/// Calls `act` with the listener of this process, one thread at a time.
 ///
 /// # Safety
 /// `name` is a C string or null.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn with_listener<T>(
     if IS_CLOSED.load(Ordering::Relaxed) {
         return Err(Errno::PERM);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises it.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
     let name = name.map(|name| name.to_str().map_err(|_| Errno::INVAL)).transpose()?;
     if name.is_some_and(|name| !branch::is_name(name)) {
@@ -90,7 +90,7 @@ pub(crate) unsafe fn with_listener<T>(
     answer
 }
 
-/// The listener of this process; made at the first call.
+/// Returns the listener of this process and creates it at the first call.
 fn listen(name: Option<&str>) -> Result<&'static Listener, Errno> {
     let known = LISTENER.load(Ordering::Relaxed);
     // SAFETY: null, or a listener that is never freed.

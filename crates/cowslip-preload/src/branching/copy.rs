@@ -1,4 +1,5 @@
-//! The first steps of a copy: it ends with its supervisor, waits for the others, gets its own streams and environment.
+//! The first steps of a copy: it ties its life to its supervisor's, waits for the others, and gets its own streams and
+//! environment.
 //!
 //! # Safety
 //! See [`super`]. `stdout` and `stdin` are libc's open streams; the environment is an array as `execve(2)` has it.
@@ -13,7 +14,7 @@ use cowslip_sys::{OwnedFd, process, socket, supervision};
 use super::supervisor::Birth;
 use crate::environment;
 
-/// What opens the gate for one copy.
+/// The byte that opens the gate for one copy.
 pub(super) const GO: u8 = 1;
 
 const FAILED: i32 = 125;
@@ -26,7 +27,7 @@ unsafe extern "C" {
     fn fflush(stream: *mut libc::FILE) -> c_int;
 }
 
-/// Writes what libc holds back of the program's standard output, or each copy would write it too.
+/// Flushes the program's standard output in libc; otherwise each copy would write the buffer too.
 pub(super) fn flush_output() {
     // SAFETY: see the module.
     unsafe {
@@ -36,7 +37,7 @@ pub(super) fn flush_output() {
     }
 }
 
-/// The copy goes on, or ends if there is nobody left who wants it.
+/// Lets the copy start, or ends it if its supervisor is gone.
 pub(super) fn begin(birth: &Birth<'_>) {
     let _ = supervision::lead_group(process::pid());
     if supervision::end_with(birth.supervisor).is_err() || !birth.wait() {
@@ -46,7 +47,7 @@ pub(super) fn begin(birth: &Birth<'_>) {
     if supervision::replace_streams(birth.streams).is_err() {
         process::exit_now(FAILED);
     }
-    // SAFETY: see the module; no other thread is there that could read it.
+    // SAFETY: see the module; no other thread exists that could read it.
     unsafe {
         if !stdin.is_null() {
             __fpurge(stdin);
@@ -58,7 +59,7 @@ pub(super) fn begin(birth: &Birth<'_>) {
     let _ = socket::send(birth.connection, &running.to_bytes(), &[]);
 }
 
-/// libc's `setenv` is not called: a thread that is not there may have had its lock.
+/// Does not call libc's `setenv`: a thread that does not exist here may have held its lock.
 fn set_environment(birth: &Birth<'_>) {
     let mut entries: Vec<Vec<u8>> = vec![
         format!("COWSLIP_BRANCH={}", birth.index).into_bytes(),
@@ -73,7 +74,7 @@ fn set_environment(birth: &Birth<'_>) {
     environment::replace(&entries, &[b"COWSLIP_BRANCH_ARG="]);
 }
 
-/// In who answers for the copies: the program's terminal or pipe is to end with the program.
+/// Called in the supervisor, which must not keep the program's terminal or pipe open.
 pub(super) fn close_streams() {
     let open = || File::options().read(true).write(true).open("/dev/null").ok();
     let above = |file: File| supervision::above_streams(OwnedFd::from(file)).ok();

@@ -1,11 +1,11 @@
 //! `cowslip_branch_point`: a place where the program lets `cowslip branch` copy it.
 //!
-//! The call comes from the program itself, not from its allocator: libc's functions may be called here.
-//! What the messages are, and who sends them, is in [`cowslip::raw::branch`].
+//! The call comes from the program itself, not from its allocator, so libc's functions may be called here.
+//! [`cowslip::raw::branch`] describes the messages and their senders.
 //!
 //! # Safety
-//! Names are C's strings, or null. In a copy, and in who answers for the copies, only the calling thread lives on: memory
-//! comes from this library's allocator there, and libc is asked for nothing that takes a lock of another thread's.
+//! Names are C strings or null. Only the calling thread lives on in a copy and in the supervisor: there memory comes
+//! from this library's allocator, and no function of libc is called that takes a lock another thread may have held.
 
 mod copy;
 mod supervisor;
@@ -20,12 +20,12 @@ use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, socket};
 use crate::branch_socket::{self, Listener, with_listener};
 use crate::forking;
 
-/// How long a command that has connected may take to say what it wants.
+/// How long a command may take after connecting to send its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 type Handler = Option<unsafe extern "C" fn()>;
 
-/// What runs in the program around its fork.
+/// Functions that run in the program around its fork.
 struct Handlers {
     prepare: Handler,
     in_parent: Handler,
@@ -33,8 +33,8 @@ struct Handlers {
 
 fn call(handler: Handler) {
     if let Some(handler) = handler {
-        // SAFETY: C's contract: the function takes and returns nothing, and may run on the thread that named it, at the moment
-        // for which it was named.
+        // SAFETY: C's contract: the function takes and returns nothing, and may run on the thread that passed it, at
+        // the moment for which it was passed.
         unsafe { handler() };
     }
 }
@@ -47,16 +47,17 @@ enum Outcome {
     Copy(u32),
 }
 
-/// Lets `cowslip branch` copy the program for `timeout_ms` (-1: until it is told to go on), as poll(2) waits. Which copy
-/// this process is, from 0 on; in the program itself -1 and an errno.
+/// Lets `cowslip branch` copy the program for `timeout_ms` (-1: until it is told to go on), as poll(2) waits. Returns
+/// this copy's number, counted from 0; in the program itself -1 and an errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int) -> c_int {
     // SAFETY: C's contract.
     unsafe { cowslip_branch_point_atfork(name, timeout_ms, None, None, None) }
 }
 
-/// `cowslip_branch_point` for runtimes that prepare a fork, as `pthread_atfork(3)`: `prepare` runs before each fork of
-/// the program, `in_parent` after it, and `in_child` in each copy, before any other code of the program. Null is none.
+/// `cowslip_branch_point` for runtimes that prepare a fork, like `pthread_atfork(3)`: `prepare` runs before each fork
+/// of the program, `in_parent` after it, and `in_child` in each copy, before any other code of the program. Null means
+/// none.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_point_atfork(
     name: *const c_char,
@@ -77,8 +78,8 @@ unsafe extern "C" fn cowslip_branch_point_atfork(
     }
 }
 
-/// A descriptor that can be read while somebody waits for this process to come to its branch point; -1 and an errno if
-/// there is none. It is the library's: the program does not close it.
+/// Returns a descriptor that is readable while a command waits for this process to reach its branch point, or -1 and an
+/// errno. The descriptor is the library's: the program must not close it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_fd(name: *const c_char) -> c_int {
     // SAFETY: C's contract.
@@ -94,7 +95,7 @@ fn fail(errno: Errno) -> c_int {
     -1
 }
 
-/// Answers those who come until the time is up.
+/// Answers requests until the time is up.
 fn serve(listener: &Listener, timeout_ms: c_int, handlers: &Handlers) -> Result<Outcome, Errno> {
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     let began_ns = process::now_ns();
@@ -120,15 +121,15 @@ fn serve(listener: &Listener, timeout_ms: c_int, handlers: &Handlers) -> Result<
     }
 }
 
-/// Tells the command that nothing came of it. It may be gone: then nobody is to be told.
+/// Tells the command that the request failed. The command may already be gone.
 fn refuse(connection: &OwnedFd, errno: Errno) {
     let reply = Reply::Failed { errno: errno.raw_os_error(), started: 0 };
     let _ = socket::send(connection.as_fd(), &reply.to_bytes(), &[]);
 }
 
-/// Forks who makes the copies; which of them this is, or `None` in the program.
+/// Forks the supervisor, which makes the copies. Returns the number of the copy this is, or `None` in the program.
 ///
-/// It is not the program's child, whose end the program would hear of: its parent ends at once.
+/// The supervisor is not the program's child, or its end would reach the program: its parent ends at once.
 fn branch(connection: OwnedFd, copies: u32, handlers: &Handlers) -> Option<u32> {
     call(handlers.prepare);
     copy::flush_output();
@@ -152,7 +153,7 @@ fn branch(connection: OwnedFd, copies: u32, handlers: &Handlers) -> Option<u32> 
             }
         },
         Ok(pid) => {
-            // The program may have it waited for, or have no ended children.
+            // Fails if the program has no ended children (`SIGCHLD`), or waited for this one elsewhere.
             let _ = process::wait_for(pid);
             None
         }
@@ -165,13 +166,13 @@ fn branch(connection: OwnedFd, copies: u32, handlers: &Handlers) -> Option<u32> 
     index
 }
 
-/// As the program would: with a freeze before it, if there is something to freeze.
+/// Forks as the program does, with a freeze before it if there is something to freeze.
 fn fork() -> Result<i32, Errno> {
     // SAFETY: the child keeps to what the module says.
     answer_of(unsafe { forking::fork() })
 }
 
-/// In a child that does nothing but fork.
+/// Forks in a child that does nothing else.
 fn fork_again() -> Result<i32, Errno> {
     // SAFETY: as above.
     answer_of(unsafe { forking::fork_as_it_is() })

@@ -1,7 +1,7 @@
-//! Who makes the copies of one instant, waits for them, and ends them when the command is gone.
+//! The supervisor makes the copies of one instant, waits for them, and ends them when the command is gone.
 //!
-//! It is a child of the program in which nothing happens but this, so that its memory is the program's at the instant of the
-//! first fork. All signals are blocked in it.
+//! It is a child of the program that runs nothing else, so its memory is the program's at the instant of the first
+//! fork. All signals are blocked in it.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 
@@ -19,7 +19,7 @@ struct Running {
     pid: i32,
 }
 
-/// What a copy takes along until it runs.
+/// Everything that a copy needs until it runs.
 pub(super) struct Birth<'a> {
     pub(super) index: u32,
     pub(super) count: u32,
@@ -32,7 +32,7 @@ pub(super) struct Birth<'a> {
     pub(super) former: &'a Former,
 }
 
-/// Makes `count` copies as the command says. It returns in each of them, with its number, and nowhere else.
+/// Makes `count` copies as the command requests. Returns only in the copies, with the number of each.
 pub(super) fn supervise(connection: &OwnedFd, count: u32) -> u32 {
     let mut copies = Vec::new();
     match make(connection.as_fd(), count, &mut copies) {
@@ -51,11 +51,11 @@ pub(super) fn supervise(connection: &OwnedFd, count: u32) -> u32 {
 enum Made {
     /// In a copy.
     Copy(u32),
-    /// In the supervisor, with what can be read when a copy has ended.
+    /// In the supervisor, with a descriptor that is readable when a copy has ended.
     All(OwnedFd),
 }
 
-/// All of them, or an error; then `copies` are those that there are.
+/// Makes all copies, or fails; `copies` then lists those that exist.
 fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Result<Made, Errno> {
     let former = supervision::become_supervisor(NAME)?;
     let ended = supervision::ended_children()?;
@@ -94,7 +94,7 @@ fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Re
             return Ok(Made::Copy(index));
         }
         copies.push(Running { index, pid });
-        // Whoever of the two is first: signals go to groups.
+        // Parent and child both do this: whichever is first, signals to the group reach the copy.
         let _ = supervision::lead_group(pid);
     }
     copy::close_streams();
@@ -117,7 +117,7 @@ fn streams(files: Vec<OwnedFd>) -> Result<[OwnedFd; 3], Errno> {
     files.try_into().map_err(|_| Errno::PROTO)
 }
 
-/// Says which copies have ended, sends them what signals the command wants, and ends them when it is gone.
+/// Reports the copies that have ended, forwards the command's signals, and ends the copies when the command is gone.
 fn attend(connection: BorrowedFd<'_>, ended: &OwnedFd, mut copies: Vec<Running>) -> ! {
     let mut buffer = [0; 64];
     while !copies.is_empty() {
@@ -145,19 +145,19 @@ fn attend(connection: BorrowedFd<'_>, ended: &OwnedFd, mut copies: Vec<Running>)
     process::exit_now(0)
 }
 
-/// And whatever they have started.
+/// Ends the copies and all processes that they have started.
 fn end_all(copies: &[Running]) {
     for copy in copies {
         let _ = process::end_group(copy.pid, true);
     }
-    // Until then they count for a limit of processes.
+    // Ended processes count for a limit of processes until they are waited for.
     for copy in copies {
         let _ = process::wait_for(copy.pid);
     }
 }
 
 impl Birth<'_> {
-    /// Waits until all copies are there; `false` if that does not come to be.
+    /// Waits until all copies exist; `false` if making them failed.
     pub(super) fn wait(&self) -> bool {
         let mut byte = [0];
         let mut gate = self.gate;

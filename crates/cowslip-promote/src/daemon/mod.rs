@@ -1,4 +1,4 @@
-//! The daemon: goes on until the operator ends it, and reads its plan again when that is asked for.
+//! The daemon: runs until the operator ends it, and reads its plan again on request.
 
 mod notify;
 
@@ -10,8 +10,8 @@ use crate::metrics::{self, Published};
 use crate::plan::Plan;
 use crate::session::{Notice, Round, Session};
 
-/// Runs until the operator ends it, or until every process that was asked for by number has ended. `read_plan` reads
-/// the plan again; an error is told in words, and the plan before stays in force.
+/// Runs until the operator ends it, or until every process given by number has ended. `read_plan` reads the
+/// plan again; its error is reported in words, and the previous plan stays in force.
 pub fn run(
     session: &mut Session,
     mut read_plan: impl FnMut() -> std::result::Result<Plan, String>,
@@ -59,7 +59,7 @@ fn announce(session: &mut Session) {
     session.operator().tell(&Notice::Promoting(&names));
 }
 
-/// A plan that makes no sense is said so, and the one before stays in force.
+/// Takes a new plan; reports an invalid one, and keeps the previous plan in force.
 fn reload(
     session: &mut Session,
     read_plan: &mut impl FnMut() -> std::result::Result<Plan, String>,

@@ -1,4 +1,4 @@
-//! `sd_notify(3)`: tells systemd what the daemon is about; without systemd, nobody.
+//! `sd_notify(3)`: reports the daemon's state to systemd; does nothing without systemd.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,7 @@ fn tell(message: &str) {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    // The daemon does its work also if nobody listens, or nobody reads.
+    // The daemon works even if systemd does not listen or read.
     let _ = address.and_then(|address| {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;

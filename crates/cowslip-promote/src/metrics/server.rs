@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A client has this long for its request, and for taking the answer.
+/// The time that a client has for its request, and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of its first line, which is all that is read of a request.
+/// The longest first line; the rest of a request is not read.
 const MOST_REQUEST_BYTES: u64 = 1024;
 
 /// The text that the server hands out.
@@ -24,14 +24,14 @@ impl Published {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Answers every request at `address` with the text, on a thread of its own; says where, for port 0.
+    /// Answers every request at `address` with the text, on its own thread; returns the address, for port 0.
     pub(crate) fn serve(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let published = self.clone();
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
             for client in listener.incoming().flatten() {
-                // A client that goes away is its own business.
+                // A client that goes away does not matter.
                 let _ = published.answer(client);
             }
         })?;
@@ -56,15 +56,15 @@ impl Published {
     }
 }
 
-/// Most that is read of an answer.
+/// The most that is read of an answer.
 const MOST_ANSWER_BYTES: u64 = 64 << 20;
-/// A server has this long to take the request, and to answer it.
+/// The time that a server has to take the request, and to answer it.
 const SERVER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The text that a server hands out at `address`.
 ///
 /// # Errors
-/// The socket's; or that no metrics are served there.
+/// The socket's error, or that no metrics are served there.
 pub fn scrape(address: SocketAddr) -> io::Result<String> {
     let mut server = TcpStream::connect_timeout(&address, SERVER_PATIENCE)?;
     server.set_read_timeout(Some(SERVER_PATIENCE))?;

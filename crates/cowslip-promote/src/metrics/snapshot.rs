@@ -6,14 +6,14 @@ use serde_json::{Map, Value, json};
 
 const PREFIX: &str = "cowslip_promote_";
 
-/// All that a text says.
+/// The content of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The processes, in the order of the text.
     pub processes: Vec<Process>,
-    /// What is of no process, by name.
+    /// Metrics of no single process, by name.
     pub whole: BTreeMap<String, f64>,
-    /// When it was read.
+    /// The time it was read.
     pub at_ns: u64,
 }
 
@@ -42,15 +42,15 @@ impl Process {
         self.values.get(name).copied()
     }
 
-    /// Refusals of the kernel, of all error numbers.
+    /// Refusals by the kernel, of all error numbers.
     pub fn refused(&self) -> f64 {
-        // Not `sum`, which is -0 of nothing.
+        // Not `sum`: it returns -0 for nothing.
         self.refusals.values().fold(0.0, |sum, it| sum + it)
     }
 }
 
 impl Snapshot {
-    /// `None` if no metric is ours.
+    /// Reads a text; `None` if no metric is ours.
     pub fn parse(text: &str) -> Option<Self> {
         let mut snapshot = Self { at_ns: cowslip_sys::process::now_ns(), ..Self::default() };
         for (name, labels, value) in text.lines().filter_map(sample) {
@@ -82,7 +82,7 @@ impl Snapshot {
         &mut self.processes[index]
     }
 
-    /// It for programs; `source` is where it comes from.
+    /// The metrics as JSON; `source` names their origin.
     pub fn to_json(&self, source: &str) -> Value {
         let processes: Vec<Value> = self.processes.iter().map(Process::to_json).collect();
         json!({
@@ -108,7 +108,7 @@ impl Process {
 
 type Labels = BTreeMap<String, String>;
 
-/// One line: the name without the prefix, the labels, the value. `None` for comments and what is not ours.
+/// One line: the name without the prefix, the labels, the value. `None` for comments and for others' metrics.
 fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let line = line.strip_prefix(PREFIX)?;
     let end = line.find(['{', ' '])?;
@@ -120,7 +120,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     Some((name, labels, value.trim().parse().ok()?))
 }
 
-/// The labels up to the closing brace, and what comes after it.
+/// The labels up to the closing brace, and the rest after it.
 fn labels(mut rest: &str) -> Option<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {

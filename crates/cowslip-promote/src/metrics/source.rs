@@ -1,4 +1,4 @@
-//! Where a snapshot comes from: a daemon's metrics, or looks of our own, told in the same words.
+//! Sources of a snapshot: a daemon's metrics, or our own looks, in the same terms.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use super::{Snapshot, scrape, text};
 use crate::session::Session;
 
-/// Where the packaged configuration has the daemon serve.
+/// The address at which the packaged configuration has the daemon serve.
 const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
-/// Between the two looks of a table that is printed once.
+/// The time between the two looks of a table that is printed once.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Where the numbers come from.
+/// A source of metrics.
 pub enum Source {
     /// The daemon that serves its metrics here.
     Daemon(SocketAddr),
     /// The daemon that writes its metrics to this file.
     File(PathBuf),
-    /// A session that looks, and does nothing.
+    /// A session that only looks.
     Looks(Box<Session>),
 }
 
@@ -31,7 +31,7 @@ impl Source {
         Snapshot::parse(&text).map(|_| Self::Daemon(USUAL))
     }
 
-    /// It in words.
+    /// Its name for people.
     pub fn name(&self) -> String {
         match self {
             Self::Daemon(address) => format!("the daemon at {address}"),
@@ -40,7 +40,8 @@ impl Source {
         }
     }
 
-    /// The numbers now. `Vanished` if no daemon answers, `Corrupt` if it is none of Cowslip's.
+    /// The numbers now. `Vanished` if no daemon answers, `Corrupt` if the answer holds no metrics of
+    /// Cowslip's.
     pub fn look(&mut self) -> Result<Snapshot> {
         let text = match self {
             Self::Daemon(address) => scrape(*address).map_err(|error| {
@@ -61,7 +62,7 @@ impl Source {
         })
     }
 
-    /// As [`Self::look`], after a first look without which little can be said of a region.
+    /// Like [`Self::look`], but after a first look, without which little is known of a region.
     pub fn settled(&mut self) -> Result<Snapshot> {
         if let Self::Looks(session) = self {
             session.look(u64::MAX)?;
@@ -70,7 +71,7 @@ impl Source {
         self.look()
     }
 
-    /// Until the next look: looks of our own keep to the budget for them.
+    /// The time until the next look: our own looks keep to their budget.
     pub fn pause(&self, asked: Duration) -> Duration {
         match self {
             Self::Looks(session) => session.pause(),

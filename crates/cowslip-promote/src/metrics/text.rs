@@ -7,7 +7,7 @@ use cowslip_sys::process;
 use crate::model::{ORDERS, System};
 use crate::session::{ProcessTally, Tally};
 
-/// A metric of each process: its name, kind and help, and its value where that is known.
+/// A metric of each process: its name, kind and help, and its value if known.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
 const OF_PROCESSES: [OfProcess; 17] = [
@@ -69,7 +69,7 @@ const OF_PROCESSES: [OfProcess; 17] = [
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
-/// What a session has seen and done, in Prometheus' text format.
+/// A session's results in Prometheus' text format.
 pub fn text(tally: &Tally) -> String {
     let mut out = Exposition(String::new());
     for (name, kind, help, value) in OF_PROCESSES {
@@ -141,7 +141,7 @@ fn system(out: &mut Exposition, system: &System) {
 struct Exposition(String);
 
 impl Exposition {
-    /// What comes before the samples of a metric.
+    /// The lines before the samples of a metric.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP cowslip_promote_{name} {help}");
         let _ = writeln!(self.0, "# TYPE cowslip_promote_{name} {kind}");
@@ -151,7 +151,7 @@ impl Exposition {
         let _ = writeln!(self.0, "cowslip_promote_{name}{{{labels}}} {value}");
     }
 
-    /// A metric with one sample, and no label.
+    /// A metric with one sample and no label.
     fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         let _ = writeln!(self.0, "cowslip_promote_{name} {value}");

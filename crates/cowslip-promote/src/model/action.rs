@@ -1,10 +1,10 @@
-//! What is done to regions, and what came of it.
+//! Actions on regions, and their outcomes.
 
 use serde::{Deserialize, Serialize};
 
 use super::ProcessId;
 
-/// What is done to a region.
+/// An action on a region.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -14,38 +14,38 @@ pub enum Action {
     Demote,
 }
 
-/// Whether an action was done.
+/// The effect of an action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// It was.
+    /// It was done.
     Done,
     /// The kernel refused with this error number.
     Refused(i32),
-    /// The region was no longer what it had been when that was decided: shared with a new child, released,
-    /// or huge already. The kernel was not asked.
+    /// The region had changed since the decision: it is shared with a new child, released, or huge already.
+    /// The kernel was not asked.
     Overtaken,
 }
 
-/// What came of an action.
+/// The outcome of an action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ActionOutcome {
-    /// Whose region.
+    /// The process that owns the region.
     pub process: ProcessId,
-    /// Which region.
+    /// The region's address.
     pub address: u64,
-    /// What was tried.
+    /// The action that was tried.
     pub action: Action,
-    /// When it was over, in nanoseconds of the monotonic clock.
+    /// The time at which it ended, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// How long the kernel took, and may have held up the process.
+    /// The time that the kernel took, and may have held up the process.
     pub took_ns: u64,
-    /// Processor time of ours that went into it, and into what it needed.
+    /// Our own processor time for it and its preparation.
     #[serde(default)]
     pub cpu_ns: u64,
-    /// Whether it was done.
+    /// Its effect.
     pub effect: Effect,
-    /// Pages that were given back, if it was split.
+    /// Pages that a split gave back.
     #[serde(default)]
     pub freed_pages: u16,
 }

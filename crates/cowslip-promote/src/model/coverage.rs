@@ -1,8 +1,8 @@
-//! How much of memory is huge.
+//! The huge part of memory.
 
 use std::fmt;
 
-/// How much of a process' anonymous memory is huge. Lazily freed memory is not in use, and counts nowhere.
+/// The huge part of a process' anonymous memory. Lazily freed memory is not in use, and counts nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Coverage {
     /// Private anonymous memory of all mappings.
@@ -11,25 +11,25 @@ pub struct Coverage {
     pub fitting_bytes: u64,
     /// Huge pages in it.
     pub huge_bytes: u64,
-    /// Memory of arenas, as far as it is mapped.
+    /// Mapped memory of arenas.
     pub arena_bytes: u64,
-    /// Huge pages in it.
+    /// Huge pages in arenas.
     pub arena_huge_bytes: u64,
 }
 
 impl Coverage {
-    /// The huge part of all anonymous memory and of arenas, from 0 to 1, whatever can be done about the rest; `None` if
-    /// there is no such memory.
+    /// The huge part of all anonymous memory and arenas, from 0 to 1, even where the rest cannot be promoted;
+    /// `None` if there is no such memory.
     pub fn ratio(&self) -> Option<f64> {
         self.huge_of(self.anonymous_bytes + self.arena_bytes)
     }
 
-    /// The huge part of what fits a huge page, from 0 to 1; `None` if nothing of it can be promoted.
+    /// The huge part of the memory that fits huge pages, from 0 to 1; `None` if none of it can be promoted.
     pub fn fitting_ratio(&self) -> Option<f64> {
         self.huge_of(self.fitting_bytes + self.arena_bytes)
     }
 
-    /// Whether that much of all is huge: never, where nothing can be promoted.
+    /// True if at least `wanted` of all memory is huge; false where nothing can be promoted.
     pub fn reaches(&self, wanted: f64) -> bool {
         self.fitting_ratio().is_some() && self.ratio().is_some_and(|ratio| ratio >= wanted)
     }
@@ -39,7 +39,7 @@ impl Coverage {
         (all_bytes > 0).then(|| huge_bytes as f64 / all_bytes as f64)
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl fmt::Display for Coverage {
     }
 }
 
-/// A ratio as a percentage, no higher than it is; a dash if there is none.
+/// A ratio as a percentage, rounded down; a dash if there is none.
 pub fn percent(ratio: Option<f64>) -> String {
     ratio.map_or("–".to_owned(), |ratio| {
         format!("{:.1} %", (ratio * 1000.0 + 1e-9).floor() / 10.0)

@@ -1,12 +1,12 @@
-//! Where it is known from how much memory is accessed.
+//! Sources of heat: how it is known which memory is accessed.
 
 use serde::{Deserialize, Serialize};
 
-/// Where it is known from which memory is accessed.
+/// A source of heat: of knowledge about accesses to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeatSource {
-    /// Nowhere: every region counts as hot.
+    /// It is not known: every region counts as hot.
     #[default]
     None,
     /// Accessed bits that the kernel samples in regions of its own (DAMON).
@@ -18,7 +18,7 @@ pub enum HeatSource {
 }
 
 impl HeatSource {
-    /// What it is, for people.
+    /// A description for people.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::None => "not known",

@@ -1,15 +1,16 @@
-//! The memory limits of control groups: a program that is killed at one must not be killed sooner for promotions.
+//! The memory limits of control groups: promotions must not make a group reach its limit, and be killed,
+//! sooner.
 //!
-//! Two things count against a limit. The pages that were absent stay. The huge page itself is charged before the base
-//! pages that it replaces are given back; where that hits the limit, the kernel looks for memory to take
-//! back, for tens of milliseconds, and makes no huge page in the end.
+//! Two things count against a limit. Pages that were absent stay. The huge page itself is charged before the
+//! base pages that it replaces are freed; if that hits the limit, the kernel reclaims memory for tens of
+//! milliseconds, and makes no huge page in the end.
 
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use serde::{Deserialize, Serialize};
 
 use super::{REGION_PAGES, Settings};
 
-/// Room for the huge page, and for as much again that its program takes meanwhile.
+/// Room for the huge page, and for as much again that the program may take meanwhile.
 const CHARGED_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
 /// The memory limit of a control group.
@@ -17,31 +18,31 @@ const CHARGED_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 pub struct Limit {
     /// The group's directory.
     pub group: String,
-    /// From here on its processes are held up or killed.
+    /// The limit at which its processes are held up or killed.
     pub limit_bytes: u64,
-    /// What is left until then, with pages of files that the kernel takes back for it.
+    /// The room left below it, including pages of files that the kernel can reclaim.
     pub room_bytes: u64,
 }
 
-/// What stays free below a limit.
+/// The room that stays free below a limit.
 pub(crate) fn kept_bytes(limit_bytes: u64, settings: &Settings) -> u64 {
     let share_bytes = limit_bytes / 100 * u64::from(settings.keep_below_limit_percent);
     share_bytes.max(u64::from(settings.keep_below_limit_mib) << 20)
 }
 
-/// The room that a promotion needs which adds so much.
+/// The room needed for a promotion that adds so much.
 pub(crate) fn needed_bytes(limit_bytes: u64, added_bytes: u64, settings: &Settings) -> u64 {
     let kept_bytes = if added_bytes > 0 { kept_bytes(limit_bytes, settings) } else { 0 };
     CHARGED_BYTES.max(added_bytes + kept_bytes)
 }
 
-/// What a promotion adds to a region with so many pages in use.
+/// The memory that a promotion adds to a region with so many pages in use.
 pub(crate) fn added_bytes(pages: u16) -> u64 {
     u64::from(REGION_PAGES.saturating_sub(pages)) * page_size_bytes() as u64
 }
 
 impl Limit {
-    /// Whether a promotion that adds so much is to be done.
+    /// True if there is room for a promotion that adds so much.
     pub(crate) fn has_room(&self, added_bytes: u64, settings: &Settings) -> bool {
         self.room_bytes >= needed_bytes(self.limit_bytes, added_bytes, settings)
     }

@@ -1,4 +1,4 @@
-//! What is seen and what is done, as plain values: the policy and the record know nothing else.
+//! Observations and actions as plain values: the policy and the record know nothing else.
 
 mod action;
 mod coverage;

@@ -1,4 +1,4 @@
-//! What the policy is told: one look at the system and at processes, as plain values.
+//! The policy's input: one look at the system and at processes, as plain values.
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use serde::{Deserialize, Serialize};
@@ -8,31 +8,31 @@ use super::{Action, ActionOutcome, Coverage, Effect, HeatSource, Limit, System};
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
 
-/// A process, also after its number was given to another.
+/// A process, identified even after its number is given to another.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct ProcessId {
     /// Its number.
     pub pid: i32,
-    /// When it started, in clock ticks after boot.
+    /// Its start, in clock ticks after boot.
     pub start_ticks: u64,
 }
 
-/// What a region is part of.
+/// The kind of memory that a region belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegionKind {
     /// Private anonymous memory.
     #[default]
     Private,
-    /// An arena of Cowslip's, live: shared memory.
+    /// A live arena of Cowslip: shared memory.
     Arena,
     /// An arena that is frozen, being thawed or being restored.
     FrozenArena,
 }
 
-/// How it is known which regions are huge.
+/// The source that tells which regions are huge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HugeSource {
@@ -41,32 +41,33 @@ pub enum HugeSource {
     PageTables,
     /// From the sums in `smaps`: none or all of each mapping.
     Sums,
-    /// From the page frames (`/proc/kpageflags`), which come to the sums.
+    /// From the page frames (`/proc/kpageflags`), which add up to the sums.
     Frames,
-    /// In some mapping it is not known, except of regions that were asked to be huge.
+    /// In some mapping it is not known, except for regions whose promotion was requested.
     Guess,
 }
 
-/// How it is known which pages are lazily freed.
+/// The source that tells which pages are lazily freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LazyFreeSource {
     /// None are, where it matters.
     #[default]
     None,
-    /// From the page frames (`/proc/kpageflags`): those that bear the mark, and no more than the sum of the mapping.
+    /// From the page frames (`/proc/kpageflags`): those with the mark, and no more than the sum of the
+    /// mapping.
     Frames,
     /// From the sums in `smaps`: in some mapping every page may be one of them.
     Mappings,
 }
 
-/// 2 MiB of memory, aligned, with something in it.
+/// 2 MiB of memory, aligned, not empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
     /// Its first address.
     pub address: u64,
-    /// What it is part of.
+    /// The kind of memory that it belongs to.
     #[serde(skip_serializing_if = "is_private")]
     pub kind: RegionKind,
     /// Pages in memory that were written, or all of them if it is huge.
@@ -83,16 +84,16 @@ pub struct Region {
     /// Pages that may be lazily freed (`MADV_FREE`): in memory, and not in use.
     #[serde(skip_serializing_if = "is_zero")]
     pub lazily_freed_pages: u16,
-    /// Whether one huge page maps it.
+    /// True if one huge page maps it.
     pub is_huge: bool,
-    /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
-    /// (root): the kernel holds all of it.
+    /// True if some of its pages belong to a huge page of which the rest was released, as far as page frames
+    /// are visible (to root): the kernel holds all of it.
     #[serde(alias = "is_torn", skip_serializing_if = "is_false")]
     pub is_partially_mapped: bool,
-    /// Pages with anything but zeroes, if it is huge and its content was looked at.
+    /// Pages with anything but zeroes, if it is huge and its content was inspected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nonzero_pages: Option<u16>,
-    /// How much of it was accessed lately, of a hundred, where that is known.
+    /// The percentage of it that was accessed lately, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heat_percent: Option<u8>,
 }
@@ -123,42 +124,42 @@ fn is_zero(pages: &u16) -> bool {
 /// One look at a process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessLook {
-    /// Which it is.
+    /// The process.
     pub process: ProcessId,
     /// Its name, for people.
     pub name: String,
-    /// Its share of huge pages beside that of others.
+    /// Its weight in sharing huge pages with others.
     pub weight: u32,
-    /// The group with which it has that share together, if any.
+    /// The group with which it has one share together, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Its memory that is in RAM, of all kinds.
     #[serde(default)]
     pub resident_bytes: u64,
-    /// Whether it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
+    /// True if it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
     pub is_disabled: bool,
-    /// Where its regions' heat comes from.
+    /// The source of its regions' heat.
     pub heat_source: HeatSource,
-    /// How it is known which of its regions are huge.
+    /// The source that tells which of its regions are huge.
     #[serde(default)]
     pub huge_source: HugeSource,
-    /// How it is known which of its pages are lazily freed.
+    /// The source that tells which of its pages are lazily freed.
     #[serde(default)]
     pub lazy_free_source: LazyFreeSource,
-    /// Memory that it has given back lazily, as far as that was asked for.
+    /// Memory that it has given back lazily, as far as that was measured.
     #[serde(default)]
     pub lazily_freed_bytes: u64,
-    /// The limits that it is subject to: of its control group and of those that this is a part of.
+    /// The limits that apply to it: of its control group and of that group's ancestors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Time in which some task of its control group waited for memory, percent of the last ten seconds, where that is
+    /// Time in which some task of its control group waited for memory, percent of the last ten seconds, where
     /// known.
     #[serde(default)]
     pub pressure_percent: f64,
     /// Its private anonymous memory, of all mappings.
     #[serde(default)]
     pub anonymous_bytes: u64,
-    /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a
+    /// Private anonymous memory outside its regions, at the ends of mappings that have some: too little for a
     /// huge page.
     #[serde(default)]
     pub edge_bytes: u64,
@@ -167,7 +168,7 @@ pub struct ProcessLook {
 }
 
 impl ProcessLook {
-    /// How much of it is huge.
+    /// The huge part of its memory.
     pub fn coverage(&self) -> Coverage {
         let edges = Coverage { fitting_bytes: self.edge_bytes, ..Coverage::default() };
         let mut sum = self.regions.iter().fold(edges, |sum, region| {
@@ -190,25 +191,25 @@ impl ProcessLook {
     }
 }
 
-/// One look at everything.
+/// One look at the system and at processes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Look {
-    /// When it began, in nanoseconds of the monotonic clock.
+    /// Its beginning, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The system.
     pub system: System,
-    /// The processes that are to be promoted.
+    /// The processes to promote.
     pub processes: Vec<ProcessLook>,
 }
 
 impl Look {
-    /// What was seen of a region.
+    /// The region as it was seen.
     pub fn region(&self, process: ProcessId, address: u64) -> Option<&Region> {
         let process = self.processes.iter().find(|it| it.process == process)?;
         process.regions.iter().find(|it| it.address == address)
     }
 
-    /// Brings it up to date with what was done since.
+    /// Updates it with an action done since.
     pub fn take_in(&mut self, outcome: &ActionOutcome) {
         let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
         let Some(ProcessLook { regions, anonymous_bytes, .. }) = process else { return };

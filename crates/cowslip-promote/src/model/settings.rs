@@ -3,7 +3,7 @@
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-/// How to promote. The names are those of the configuration file.
+/// Settings of promotion. The names are those of the configuration file.
 ///
 /// ```
 /// use cowslip_promote::Settings;
@@ -14,41 +14,41 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Pages in use from which a region becomes huge.
+    /// Percentage of pages in use from which a region becomes huge.
     pub threshold_percent: u8,
-    /// Pages in use below which a huge page is split; 0: never.
+    /// Percentage of pages in use below which a huge page is split; 0: never.
     pub demote_below_percent: u8,
-    /// The threshold while less than half of free memory is fragmented, as Ingens has it; absent: the same.
+    /// The threshold while less than half of free memory is fragmented, as in Ingens; absent: the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfragmented_threshold_percent: Option<u8>,
-    /// How long a region is left alone after pages of it were released.
+    /// The time for which a region is left alone after pages of it were released.
     pub settle_ms: u64,
-    /// Most pages in swap that a promotion may bring back.
+    /// The most pages in swap that a promotion may bring back.
     pub max_swapped_pages: u16,
-    /// Most time that promotions may hold up a process.
+    /// The most time that promotions may hold up a process, percent.
     pub stall_percent: f64,
     /// A promotion that takes longer makes the process wait for the next.
     pub slow_ms: u64,
     /// The first such wait; each further one is twice as long.
     pub backoff_min_ms: u64,
-    /// The longest.
+    /// The longest such wait.
     pub backoff_max_ms: u64,
     /// Memory that stays available.
     pub keep_available_percent: u8,
-    /// What stays free below the memory limit of a control group, percent of the limit.
+    /// Memory that stays free below the limit of a control group, percent of the limit.
     pub keep_below_limit_percent: u8,
-    /// The same in MiB: the larger of both holds.
+    /// The same in MiB: the larger of the two applies.
     pub keep_below_limit_mib: u32,
-    /// Waiting for memory (`/proc/pressure/memory`, and `memory.pressure` of the control group) from which nothing is
-    /// promoted.
+    /// Time waiting for memory (`/proc/pressure/memory`, and `memory.pressure` of the control group) from
+    /// which nothing is promoted.
     pub pressure_percent: f64,
-    /// Promotions a look for which the kernel has to compact memory first.
+    /// Promotions per look for which the kernel has to compact memory first.
     pub compactions: u32,
-    /// How much more an idle huge page counts against its process than one in use.
+    /// The factor by which an idle huge page counts more against its process than one in use.
     pub idle_penalty: f64,
-    /// Most processor time for looking, of one core.
+    /// The most processor time for looking, percent of one core.
     pub cpu_percent: f64,
-    /// Most processor time for promotions and splits of all processes together, of one core.
+    /// The most processor time for promotions and splits of all processes together, percent of one core.
     pub promotion_cpu_percent: f64,
     /// Shortest time between two looks.
     pub interval_ms: u64,
@@ -80,7 +80,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether they make sense; the error names the setting that does not.
+    /// Checks that they make sense; the error names the setting that does not.
     pub fn check(&self) -> Result<()> {
         let percent = |value: f64| value > 0.0 && value <= 100.0;
         let threshold = |value: u8| (1..=100).contains(&value);

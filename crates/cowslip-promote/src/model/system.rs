@@ -1,15 +1,15 @@
 //! The state of the system that promotion depends on.
 //!
-//! The kernel has both indices of fragmentation in `/sys/kernel/debug/extfrag`, where debugfs is mounted, zone by
-//! zone. They follow from the free blocks in `/proc/buddyinfo`, which is there for everybody: that is used, over all
-//! zones.
+//! Where debugfs is mounted, the kernel reports both indices of fragmentation in `/sys/kernel/debug/extfrag`,
+//! zone by zone. They follow from the free blocks in `/proc/buddyinfo`, which every user can read: this uses
+//! that file, over all zones.
 
 use cowslip_sys::error::During;
 use cowslip_sys::procfs;
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use serde::{Deserialize, Serialize};
 
-/// Orders of blocks that are told apart: of 2^0 to 2^10 pages.
+/// Orders of blocks that are distinguished: of 2^0 to 2^10 pages.
 pub const ORDERS: usize = 11;
 
 /// One look at the system.
@@ -21,9 +21,9 @@ pub struct System {
     pub total_bytes: u64,
     /// Free memory in pieces of a huge page, in huge pages.
     pub free_huge_pages: u64,
-    /// Free memory in smaller pieces, percent of all that is free: Ingens' FMFI of huge pages.
+    /// Free memory in smaller pieces, percent of all free memory: Ingens' FMFI of huge pages.
     pub fragmentation_percent: u8,
-    /// Free blocks of each order; larger ones than of the last count as several of it.
+    /// Free blocks of each order; a larger block counts as several of the last order.
     #[serde(default)]
     pub free_blocks: [u64; ORDERS],
     /// Time in which some task waited for memory, percent of the last ten seconds.
@@ -31,7 +31,7 @@ pub struct System {
 }
 
 impl System {
-    /// Looks at this machine. Where the kernel does not measure pressure, there is none.
+    /// Looks at this machine. Pressure is zero where the kernel does not measure it.
     pub fn look() -> cowslip_sys::error::Result<Self> {
         let (available_bytes, total_bytes) =
             procfs::available_bytes().during("read /proc/meminfo")?;
@@ -52,16 +52,17 @@ impl System {
         })
     }
 
-    /// Free memory in blocks too small for one of 2^`order` pages, percent of all that is free: the kernel's
-    /// `unusable_index`, Ingens' FMFI. 100 if nothing is free.
+    /// Free memory in blocks too small for one of 2^`order` pages, percent of all free memory: the kernel's
+    /// `unusable_index`, Ingens' FMFI. 100 if no memory is free.
     pub fn unusable_percent(&self, order: usize) -> u8 {
         let free = self.free_pages();
         let usable = self.suitable_blocks(order) << order;
         ((free - usable) * 100).checked_div(free).unwrap_or(100) as u8
     }
 
-    /// Why an allocation of 2^`order` pages would fail: towards 0 for lack of memory, towards 1 because it is in
-    /// pieces, so that compaction would help; `None` if it would not fail. The kernel's `extfrag_index`.
+    /// Why an allocation of 2^`order` pages would fail: towards 0 for lack of memory, towards 1 because free
+    /// memory is in pieces, so that compaction would help; `None` if it would not fail. The kernel's
+    /// `extfrag_index`.
     ///
     /// ```
     /// use cowslip_promote::System;
@@ -83,7 +84,7 @@ impl System {
         Some((1.0 - (1.0 + wanted) / blocks as f64).max(0.0))
     }
 
-    /// Free blocks of 2^`order` pages, those in larger ones as well.
+    /// Free blocks of 2^`order` pages, including those in larger blocks.
     fn suitable_blocks(&self, order: usize) -> u64 {
         let larger = self.free_blocks.iter().enumerate().skip(order);
         larger.map(|(its, blocks)| blocks << (its - order)).sum()
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(of(&[0, 1]).fragmentation_index(1), None);
     }
 
-    /// What the kernel says, where it says it: a line a zone, a number an order.
+    /// Compares with the kernel's own figures, where available: a line a zone, a number an order.
     #[test]
     fn the_indices_are_the_kernels() {
         let Ok(text) = std::fs::read_to_string("/sys/kernel/debug/extfrag/unusable_index") else {

@@ -1,8 +1,8 @@
-//! Backoff: waiting, twice as long each time.
+//! Backoff: waits that double each time.
 
 use crate::model::Settings;
 
-/// Until when something is left alone.
+/// The end of the current wait, and its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Backoff {
     until_ns: u64,
@@ -18,7 +18,8 @@ impl Backoff {
         self.until_ns
     }
 
-    /// Waits from now on, twice as long as the last time; what already waits was on its way before.
+    /// Waits from now on, twice as long as last time. Does nothing during a wait: the action was under way
+    /// before.
     pub(super) fn grow(&mut self, now_ns: u64, settings: &Settings) {
         if self.is_waiting(now_ns) {
             return;
@@ -29,7 +30,7 @@ impl Backoff {
         self.until_ns = now_ns + self.wait_ns;
     }
 
-    /// Waits as long as it ever does.
+    /// Waits for the longest time from now on.
     pub(super) fn exhaust(&mut self, now_ns: u64, settings: &Settings) {
         self.wait_ns = settings.backoff_max_ms * 1_000_000;
         self.until_ns = now_ns + self.wait_ns;

@@ -1,27 +1,27 @@
-//! A budget of time: so many percent of the time that passes, some of which may be saved up.
+//! A budget of time: a percentage of the time that passes, some of which can be saved up.
 
 use crate::model::Settings;
 
-/// So long it is saved up.
+/// The time over which it can be saved up.
 const MOST_SAVED_NS: u64 = 5_000_000_000;
 
-/// What is left of it, and what each action is taken to cost.
+/// The time left in the budget, and the expected cost of an action.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Budget {
-    /// Less than nothing if too much was spent.
+    /// Negative if too much was spent.
     left_ns: i64,
     passed_at_ns: u64,
     each_ns: u64,
 }
 
 impl Budget {
-    /// Begins with what an interval allows.
+    /// Begins with the allowance of one interval.
     pub(super) fn new(percent: f64, guess_ns: u64, now_ns: u64, settings: &Settings) -> Self {
         let left_ns = part(settings.interval_ms * 1_000_000, percent);
         Self { left_ns, passed_at_ns: now_ns, each_ns: guess_ns }
     }
 
-    /// Time has passed.
+    /// Adds the allowance of the time that has passed.
     pub(super) fn pass(&mut self, percent: f64, now_ns: u64, settings: &Settings) {
         let passed_ns = now_ns.saturating_sub(self.passed_at_ns);
         let most = part(MOST_SAVED_NS.max(settings.interval_ms * 1_000_000), percent);
@@ -33,12 +33,12 @@ impl Budget {
         self.left_ns -= i64::try_from(ns).unwrap_or(i64::MAX);
     }
 
-    /// An action took that long: the next ones are taken to be like those before.
+    /// Takes in the duration of an action: the next ones are expected to be like those before.
     pub(super) fn learn(&mut self, ns: u64) {
         self.each_ns = (self.each_ns * 7 + ns) / 8;
     }
 
-    /// How many actions it allows now.
+    /// The number of actions that it allows now.
     pub(super) fn actions(&self) -> u64 {
         u64::try_from(self.left_ns).unwrap_or(0) / self.each_ns.max(1)
     }

@@ -1,4 +1,4 @@
-//! What the policy remembers of a process from one look to the next.
+//! The policy's memory of a process from one look to the next.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::backoff::Backoff;
 use super::budget::Budget;
 use crate::model::{Action, ActionOutcome, Effect, ProcessLook, REGION_PAGES, Region, Settings};
 
-/// What a promotion is taken to cost before one was measured.
+/// The expected cost of a promotion before one was measured.
 const FIRST_GUESS_NS: u64 = 1_000_000;
 
-/// What is remembered of a region.
+/// The history of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RegionHistory {
     pages: u16,
@@ -19,7 +19,7 @@ pub(super) struct RegionHistory {
     released_at_ns: Option<u64>,
     nonzero_pages: Option<u16>,
     is_filling: bool,
-    /// Whether a huge page may be behind it.
+    /// True if a huge page may back it.
     was_huge: bool,
     pub(super) retry: Backoff,
     pub(super) is_given_up: bool,
@@ -43,12 +43,12 @@ impl RegionHistory {
         self.looks < 2
     }
 
-    /// Whether it got fuller since its content was last looked at, or may have.
+    /// True if it got fuller since its content was last inspected, or may have.
     pub(super) fn is_filling(&self) -> bool {
         self.is_filling
     }
 
-    /// Whether part of a huge page was released, which nobody has split since.
+    /// True if part of a huge page was released, and the page has not been split since.
     pub(super) fn is_partially_mapped(&self, region: &Region) -> bool {
         self.was_huge && !region.is_huge && region.pages > 0
     }
@@ -59,12 +59,12 @@ impl RegionHistory {
     }
 }
 
-/// What is remembered of a process.
+/// The history of a process.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct ProcessHistory {
     regions: BTreeMap<u64, RegionHistory>,
     pub(super) backoff: Backoff,
-    /// How long it may still be held up.
+    /// The time for which it may still be held up.
     stalls: Budget,
 }
 
@@ -89,7 +89,7 @@ impl ProcessHistory {
         self.regions.get(&address).copied().unwrap_or_default()
     }
 
-    /// How many promotions the budget for stalls allows now.
+    /// The number of promotions that the budget for stalls allows now.
     pub(super) fn promotions_allowed(&self) -> u64 {
         self.stalls.actions()
     }

@@ -1,4 +1,4 @@
-//! One region by itself: whether it should be promoted or split, before anybody asks what that costs.
+//! Judges one region by itself: to promote it, to split it or to leave it, regardless of the cost.
 
 use super::history::RegionHistory;
 use super::reason::Reason;
@@ -43,7 +43,7 @@ pub(super) fn judge(
     {
         Reason::LazilyFreed
     } else if !reaches(region.pages, threshold_percent) {
-        // A huge page of an arena's file is whole whatever of it is mapped.
+        // A huge page of an arena's file is whole, however little of it is mapped.
         let is_partially_mapped =
             region.kind == RegionKind::Private && history.is_partially_mapped(region);
         if is_partially_mapped { Reason::PartiallyMapped } else { Reason::BelowThreshold }
@@ -60,7 +60,7 @@ fn reaches(pages: u16, percent: u8) -> bool {
     u32::from(pages) * 100 >= u32::from(percent) * u32::from(REGION_PAGES)
 }
 
-/// Ingens' threshold: lower while huge pages are to be had, if the user wants that.
+/// Ingens' threshold: lower while huge pages are available, if the user wants that.
 pub(super) fn threshold_percent(fragmentation_percent: u8, settings: &Settings) -> u8 {
     match settings.unfragmented_threshold_percent {
         Some(lower) if fragmentation_percent < 50 => lower,

@@ -1,5 +1,5 @@
-//! What to promote and what to split: pure, so that it can be tested with made-up processes and made-up
-//! time, and so that a record of looks says what another setting would have done.
+//! Decides which regions to promote and which to split. It is pure: it can be tested with made-up processes
+//! and made-up time, and a record of looks tells what another setting would have done.
 
 mod backoff;
 mod budget;
@@ -20,7 +20,7 @@ use budget::Budget;
 use history::ProcessHistory;
 use share::{Claimant, Means};
 
-/// Decides about every region of every look, and learns from what came of it.
+/// Decides about every region of every look, and learns from the outcomes.
 ///
 /// ```
 /// use cowslip_promote::{Look, Policy, ProcessLook, Reason, Region, Settings, System};
@@ -46,10 +46,10 @@ pub struct Policy {
     fruitless_splits: u32,
 }
 
-/// So many of them, and nothing is split any more.
+/// After so many of them, nothing is split any more.
 const FRUITLESS_SPLITS: u32 = 3;
 
-/// Processor time that a promotion is taken to cost before one was measured: the huge page made before, and its own.
+/// Expected processor time of a promotion before one was measured: the huge page made before, and its own.
 const FIRST_GUESS_NS: u64 = 2_000_000;
 
 impl Policy {
@@ -64,15 +64,15 @@ impl Policy {
         &self.settings
     }
 
-    /// Goes on with other settings, and with what it remembers.
+    /// Continues with other settings, and keeps its memory.
     pub fn set(&mut self, settings: Settings) -> cowslip_sys::error::Result<()> {
         settings.check()?;
         self.settings = settings;
         Ok(())
     }
 
-    /// One decision for each region of the look: first the promotions and splits, in the order in which
-    /// to do them, then the rest.
+    /// One decision for each region of the look: first the promotions and splits, in the order in which to do
+    /// them, then the rest.
     pub fn decide(&mut self, look: &Look) -> Vec<Decision> {
         self.remember(look);
         let mut decisions = Vec::new();
@@ -101,18 +101,18 @@ impl Policy {
         decisions
     }
 
-    /// Whether a process gets no promotion at that time, as one in it was slow or found no huge page: also none
-    /// that was decided before. It may be split meanwhile.
+    /// True if a process gets no promotion at `now_ns`, because one in it was slow or found no huge page.
+    /// That also stops promotions decided before. Its huge pages may still be split.
     pub fn is_backing_off(&self, process: ProcessId, now_ns: u64) -> bool {
         self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
     }
 
-    /// When [`Self::is_backing_off`] ends, or has ended, in nanoseconds of the monotonic clock.
+    /// The time when [`Self::is_backing_off`] ends or ended, in nanoseconds of the monotonic clock.
     pub fn backs_off_until_ns(&self, process: ProcessId) -> u64 {
         self.processes.get(&process).map_or(0, |history| history.backoff.until_ns())
     }
 
-    /// Takes in what came of an action.
+    /// Takes in the outcome of an action.
     pub fn learn(&mut self, outcome: &ActionOutcome) {
         if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
             let is_fruitless = outcome.freed_pages == 0;
@@ -129,7 +129,7 @@ impl Policy {
         }
     }
 
-    /// How many promotions the budget of processor time allows now.
+    /// The number of promotions that the budget of processor time allows now.
     fn cpu_actions(&self) -> u64 {
         self.cpu.map_or(0, |cpu| cpu.actions())
     }

@@ -1,4 +1,4 @@
-//! Why a region is promoted, split or left.
+//! Reasons to promote, split or leave a region.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Action, ProcessId};
 
-/// Why; each with one name that does not change between versions.
+/// The reason for a decision. Each has one name, which stays the same between versions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// It is as full as the threshold asks for: promoted.
+    /// It is as full as the threshold requires: promoted.
     Full,
     /// It is huge and nearly empty: split.
     Sparse,
@@ -24,29 +24,29 @@ pub enum Reason {
     Filling,
     /// Not enough of its pages are in use.
     BelowThreshold,
-    /// Enough of its pages are in memory, but without those that were lazily freed not enough are in use.
+    /// Enough of its pages are in memory, but too few are in use without the lazily freed ones.
     LazilyFreed,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
     /// It is part of an arena that is frozen, being thawed or being restored.
     Frozen,
-    /// It is huge and nearly empty, and this kernel keeps the memory of what it splits.
+    /// It is huge and nearly empty, and this kernel keeps the memory of huge pages that are split.
     NotFreed,
     /// Pages of it were released a short while ago.
     JustReleased,
-    /// It is full, and seen for the first time: nobody knows yet whether it stays so.
+    /// It is full, and seen for the first time: it may not stay full.
     FirstLook,
     /// Too many of its pages are in swap.
     Swapped,
     /// Its process disabled huge pages for itself.
     Disabled,
-    /// The kernel was asked, was busy, and is asked again later.
+    /// The kernel was busy, and is asked again later.
     RetryLater,
     /// The kernel cannot make it huge.
     GivenUp,
-    /// A promotion in this process was slow or failed: it is left alone for a while.
+    /// A promotion in this process was slow or failed: the process is left alone for a while.
     BackingOff,
-    /// Promotions have held up its process as long as they may.
+    /// Promotions have held up its process for as long as they may.
     StallBudget,
     /// Promotions have taken as much processor time as they may.
     CpuBudget,
@@ -54,16 +54,16 @@ pub enum Reason {
     Pressure,
     /// Too little memory is available.
     MemoryLow,
-    /// Its control group, or one that this is a part of, is too near its memory limit.
+    /// Its control group, or an ancestor of it, is too near its memory limit.
     LimitNear,
     /// Free memory is in pieces.
     Fragmented,
-    /// What there is goes to processes with less than their share.
+    /// The available huge pages go to processes with less than their share.
     FairShare,
 }
 
 impl Reason {
-    /// What is done for this reason.
+    /// The action for this reason.
     pub fn action(self) -> Option<Action> {
         match self {
             Self::Full => Some(Action::Promote),
@@ -72,7 +72,7 @@ impl Reason {
         }
     }
 
-    /// It in words.
+    /// A description for people.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::Full => "promoted: it is as full as the threshold asks for",
@@ -132,15 +132,15 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is to be done with one region.
+/// The decision about one region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// Whose region.
+    /// The process that owns the region.
     pub process: ProcessId,
-    /// Which region.
+    /// The region's address.
     pub address: u64,
-    /// Its pages in use then: one of which fewer are by now is not promoted.
+    /// Its pages in use then: a region with fewer by now is not promoted.
     pub pages: u16,
-    /// Why, and so what.
+    /// The reason, which implies the action.
     pub reason: Reason,
 }

@@ -1,8 +1,9 @@
-//! Who gets the huge pages that there are: who has least of its share, hottest regions first.
+//! Shares out the available huge pages: the process with the least of its share comes first, and its hottest
+//! regions.
 //!
-//! The metric is Ingens': a claim is `weight / (huge · (f + penalty · (1 − f)))`, where `f` is the part of
-//! the huge pages that are in use. Processes of one group have one share and one claim together. Who has the
-//! greatest claim is served next; in a group, the process that would have it by itself.
+//! The metric is Ingens': a claim is `weight / (huge · (f + penalty · (1 − f)))`, where `f` is the fraction
+//! of the huge pages that are in use. Processes of one group have one share and one claim together. The group
+//! with the greatest claim is served next; in a group, the process whose own claim is the greatest.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,13 @@ use crate::model::{Limit, Look, ProcessLook, Region, Settings};
 /// A region of a process counts as in use from this much heat on.
 const HOT_PERCENT: u8 = 10;
 
-/// The huge pages of somebody, and the weight that these are due to.
+/// The huge pages of a process or group, and its weight.
 #[derive(Clone, Copy, Default)]
 struct Holdings {
     weight: f64,
     huge: u64,
     hot: u64,
-    /// What it is given now, taken to be used as much as what it had.
+    /// Huge pages granted now, assumed to be used as much as those before.
     granted: u64,
 }
 
@@ -47,9 +48,9 @@ impl Holdings {
 /// A process that wants promotions.
 pub(super) struct Claimant {
     own: Holdings,
-    /// Index of the group it is in, or of one that it is alone in.
+    /// Index of its group, or of a group of its own.
     group: usize,
-    /// What the budget for stalls still allows.
+    /// Promotions that the budget for stalls still allows.
     allowed: u64,
     /// Indices of the regions it wants, the next one last.
     wanted: Vec<usize>,
@@ -69,7 +70,7 @@ impl Claimant {
     }
 }
 
-/// What the groups hold; says to each claimant which is its.
+/// The holdings of the groups; tells each claimant its group.
 fn groups(looks: &[ProcessLook], claimants: &mut [(usize, Claimant)]) -> Vec<Holdings> {
     let mut named: BTreeMap<&str, usize> = BTreeMap::new();
     let mut groups: Vec<Holdings> = Vec::new();
@@ -87,7 +88,7 @@ fn groups(looks: &[ProcessLook], claimants: &mut [(usize, Claimant)]) -> Vec<Hol
     groups
 }
 
-/// What is left of what promotions need.
+/// The resources left for promotions.
 pub(super) struct Means<'a> {
     available_bytes: u64,
     keep_bytes: u64,
@@ -95,7 +96,7 @@ pub(super) struct Means<'a> {
     /// Promotions that the budget of processor time allows.
     actions: u64,
     is_pressed: bool,
-    /// By the name of its group.
+    /// Limits by the name of their group.
     limits: BTreeMap<&'a str, Limit>,
     settings: &'a Settings,
 }

@@ -1,4 +1,4 @@
-//! What holds for any processes, any history and any time; and a few stories.
+//! Properties that hold for any processes, any history and any time; and a few scenarios.
 
 mod means;
 mod properties;
@@ -272,8 +272,8 @@ fn the_hottest_come_first_and_then_the_fullest() {
     assert_eq!(order, [3, 2, 4, 1]);
 }
 
-/// Two processes of 400 full regions on a machine with some huge pages, the second one started later:
-/// how many each has in the end.
+/// Two processes of 400 full regions on a machine with some huge pages, the second one started later: returns
+/// the huge pages of each in the end.
 fn compete(weights: [u32; 2], heat: [u8; 2], huge_pages: u64) -> [u64; 2] {
     let mut policy = Policy::new(Settings { compactions: 1, ..Settings::default() }).unwrap();
     let full = |heat| {
@@ -288,7 +288,7 @@ fn compete(weights: [u32; 2], heat: [u8; 2], huge_pages: u64) -> [u64; 2] {
     for round in 0..60 {
         let running = if round < 10 { 1 } else { 2 };
         let used: u64 = processes.iter().map(|it| count(it) as u64).sum();
-        // They become free bit by bit, as memory does that others give back.
+        // They become free bit by bit, as other processes release memory.
         let free = (huge_pages / 60 * (round + 1)).saturating_sub(used);
         let system = System { free_huge_pages: free, ..plenty() };
         let at = look(round * 10 * SECOND, &processes[..running]);
@@ -428,8 +428,7 @@ fn any_outcome(dice: &mut Dice, decision: &Decision, at_ns: u64) -> ActionOutcom
     }
 }
 
-/// Decides about many made-up looks, and calls `check` with each look, what the one before it showed, and the
-/// decisions.
+/// Decides about many made-up looks, and calls `check` with each look, the look before it, and the decisions.
 fn any_history(seed: u64, mut check: impl FnMut(&Look, Option<&Look>, &[Decision], &Policy)) {
     let mut dice = Dice(seed);
     let mut policy = policy();

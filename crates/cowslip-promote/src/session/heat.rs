@@ -1,4 +1,4 @@
-//! Which source of heat is in use, and why not a better one.
+//! The source of heat in use, and why not a better one.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::operator::{Notice, Operator};
 use crate::heat::{ProbedHeatSource, probe_heat_sources};
 use crate::model::HeatSource;
 
-/// The source of heat that is in use.
+/// The source of heat in use.
 #[derive(Debug)]
 pub(crate) struct Heat {
     pub(super) source: HeatSource,
@@ -14,7 +14,7 @@ pub(crate) struct Heat {
 }
 
 impl Heat {
-    /// The best source there is, if heat is wanted; told, with what keeps the better ones from being used.
+    /// Chooses the best available source if heat is wanted, and reports why better ones cannot be used.
     pub(super) fn choose(is_wanted: bool, operator: &mut dyn Operator) -> Self {
         if !is_wanted {
             return Self { source: HeatSource::None, probed: Vec::new() };
@@ -29,7 +29,7 @@ impl Heat {
         Self { source, probed }
     }
 
-    /// Tells that the source has changed, if it has.
+    /// Reports a change of the source.
     pub(super) fn follow(&mut self, source: HeatSource, operator: &mut dyn Operator) {
         if self.source != source {
             operator.tell(&Notice::HeatNowFrom(source));

@@ -1,4 +1,4 @@
-//! A run of the promoter: looking, deciding and acting at a pace that the targets bear.
+//! A run of the promoter: looks, decides and acts at a pace that the targets bear.
 
 mod heat;
 mod once;
@@ -31,7 +31,7 @@ pub use tally::{ProcessTally, Tally};
 
 const THIS_THREAD: i32 = 0;
 
-/// This part of the budget for processor time is for looking into huge pages.
+/// The part of the budget for processor time that goes into reading huge pages.
 const FOR_CONTENT: f64 = 0.5;
 
 /// A run of the promoter.
@@ -42,45 +42,45 @@ pub struct Session {
     operator: Box<dyn Operator>,
     heat: Heat,
     recorder: Option<Recorder<File>>,
-    /// When each process may be held up again.
+    /// The time from which each process may be held up again.
     ready_ns: BTreeMap<ProcessId, u64>,
-    /// When the budget of processor time allows the next action.
+    /// The time from which the budget of processor time allows the next action.
     rested_ns: u64,
 }
 
-/// One look and what came of it.
+/// One look and its consequences.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// What was seen, and what was done since.
+    /// The look, brought up to date with the actions since.
     pub look: Look,
-    /// What was decided about it.
+    /// The decisions about it.
     pub decisions: Vec<Decision>,
     /// Actions that were done.
     pub acts: usize,
-    /// Actions that were put off, as one before them was slow or failed.
+    /// Actions put off because one before them was slow or failed.
     pub put_off: usize,
 }
 
 impl Session {
-    /// Opens the targets that are asked for by number; one that is not there, or may not be looked at, is an error.
+    /// Opens the targets given by number; a missing one, or one that may not be observed, is an error.
     pub fn start(plan: Plan, mut operator: Box<dyn Operator>) -> Result<Self> {
         let mut promoter = Promoter::new(plan.settings.clone())?;
         let heat = Heat::choose(plan.heat, operator.as_mut());
         promoter.watch_heat(heat.source);
         search::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
-        // Whoever wakes up on the processor that it looks from goes first. A refusal costs no more than that.
+        // Every thread that wakes up on this processor runs first. A refusal costs only that courtesy.
         let _ = Scheduling::of(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
         Ok(Self { plan, promoter, tally, operator, heat, recorder: None, ready_ns, rested_ns: 0 })
     }
 
-    /// Keeps a record of everything seen and done from here on.
+    /// Records every look and outcome from here on.
     pub fn record(&mut self, to: File) -> Result<()> {
         self.recorder = Some(Recorder::start(to, &self.plan.settings)?);
         Ok(())
     }
 
-    /// What was asked for.
+    /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -90,12 +90,12 @@ impl Session {
         &self.promoter
     }
 
-    /// What was seen and done so far.
+    /// The results so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Whether it is to end.
+    /// True if the session should end.
     pub fn stops(&self) -> bool {
         self.operator.stops()
     }
@@ -104,12 +104,12 @@ impl Session {
         self.operator.as_mut()
     }
 
-    /// Looks for targets that were not asked for by number.
+    /// Searches for targets that are not given by number.
     pub fn search(&mut self) -> Result<Found> {
         search::search(&self.plan.rules, &mut self.promoter)
     }
 
-    /// Goes on with another plan, or as before if that is an error.
+    /// Continues with another plan, or as before if that is an error.
     pub fn reload(&mut self, plan: Plan) -> Result<()> {
         let named = search::named(&plan.rules)?;
         self.promoter.set(plan.settings.clone())?;
@@ -124,14 +124,14 @@ impl Session {
         Ok(())
     }
 
-    /// Looks and decides; up to `content_ns` a target go into looking into huge pages.
+    /// Looks and decides; spends up to `content_ns` per target on reading huge pages.
     pub fn look(&mut self, content_ns: u64) -> Result<Round> {
         let round = self.look_last(content_ns)?;
         self.write(&Event::Look(round.look.clone()))?;
         Ok(round)
     }
 
-    /// The same after all is done: a record, where decisions are acted on, does without it.
+    /// Like [`Self::look`], but after the last action: it is not recorded, as no action follows.
     pub fn look_last(&mut self, content_ns: u64) -> Result<Round> {
         let (look, gone) = self.promoter.look(content_ns)?;
         self.heat.follow(self.promoter.heat(), self.operator.as_mut());
@@ -147,7 +147,7 @@ impl Session {
         Ok(Round { look, decisions, acts: 0, put_off: 0 })
     }
 
-    /// Does what was decided, no faster than the targets bear; a signal to end ends it.
+    /// Acts on the decisions, no faster than the targets bear, until the operator ends it.
     pub fn act(&mut self, round: &mut Round, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         let wanted: Vec<&Decision> =
             round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
@@ -176,8 +176,8 @@ impl Session {
         Ok(())
     }
 
-    /// Until the process may be held up again. A promotion that would be put off waits as well, if that is over
-    /// before the next look is due.
+    /// Waits until the process may be held up again. A promotion that would be put off waits for the backoff
+    /// too, if that ends before the next look is due.
     fn wait_for(&mut self, decision: &Decision, next_look_ns: u64) -> Result<()> {
         let process = decision.process;
         let mut ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0).max(self.rested_ns);
@@ -195,7 +195,7 @@ impl Session {
         Ok(())
     }
 
-    /// What a look may spend on the content of huge pages, for each target.
+    /// The time that a look may spend on the content of huge pages, for each target.
     pub fn content_ns(&self) -> u64 {
         let settings = &self.plan.settings;
         if settings.demote_below_percent == 0 {
@@ -205,14 +205,14 @@ impl Session {
         (budget_ns * FOR_CONTENT) as u64 / self.promoter.targets().count().max(1) as u64
     }
 
-    /// Until the next look: so long that looking takes no more of a core than it may.
+    /// The time until the next look: long enough to keep to the budget for looking.
     pub fn pause(&self) -> Duration {
         let settings = &self.plan.settings;
         let least_ns = self.promoter.look_cpu_ns() as f64 * 100.0 / settings.cpu_percent;
         Duration::from_millis(settings.interval_ms).max(Duration::from_nanos(least_ns as u64))
     }
 
-    /// Waits, or until there is something new to ask the operator.
+    /// Waits for `time`, or until there is a reason to ask the operator.
     pub fn wait(&mut self, time: Duration) -> Result<()> {
         self.operator.wait(time).map_err(|error| Error::from_errno("wait", errno_of(&error)))
     }
@@ -225,12 +225,12 @@ impl Session {
     }
 }
 
-/// After that much, so that it is so many percent of the time.
+/// The rest after spending so much time, so that it is `percent` of all time.
 fn rest_ns(spent_ns: u64, percent: f64) -> u64 {
     (spent_ns as f64 * (100.0 / percent - 1.0)) as u64
 }
 
-/// Without the privilege, going on makes no sense.
+/// Ends the session if the privilege is missing.
 fn check_permitted(outcome: &ActionOutcome) -> Result<()> {
     let Effect::Refused(errno) = outcome.effect else { return Ok(()) };
     if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {

@@ -1,4 +1,4 @@
-//! Promotes until nothing is left to do, and has the kernel say what came of it.
+//! Promotes until nothing is left to do, and has the kernel measure the result.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,13 @@ use crate::model::{Coverage, ProcessId};
 use crate::policy::Reason;
 use crate::promoter::Promoter;
 
-/// Looks without anything to do after which regions that come and go are not waited for.
+/// After so many looks without actions, regions that come and go are not waited for.
 const IDLE_LOOKS: u32 = 4;
 
 impl Session {
-    /// Looks and acts until nothing is left to do, the deadline is over, or the operator ends it. `progress` is told
-    /// how many of a look's actions are done, and how many there are. A dry run looks twice and does nothing.
+    /// Looks and acts until nothing is left to do, the deadline is over, or the operator ends it. `progress`
+    /// gets the number of a look's actions that are done, and their total. A dry run looks twice and does
+    /// nothing.
     pub fn promote_until_done(
         &mut self,
         deadline: Instant,
@@ -27,7 +28,7 @@ impl Session {
         let mut looks = 0;
         let mut put_off = 0;
         while !self.stops() {
-            // What was promoted here is not empty: content is looked at before, and once more in the end; and
+            // Regions promoted here are not empty: content is read before that, once more in the end, and
             // again for splits that were put off.
             let looks_inside = splits && (looks < 2 || idle_looks == 1 || put_off > 0);
             let mut round = self.look(if looks_inside { u64::MAX } else { 0 })?;
@@ -48,17 +49,17 @@ impl Session {
         Ok(())
     }
 
-    /// Has the kernel sum up what is huge, before anything is done.
+    /// Has the kernel sum up huge pages before the first action.
     pub fn measure_before(&mut self) {
         self.measure(|tally, coverage| tally.before = Some(coverage));
     }
 
-    /// Has the kernel sum up what is huge in the end.
+    /// Has the kernel sum up huge pages after the last action.
     pub fn measure_after(&mut self) {
         self.measure(|tally, coverage| tally.after = Some(coverage));
     }
 
-    /// A target that ends meanwhile has no sum.
+    /// A target that ends before this has no sum.
     fn measure(&mut self, mut keep: impl FnMut(&mut ProcessTally, Coverage)) {
         for (process, name, coverage) in sums(&self.promoter) {
             let tally = self.tally.processes.entry(process).or_default();
@@ -71,12 +72,12 @@ impl Session {
     }
 }
 
-/// Whether what was put off still is.
+/// True while actions are put off.
 fn is_waiting(round: &Round) -> bool {
     round.decisions.iter().any(|it| it.reason == Reason::BackingOff)
 }
 
-/// Whether nothing that may still change is waited for.
+/// True if nothing that may still change is waited for.
 fn is_done(round: &Round, idle_looks: u32) -> bool {
     let has = |wanted: &[Reason]| round.decisions.iter().any(|it| wanted.contains(&it.reason));
     let soon = [Reason::FirstLook, Reason::JustReleased, Reason::RetryLater, Reason::Filling];

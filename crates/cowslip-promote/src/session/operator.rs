@@ -1,4 +1,4 @@
-//! Who runs a session: is told what happens, and says when it is to end.
+//! The operator of a session: is told of events, and says when to end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,29 +12,29 @@ use crate::promoter::RemovedTarget;
 
 /// The program around a [`Session`](super::Session): its signals, its log, its files.
 pub trait Operator {
-    /// Something happened that people may want to know.
+    /// Reports an event of interest to people.
     fn tell(&mut self, notice: &Notice<'_>);
 
-    /// Whether the session is to end.
+    /// True if the session should end.
     fn stops(&self) -> bool;
 
-    /// Whether the plan is to be read again, since this was last asked.
+    /// True if the plan should be read again since the last call.
     fn takes_reload(&mut self) -> bool;
 
-    /// Waits that long, or until there is something new to be asked.
+    /// Waits for `time`, or until there is a reason to ask again.
     ///
     /// # Errors
-    /// What `poll(2)` says.
+    /// Those of `poll(2)`.
     fn wait(&mut self, time: Duration) -> io::Result<()>;
 
-    /// Puts the metrics into a file, in place of what was there.
+    /// Replaces the content of a file with the metrics.
     ///
     /// # Errors
-    /// The file system's.
+    /// Those of the file system.
     fn write_metrics(&mut self, file: &Path, text: &str) -> io::Result<()>;
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
     /// Heat is known from this source, the best that can be used.
@@ -43,7 +43,7 @@ pub enum Notice<'a> {
     HeatNotFrom(HeatSource, &'a str),
     /// The source of heat has changed to this one.
     HeatNowFrom(HeatSource),
-    /// Metrics are served here.
+    /// Metrics are served at this address.
     MetricsAt(SocketAddr),
     /// The daemon begins, with these processes.
     Promoting(&'a [String]),
@@ -53,12 +53,12 @@ pub enum Notice<'a> {
     GroupMissing(&'a Path, Errno),
     /// No process is left, and none will come.
     AllEnded,
-    /// A process cannot be looked at any more, and has not ended.
+    /// A process cannot be observed any more, and has not ended.
     LeftAlone(&'a RemovedTarget),
     /// The plan was read again.
     Reloaded,
-    /// The plan that was read again makes no sense: the one before stays in force.
+    /// The new plan makes no sense: the previous one stays in force.
     ReloadFailed(&'a str),
-    /// So many regions were changed, and this is huge now.
+    /// This number of regions was changed, with this coverage now.
     Changed(usize, Coverage),
 }

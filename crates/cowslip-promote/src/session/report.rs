@@ -1,4 +1,4 @@
-//! What a session did, as JSON.
+//! The report of a session, as JSON.
 
 use cowslip_sys::process;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::{ProcessTally, Session, system};
 use crate::model::Coverage;
 
 impl Session {
-    /// The report of a run; `wanted` is the part that has to be huge in the end, if that was asked for.
+    /// The report of a run; `wanted` is the huge part that was required in the end, if any.
     pub fn to_json(&self, is_dry_run: bool, wanted: Option<f64>) -> Value {
         let tally = &self.tally;
         let processes: Vec<Value> = tally

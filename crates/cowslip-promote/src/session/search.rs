@@ -1,4 +1,4 @@
-//! Finding the processes that were asked for, now and again.
+//! Finds the processes of a plan, again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ use crate::plan::{Plan, Rule, Who};
 use crate::promoter::Promoter;
 use crate::target::Target;
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Processes that are targets now and were not before.
+    /// Processes that became targets.
     pub added: Vec<String>,
-    /// The first of those that may not be looked at, and how many there are.
+    /// The first error about processes that may not be observed, and their number.
     pub denied: Option<(Error, usize)>,
-    /// Control groups that cannot be read, as those that are not there yet or any more.
+    /// Control groups that cannot be read, for example because they do not exist yet or any more.
     pub missing: BTreeMap<PathBuf, Errno>,
 }
 
-/// The processes that were asked for by number; one that is not there, or may not be looked at, is an error.
+/// The processes given by number; a missing one, or one that may not be observed, is an error.
 pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
     let numbers = rules.iter().filter_map(|rule| match rule.who {
         Who::Pid(pid) => Some((pid, rule.weight)),
@@ -31,7 +31,7 @@ pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
     numbers.map(|(pid, weight)| Target::open(pid, weight)).collect()
 }
 
-/// Adds what the other rules find; those that may not be looked at are left out.
+/// Adds the processes that the other rules find, except those that may not be observed.
 pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
     let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let mut found = Found::default();
@@ -45,7 +45,7 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
             (Err(errno), _) => return Err(Error::from_errno("look for processes in /proc", errno)),
         };
         for pid in pids {
-            // The first rule that finds a process has it.
+            // The first rule that finds a process applies.
             if !known.insert(pid) {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Found {
         }
     }
 
-    /// An error if a control group is missing, or if there is nothing to do at all.
+    /// An error if a control group is missing, or if there is no target at all.
     pub fn check(self, plan: &Plan, promoter: &Promoter) -> Result<()> {
         if let Some((path, errno)) = self.missing.first_key_value() {
             let missing = format!("control group {}: {errno}", path.display());
@@ -98,7 +98,7 @@ impl Found {
     }
 }
 
-/// The control groups among the targets that cannot be read now.
+/// The control groups of the plan that cannot be read now.
 pub fn missing(plan: &Plan) -> BTreeMap<PathBuf, Errno> {
     let groups = plan.rules.iter().filter_map(|rule| match &rule.who {
         Who::Cgroup(path) => Some((path, candidates(&rule.who).err()?)),
@@ -119,7 +119,7 @@ fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
     })
 }
 
-/// The name in `/proc/PID/stat`, which everybody may read.
+/// The name in `/proc/PID/stat`, which every user may read.
 fn name_of(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     procfs::command_name(&stat).map(str::to_owned)

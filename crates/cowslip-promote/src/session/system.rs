@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What of it decides who gets huge pages besides us.
+/// The settings that govern huge pages from other sources.
 const SETTINGS: [&str; 9] = [
     "enabled",
     "defrag",
@@ -41,7 +41,8 @@ pub(super) fn to_json(system: &System) -> Value {
     })
 }
 
-/// The choice of a setting that has one in brackets, else its text; what the kernel lacks is left out.
+/// The choice of a setting that has one in brackets, else its text; settings that the kernel lacks are left
+/// out.
 fn settings() -> Map<String, Value> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("{THP}/{name}")).ok()?;

@@ -1,4 +1,4 @@
-//! What was done to each process, for tables and metrics.
+//! The results for each process, for tables and metrics.
 
 use std::collections::BTreeMap;
 
@@ -14,62 +14,62 @@ use cowslip_sys::units::page_size_bytes;
 pub struct ProcessTally {
     /// Its name, for people.
     pub name: String,
-    /// Its share of huge pages beside that of others.
+    /// Its weight in sharing huge pages with others.
     pub weight: u32,
-    /// The group with which it has that share together, if any.
+    /// The group with which it has one share together, if any.
     pub group: Option<String>,
     /// Its memory that is in RAM, of all kinds.
     pub resident_bytes: u64,
-    /// Of its control group and of those that this is a part of, by the last look.
+    /// The limits of its control group and of that group's ancestors, by the last look.
     pub limits: Vec<Limit>,
-    /// The mean of its regions, where that is known.
+    /// The mean of its regions, where known.
     pub heat_percent: Option<u8>,
-    /// How much was huge at first: by the looks, or by the kernel's own sums where they were asked for.
+    /// Its coverage at first: by the looks, or by the kernel's own sums if these were requested.
     pub before: Option<Coverage>,
-    /// In the end, likewise.
+    /// Its coverage in the end, likewise.
     pub after: Option<Coverage>,
-    /// By the last look.
+    /// Its coverage by the last look.
     pub seen: Coverage,
-    /// How that was found out.
+    /// The source of the coverage.
     pub huge_source: HugeSource,
-    /// Where its heat comes from.
+    /// The source of its heat.
     pub heat_source: HeatSource,
-    /// What it has given back lazily, as far as that was asked for; by the last look.
+    /// Memory that it has given back lazily, as far as that was measured; by the last look.
     pub lazily_freed_bytes: u64,
-    /// How it is known which pages those are.
+    /// The source that tells which pages those are.
     pub lazy_free_source: LazyFreeSource,
-    /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
+    /// Zero pages inside huge pages, as far as these were read; by the last look that read any.
     pub bloat_bytes: u64,
     /// Regions made huge.
     pub promotions: u64,
     /// Huge pages split.
     pub splits: u64,
-    /// What the splits gave back.
+    /// Memory that the splits gave back.
     pub freed_bytes: u64,
-    /// Actions that were too late: a child came, or something was released.
+    /// Actions that came too late: a child was made, or memory released.
     pub overtaken: u64,
     /// Refusals by error number.
     pub refusals: BTreeMap<i32, u64>,
     /// Regions by reason, at the last look.
     pub regions: BTreeMap<Reason, u64>,
-    /// How long the kernel acted on it, and may have held it up.
+    /// The time in which the kernel acted on it, and may have held it up.
     pub stall_ns: u64,
     /// The longest of these times.
     pub longest_stall_ns: u64,
-    /// Whether it is no target any more.
+    /// True if it is no longer a target.
     pub has_ended: bool,
 }
 
-/// All of them, and what it took.
+/// The results for all processes, and the effort.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// By process.
     pub processes: BTreeMap<ProcessId, ProcessTally>,
-    /// Looks at all of them.
+    /// Looks at all processes.
     pub looks: u64,
     /// Processor time of looking.
     pub look_cpu_ns: u64,
-    /// By the last look.
+    /// The system by the last look.
     pub system: System,
 }
 
@@ -112,7 +112,7 @@ impl Tally {
         }
     }
 
-    /// What is huge after something was done.
+    /// Updates the coverage after actions.
     pub(crate) fn cover(&mut self, look: &Look) {
         for process in &look.processes {
             if let Some(tally) = self.processes.get_mut(&process.process) {
@@ -147,7 +147,7 @@ impl Tally {
         self.processes.values().map(|it| it.splits).sum()
     }
 
-    /// How much is huge of all processes that still run, by the kernel's sums.
+    /// The coverage of all processes that still run, as `of` selects it.
     pub fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
         let running = self.processes.values().filter(|tally| !tally.has_ended);
         running.filter_map(of).fold(Coverage::default(), Coverage::plus)

@@ -1,4 +1,4 @@
-//! Promotes and splits regions of a process, as was decided.
+//! Promotes and splits regions of a process, as decided.
 
 use cowslip_sys::pagemap::{Method, Scanner};
 use cowslip_sys::target::Advice;
@@ -10,10 +10,10 @@ use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, RegionKind};
 use crate::policy::Decision;
 
 impl Target {
-    /// Promotes or splits a region, unless it is no longer what it was: a look is some time ago.
+    /// Promotes or splits a region, unless it has changed since the look.
     ///
-    /// A child that is forked between the last look here and the kernel's copying shares the region
-    /// after all; that costs the memory of one region, and nothing else.
+    /// A child that is forked between the last check here and the kernel's copying shares the region after
+    /// all; that costs the memory of one region, and nothing else.
     pub(crate) fn act(&mut self, decision: &Decision, action: Action) -> ActionOutcome {
         let done = self.try_act(decision, action);
         let (effect, took_ns, freed_pages) = match done {
@@ -44,7 +44,8 @@ impl Target {
         }
         let is_wanted = match (action, before.kind) {
             (_, RegionKind::FrozenArena) => false,
-            // What an allocator has released meanwhile it may never release again: it counts that as done.
+            // Pages that an allocator has released meanwhile must not come back: it may never release them
+            // again.
             (Action::Promote, _) => !before.is_huge && before.used_pages() >= decision.pages.max(1),
             (Action::Demote, kind) => before.is_huge && kind == RegionKind::Private,
         };
@@ -68,11 +69,12 @@ impl Target {
         }
         if action == Action::Promote {
             if before.kind == RegionKind::Arena {
-                // The page is huge, and unmapped until its next use: now it is mapped.
+                // The collapse leaves the huge page unmapped until its next use: this maps it.
                 let _ = self.handle.advise(range, Advice::Collapse);
             }
             self.agreed.insert(address);
-            // Only page tables say of one region whether it is huge.
+            // Only `PAGEMAP_SCAN` tells for a single region if it is huge; without it, this trusts the
+            // advice.
             let is_huge =
                 scanner.method() == Method::Entries || self.look_again(&scanner, address)?.is_huge;
             let effect = match is_huge {
@@ -88,13 +90,13 @@ impl Target {
             None => after.is_huge,
         };
         if is_whole {
-            // The advice was taken, and the page is whole: this kernel does not split it.
+            // The advice was accepted and the page is whole: this kernel does not split it.
             return Ok((Effect::Refused(Errno::OPNOTSUPP.raw_os_error()), took_ns, 0));
         }
         Ok((Effect::Done, took_ns, REGION_PAGES - after.pages))
     }
 
-    /// Without `PAGEMAP_SCAN`, a split shows in the sum of the mapping only.
+    /// The sum of huge pages in the mapping: without `PAGEMAP_SCAN`, a split shows only there.
     fn huge_sum(&self, scanner: &Scanner, address: u64) -> sys::Result<Option<u64>> {
         if scanner.method() == Method::Scan {
             return Ok(None);
@@ -106,7 +108,7 @@ impl Target {
         Ok(Some(mapping.map_or(0, |(_, usage)| usage.huge_bytes)))
     }
 
-    /// A page of the region that nobody misses on the list of used ones: one of zeroes.
+    /// Selects the page to mark cold: one of zeroes if there is one, as it is missed least.
     fn page_to_cool(&self, range: VirtRange) -> sys::Result<VirtRange> {
         let mut is_zero = Vec::new();
         self.handle.zero_pages(range, &mut is_zero)?;

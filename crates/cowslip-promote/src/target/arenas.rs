@@ -1,9 +1,9 @@
-//! Arenas of a program that runs with Cowslip: shared memory, which promotion would not look at otherwise.
+//! Arenas of a program that runs with Cowslip: shared memory, which promotion would otherwise skip.
 //!
 //! They are found by their page of counters. While one is live, `MADV_COLLAPSE` makes its regions huge like
-//! others. While it is frozen, being thawed or being restored it is left alone: the thaw brings its huge pages
-//! back. A freeze that comes between the question and the collapse costs nothing but time: a collapse
-//! changes no content, and the kernel keeps what userfaultfd watches out of it.
+//! others. While it is frozen, being thawed or being restored it is left alone: the thaw restores its huge
+//! pages. A freeze between the check and the collapse costs only time: a collapse changes no content, and the
+//! kernel excludes memory that userfaultfd watches.
 
 use cowslip::Metrics;
 use cowslip::raw::PAGE_NAME;
@@ -33,12 +33,12 @@ pub(super) fn find(
             arenas.push(ForeignArena { range, counters: page.range });
         }
     }
-    // The counters outlive their arena.
+    // The counters can outlive their arena.
     arenas.retain(|arena| mappings.iter().any(|it| arena.has(it)));
     Ok(arenas)
 }
 
-/// `None` for a page of something else, and for one that was unmapped meanwhile.
+/// Reads a page of counters; `None` for another kind of page, and for one that was unmapped meanwhile.
 fn read(handle: &target::Target, page: VirtRange) -> sys::Result<Option<Metrics>> {
     let mut bytes = Vec::new();
     match handle.read_memory(page, &mut bytes) {
@@ -49,7 +49,7 @@ fn read(handle: &target::Target, page: VirtRange) -> sys::Result<Option<Metrics>
 }
 
 impl ForeignArena {
-    /// Whether the mapping is of the file behind it, which has no name any more.
+    /// True if the mapping is of the arena's file, which has no name any more.
     pub(super) fn has(&self, mapping: &Mapping<'_>) -> bool {
         mapping.has_file && mapping.name.ends_with("(deleted)") && self.covers(mapping.range)
     }
@@ -58,7 +58,7 @@ impl ForeignArena {
         self.range.covers(range)
     }
 
-    /// Whether it can be acted on now.
+    /// The kind of its regions now: live, or to be left alone.
     pub(super) fn kind(&self, handle: &target::Target) -> sys::Result<RegionKind> {
         let is_live = |it: Metrics| (it.is_owner, it.frozen_chunks, it.absent_chunks) == (1, 0, 0);
         let is_live = read(handle, self.counters)?.is_some_and(is_live);

@@ -1,14 +1,14 @@
-//! What regions are on kernels without `PAGEMAP_SCAN` (before Linux 6.7): `/proc/PID/pagemap`, and what it
-//! does not say from elsewhere.
+//! The state of regions on kernels without `PAGEMAP_SCAN` (before Linux 6.7), from `/proc/PID/pagemap` and
+//! other files.
 //!
-//! * Present, swapped, mapped by others as well: the page's entry.
-//! * Huge: `smaps` has a sum for each mapping, so that it is known if none of its full regions are, or all.
-//!   In between, `/proc/kpageflags` (root) says which are one huge page, if they come to that sum.
-//! * The zero page looks like a page that others map too. It is one if `smaps` knows of none such in the
-//!   mapping; else `/proc/kpageflags` says.
+//! - Present, swapped, or mapped by other processes too: the page's entry.
+//! - Huge: `smaps` has a sum for each mapping, which tells if none or all of its full regions are huge. In
+//!   between, `/proc/kpageflags` (root) tells which are one huge page, if they add up to that sum.
+//! - The zero page looks like a page that other processes map too. It is the zero page if `smaps` reports no
+//!   such pages in the mapping; otherwise `/proc/kpageflags` tells.
 //!
-//! What remains open is taken for what does no harm: for not huge, as collapsing a huge page does nothing,
-//! and for shared, so that it is left alone.
+//! Regions that remain unknown are treated in the harmless way: as not huge, because collapsing a huge page
+//! does nothing, and as shared, so that they are left alone.
 
 use cowslip_sys::pageflags::PageFlags;
 use cowslip_sys::pagemap::{Entry, Scanner};
@@ -19,16 +19,16 @@ use cowslip_sys::{self as sys, Errno};
 use super::partially_mapped::Heads;
 use crate::model::{HugeSource, REGION_PAGES, Region};
 
-/// Reads entries, and what they do not say.
+/// Reads entries, and completes them from other files.
 pub(super) struct Entries<'a> {
     scanner: &'a Scanner,
-    /// `None` for others than root.
+    /// `None` for users other than root.
     flags: Option<&'a PageFlags>,
-    /// How good the worst answer was.
+    /// The least reliable source used so far.
     pub(super) huge_source: HugeSource,
 }
 
-/// A region, and the first page frame of it, if that may be known.
+/// A region and its first page frame, if that is visible.
 struct Seen {
     region: Region,
     frame: Option<u64>,
@@ -39,8 +39,8 @@ impl<'a> Entries<'a> {
         Self { scanner, flags, huge_source: HugeSource::Sums }
     }
 
-    /// Adds every region of `range` (whole regions of one mapping, with this use) that has something in it.
-    /// `agreed` says whether a region agreed to be huge, and nothing has been heard since.
+    /// Adds every region of `range` (whole regions of one mapping, with this use) that is not empty. `agreed`
+    /// returns true if a region was made huge on request and has not changed since.
     pub(super) fn survey(
         &mut self,
         range: VirtRange,
@@ -131,7 +131,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// A frame that went away meanwhile is nothing special.
+/// A frame that went away meanwhile is no error.
 pub(super) fn known(answer: sys::Result<bool>) -> sys::Result<bool> {
     match answer {
         Err(Errno::IO | Errno::NXIO) => Ok(false),

@@ -1,12 +1,13 @@
-//! Pages that a program has given back lazily (`MADV_FREE`): in memory until the kernel wants them, and not in use.
+//! Pages that a program has given back lazily (`MADV_FREE`): in memory until the kernel needs them, and not
+//! in use.
 //!
-//! A collapse makes them part of a huge page, which the kernel takes back from no program. Two files bound their
-//! number, neither is enough alone:
+//! A collapse makes them part of a huge page, and then the kernel does not take them back. Two files bound
+//! their number; neither is enough alone:
 //!
-//! * `smaps` has the sum of each mapping, and knows which of its pages were written again since.
-//! * `/proc/kpageflags` (root) has the mark of each page, which stays on a page that was written again.
+//! - `smaps` has the sum of each mapping, and excludes pages that were written again since.
+//! - `/proc/kpageflags` (root) has the mark of each page, which stays on a page that was written again.
 //!
-//! The smaller of both holds for a region. Without the second, any page of a mapping may be one of its sum.
+//! The smaller of the two bounds a region. Without the second, any page of a mapping may be part of its sum.
 
 use cowslip_sys::pageflags::PageFlags;
 use cowslip_sys::pagemap::Scanner;
@@ -17,7 +18,7 @@ use cowslip_sys::{self as sys, process, target};
 use super::Target;
 use crate::model::{LazyFreeSource, Region, RegionKind};
 
-/// Lazily freed memory by mapping, as far as there is any.
+/// Lazily freed memory by mapping.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     mappings: Vec<(VirtRange, u64)>,
@@ -50,15 +51,15 @@ impl Sums {
         touched.map(|(_, bytes)| bytes / page_size_bytes() as u64).sum()
     }
 
-    /// Whether the time since they were read is less than reading takes: the walk over all pages of the process is not
-    /// repeated more often.
+    /// True if they were read less than the duration of reading ago: the walk over all pages of the process
+    /// is not repeated more often.
     fn are_fresh(&self) -> bool {
         process::now_ns() < self.read_at_ns + self.took_ns
     }
 }
 
 impl Target {
-    /// Says of each region of a look how many of its pages may be lazily freed, and how that is known.
+    /// Finds how many pages of each region may be lazily freed, and returns the source of that.
     pub(super) fn see_lazily_freed(
         &self,
         scanner: &Scanner,
@@ -81,7 +82,7 @@ impl Target {
         Ok(source)
     }
 
-    /// How many pages of a region may be lazily freed now.
+    /// The number of pages of a region that may be lazily freed now.
     pub(super) fn lazily_freed_now(
         &mut self,
         scanner: &Scanner,
@@ -98,12 +99,14 @@ impl Target {
     }
 }
 
-/// A huge page is the kernel's to take back as a whole, and the memory of an arena has no such pages.
+/// False for a huge page, which the kernel takes back only as a whole, and for an arena, which has no such
+/// pages.
 pub(super) fn may_have_some(region: &Region) -> bool {
     region.kind == RegionKind::Private && !region.is_huge && region.pages > 0
 }
 
-/// How many pages of a region bear the mark of lazily freed ones, or may bear it, and whether that is known of all.
+/// The number of pages of a region with the mark of lazily freed ones, or possibly with it, and true if none
+/// is doubtful.
 fn marked(
     scanner: &Scanner,
     flags: Option<&PageFlags>,

@@ -7,10 +7,10 @@ use cowslip_sys::cgroup::{Group, Room, locate};
 
 use crate::model::{Limit, Settings, kept_bytes, needed_bytes};
 
-/// Beyond what stays free, more than the promotions of a look add.
+/// More than the promotions of one look add to the memory that stays free.
 const ENOUGH_BYTES: u64 = 1 << 30;
 
-/// The same for all limits of a group and of those that it is a part of, as they are now.
+/// True if a promotion that adds so much fits all limits of a group and its ancestors, as they are now.
 pub(crate) fn has_room(group: &Group, added_bytes: u64, settings: &Settings) -> bool {
     let needed_bytes = |limit_bytes| needed_bytes(limit_bytes, added_bytes, settings);
     group.rooms(needed_bytes).all(|room| room.room_bytes >= needed_bytes(room.limit_bytes))
@@ -30,7 +30,7 @@ fn limits(group: &Group, settings: &Settings) -> Vec<Limit> {
 pub(crate) struct Groups<'a> {
     mounts: String,
     settings: &'a Settings,
-    /// A limit above what the machine has is none; version 1 says 2^63 for it.
+    /// A limit above the machine's memory is none; version 1 reports 2^63 for no limit.
     total_bytes: u64,
     /// By the text of `/proc/PID/cgroup`.
     seen: BTreeMap<String, GroupLook>,
@@ -50,7 +50,7 @@ impl<'a> Groups<'a> {
         Self { mounts, settings, total_bytes, seen: BTreeMap::new() }
     }
 
-    /// That of a process; what cannot be seen limits nothing.
+    /// Looks at the group of a process; a group that cannot be seen has no limits.
     pub(crate) fn look(&mut self, cgroup: String) -> GroupLook {
         let Self { mounts, settings, total_bytes, seen } = self;
         let of = |text: &str| {
@@ -70,7 +70,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Version 2, as a tree of files.
+    /// A tree of files like version 2.
     #[test]
     fn the_limits_on_the_way_up_are_seen_and_the_pressure_of_the_group() {
         let mount = std::env::temp_dir().join(format!("cowslip-limits-{}", std::process::id()));

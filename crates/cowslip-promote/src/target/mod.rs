@@ -1,4 +1,4 @@
-//! A process that is promoted: looked at, acted on, measured.
+//! A process to promote: observed, acted on, measured.
 
 mod act;
 mod arenas;
@@ -22,8 +22,8 @@ use arenas::ForeignArena;
 
 pub(crate) use limits::Groups;
 
-/// Looked at, and acted on, until it ends. Exec and the reuse of its number are harmless: the kernel's
-/// handles are of the process, and nothing that is done changes content.
+/// A process, observed and acted on until it ends. Exec and the reuse of its number are harmless: the
+/// kernel's handles belong to the process, and no action changes content.
 #[derive(Debug)]
 pub struct Target {
     pub(crate) handle: sys::target::Target,
@@ -33,7 +33,7 @@ pub struct Target {
     pub(crate) group: Option<String>,
     /// The control group that its memory counts against, by the last look.
     memory_group: Option<cgroup::Group>,
-    /// Where looking at the content of huge pages goes on.
+    /// The address at which the next look continues to read huge pages.
     next_content: u64,
     knows_heat: bool,
     arenas: Vec<ForeignArena>,
@@ -44,10 +44,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// The process that has this number now, if it may be looked at. `weight` is its share of huge pages
-    /// beside that of others.
+    /// Opens the process that has this number now, if it may be observed. `weight` is its weight in sharing
+    /// huge pages with others.
     ///
-    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be looked at.
+    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be observed.
     pub fn open(pid: i32, weight: u32) -> Result<Self> {
         let doing = "open the process to promote";
         let open = || {
@@ -76,14 +76,14 @@ impl Target {
         open().during(doing).map_err(|error| explain(error, pid))
     }
 
-    /// Has it share its weight with all other processes of that group: what they have counts together.
+    /// Shares its weight with all other processes of the group: their huge pages count together.
     #[must_use]
     pub fn in_group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
         self
     }
 
-    /// Which process it is.
+    /// The process.
     pub fn id(&self) -> ProcessId {
         self.id
     }
@@ -93,15 +93,15 @@ impl Target {
         &self.name
     }
 
-    /// Whether a promotion of a region with so many pages in use leaves room below the limits of its control
+    /// True if a promotion of a region with so many pages in use leaves room below the limits of its control
     /// group, as they are now.
     pub(crate) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
         let Some(group) = &self.memory_group else { return true };
         limits::has_room(group, added_bytes(pages), settings)
     }
 
-    /// How much of it is huge, as the kernel sums it up (`/proc/PID/smaps`): independent of what is seen
-    /// while promoting, and far slower to read.
+    /// The huge part of its memory by the kernel's sums (`/proc/PID/smaps`): independent of the looks, and
+    /// far slower.
     pub fn coverage(&self) -> Result<Coverage> {
         let text = self.handle.read_file("smaps").during("read smaps of the process")?;
         let all = procfs::smaps(&text);
@@ -118,7 +118,7 @@ impl Target {
                 },
                 true => Coverage::default(),
                 false => {
-                    // Huge pages that were lazily freed are huge still.
+                    // Lazily freed huge pages are still huge.
                     let used_bytes = usage.anonymous_bytes.saturating_sub(usage.lazily_freed_bytes);
                     let anonymous_bytes = used_bytes.max(usage.huge_bytes);
                     Coverage {

@@ -1,4 +1,4 @@
-//! Looking at a process: what the pages of each of its regions are.
+//! Looks at a process: the state of the pages in each of its regions.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::model::{
     HeatSource, HugeSource, LazyFreeSource, ProcessLook, REGION_PAGES, Region, RegionKind,
 };
 
-/// What is where.
+/// The result of a walk over the mappings.
 struct Survey {
     regions: Vec<Region>,
     edge_bytes: u64,
@@ -27,13 +27,12 @@ struct Survey {
 }
 
 impl Target {
-    /// Looks at it. Up to `content_ns` of processor time go into reading huge pages, for those that hold
-    /// hardly anything; the next look goes on where this one ended.
+    /// Looks at the process. Spends up to `content_ns` of processor time on reading huge pages, to find those
+    /// that are nearly empty; the next look continues where this one ended.
     ///
-    /// With `by_mapping`, which mappings were accessed since the last look is asked for as well, if that may
-    /// be asked. That
-    /// makes the kernel walk all page tables twice, once with the process' memory map locked. With
-    /// `has_lazily_freed`, lazily freed pages are asked for: another walk, if it has anything to promote.
+    /// With `by_mapping`, it also finds out which mappings were accessed since the last look, if permitted.
+    /// That makes the kernel walk all page tables twice, once with the process' memory map locked. With
+    /// `has_lazily_freed`, it looks for lazily freed pages: another walk, if there is anything to promote.
     pub(crate) fn look(
         &mut self,
         content_ns: u64,
@@ -164,7 +163,7 @@ impl Target {
         Ok(region)
     }
 
-    /// Heat by mapping. What was accessed is forgotten afterwards, for the next look.
+    /// Heat by mapping. Resets the accessed bits for the next look.
     fn take_heat(&mut self, regions: &mut [Region]) -> sys::Result<HeatSource> {
         let knew = std::mem::replace(&mut self.knows_heat, true);
         if knew {
@@ -209,7 +208,7 @@ impl Target {
                     region.nonzero_pages =
                         Some(is_zero.iter().filter(|is_zero| !**is_zero).count() as u16);
                 }
-                // Unmapped meanwhile, or not to be read: nothing is known of it.
+                // Unmapped meanwhile, or not readable: its content remains unknown.
                 Err(sys::Errno::IO | sys::Errno::FAULT) => {}
                 Err(errno) => return Err(errno),
             }
@@ -219,7 +218,7 @@ impl Target {
     }
 }
 
-/// Adds every region of `range` (whole regions) that has something in it.
+/// Adds every region of `range` (whole regions) that is not empty.
 fn survey(scanner: &Scanner, range: VirtRange, regions: &mut Vec<Region>) -> sys::Result<()> {
     scanner.kinds(range, |run, kinds| {
         let mut rest = run;
@@ -236,7 +235,7 @@ fn survey(scanner: &Scanner, range: VirtRange, regions: &mut Vec<Region>) -> sys
     })
 }
 
-/// Memory in use in a range, of no matter which regions.
+/// Memory in use in a range of any regions.
 fn present_bytes(scanner: &Scanner, range: VirtRange) -> sys::Result<u64> {
     let mut bytes = 0;
     if !range.is_empty() {
@@ -260,8 +259,9 @@ fn add(region: &mut Region, pages: u16, kinds: PageKinds) {
     }
 }
 
-/// Adds what `PAGEMAP_SCAN` has no category for: pages that another process maps too, which the zero page looks
-/// like in the entries, and whether a huge page is behind some of them. A huge page is shared as a whole.
+/// Adds facts for which `PAGEMAP_SCAN` has no category: pages that another process maps too, which the zero
+/// page looks like in the entries, and whether some of them belong to a huge page. A huge page is shared as a
+/// whole.
 pub(crate) fn look_closer(
     scanner: &Scanner,
     flags: Option<&PageFlags>,

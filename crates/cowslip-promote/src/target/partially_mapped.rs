@@ -1,9 +1,10 @@
-//! Huge pages of which a part was released (partially mapped): the kernel keeps the whole until it wants for memory.
+//! Partially mapped huge pages: a part was released, and the kernel keeps the whole until it runs short of
+//! memory.
 //!
-//! `MADV_DONTNEED` on a part of a huge page, as allocators give it, takes that part out of the page tables. The
-//! resident size shrinks; the memory is free only when the kernel's shrinker comes by. `MADV_COLD` on a base page
-//! that is left splits the huge page, and what nobody maps of it is free at once. (6.18, a Redis of which 70 % was
-//! deleted: 267 MiB resident, 495 MiB held before, 256 MiB after.)
+//! `MADV_DONTNEED` on a part of a huge page, as allocators use it, takes that part out of the page tables.
+//! The resident size shrinks; the memory becomes free only when the kernel's shrinker runs. `MADV_COLD` on a
+//! remaining base page splits the huge page, and its unmapped part is free at once. (6.18, a Redis of which
+//! 70 % was deleted: 267 MiB resident, 495 MiB held before, 256 MiB after.)
 
 use cowslip_sys::pageflags::PageFlags;
 use cowslip_sys::pagemap::{Entry, Scanner};
@@ -17,8 +18,8 @@ use super::observe::look_closer;
 use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, Region};
 
 impl Target {
-    /// Splits what is left of a huge page in a region. How much that gives back no page table says: it is not
-    /// counted.
+    /// Splits the rest of a huge page in a region. Page tables do not tell how much memory that frees: it is
+    /// not counted.
     pub(crate) fn split_rest(&self, address: u64) -> ActionOutcome {
         let (effect, took_ns) = match self.try_split_rest(address) {
             Ok(done) => done,
@@ -54,7 +55,7 @@ impl Target {
         let advised = self.handle.advise(page, Advice::Cold);
         let took_ns = process::now_ns() - began;
         let split = advised.and_then(|()| match is_partially_mapped(&scanner, address)? {
-            // Somebody held a page of it.
+            // One of its pages was held elsewhere.
             true => Err(Errno::AGAIN),
             false => Ok(()),
         });
@@ -63,19 +64,20 @@ impl Target {
     }
 }
 
-/// Whether it still is, as far as that may be known.
+/// True if the region is still partially mapped, as far as that is visible.
 fn is_partially_mapped(scanner: &Scanner, address: u64) -> sys::Result<bool> {
     let mut region = Region { address, ..Region::default() };
     look_closer(scanner, PageFlags::open().ok().as_ref(), &mut region)?;
     Ok(region.is_partially_mapped)
 }
 
-/// Where huge pages may begin of which a region maps base pages: those have the same place in both.
+/// Possible first frames of the huge pages whose base pages a region maps: a base page has the same place in
+/// both.
 #[derive(Debug, Default)]
 pub(crate) struct Heads(Vec<u64>);
 
 impl Heads {
-    /// Takes in what `/proc/PID/pagemap` says of a page.
+    /// Takes in the entry of a page in `/proc/PID/pagemap`.
     pub(crate) fn see(&mut self, page: VirtRange, entry: Entry) {
         let place = (page.start % CHUNK_BYTES / page_size_bytes()) as u64;
         let Some(head) = entry.frame().and_then(|frame| frame.checked_sub(place)) else { return };
@@ -84,7 +86,7 @@ impl Heads {
         }
     }
 
-    /// Whether one does begin at any of them.
+    /// True if a huge page begins at any of them.
     pub(crate) fn any(&self, flags: &PageFlags) -> sys::Result<bool> {
         for &head in &self.0 {
             if known(flags.begins_huge(head, REGION_PAGES.into()))? {

@@ -1,4 +1,4 @@
-//! A file as a layer: a tar of it alone.
+//! A file as a layer: a tar with this file only.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,10 +15,10 @@ use tar::Header;
 use super::{PULL, PUSH};
 
 const BLOCK_BYTES: u64 = 512;
-/// How much of a file is read at a time.
+/// Bytes of a file that are read at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// An image's file on its way into a registry. The same file makes the same bytes, whenever and wherever.
+/// An image's file on its way into a registry. The same file always makes the same bytes.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) name: String,
@@ -38,7 +38,7 @@ impl Layer {
             Error::new(ErrorKind::Usage, PUSH).of_file(&file).because(why)
         })?;
         header.set_size(file_bytes);
-        // For containers of any user.
+        // Makes it readable for containers of any user.
         header.set_mode(0o644);
         header.set_uid(0);
         header.set_gid(0);
@@ -51,7 +51,7 @@ impl Layer {
         BLOCK_BYTES + self.file_bytes + self.padding_bytes()
     }
 
-    /// To a whole block, and two that end the tar.
+    /// Fills the last block, and adds the two blocks that end the tar.
     fn padding_bytes(&self) -> u64 {
         self.file_bytes.next_multiple_of(BLOCK_BYTES) - self.file_bytes + 2 * BLOCK_BYTES
     }
@@ -64,7 +64,7 @@ impl Layer {
         Ok(Pieces(Box::new(header.chain(file.take(self.file_bytes)).chain(padding))))
     }
 
-    /// What a registry calls it.
+    /// Its name in a registry.
     pub(super) fn digest(&self, progress: OnProgress<'_>) -> Result<String> {
         let (mut hash, mut done_bytes) = (Sha256::new(), 0);
         let mut pieces = self.pieces()?;
@@ -91,7 +91,7 @@ fn named(digest: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// Says how far the work is, and whether it was broken off.
+/// Reports the progress, and fails if the work was broken off.
 pub(super) fn proceed(
     operation: &'static str,
     progress: OnProgress<'_>,

@@ -5,8 +5,8 @@
 //!  layers   one for each image file, oldest first: a tar of that file alone, not compressed
 //!             annotations: the file's name, the image's identity
 //! ```
-//! A container that mounts it finds the files as they were. Layers have the digest of their content, so that those of
-//! an image's ancestors are sent and fetched once.
+//! A container that mounts it finds the files unchanged. Layers have the digest of their content, so that those of an
+//! image's ancestors are sent and fetched once.
 
 mod layer;
 mod registry;
@@ -29,18 +29,18 @@ use registry::Registry;
 
 const PUSH: &str = "push an image";
 const PULL: &str = "pull an image";
-/// As `oras` has it: the name of the file.
+/// The annotation of `oras` for the name of the file.
 const TITLE: &str = "org.opencontainers.image.title";
 const IDENTITY: &str = "cowslip.identity";
 
-/// How many images moved, and how long their files are.
+/// The number of images that moved, and the length of their files.
 #[derive(Default)]
 pub(crate) struct Moved {
     pub(crate) images: usize,
     pub(crate) bytes: u64,
 }
 
-/// Sends an image, and those that it needs and that are not there. The tag names it once all is there.
+/// Sends an image, and the images that it needs and that are not there. The tag names it once all are there.
 pub(crate) fn push(
     file: &Path,
     url: &str,
@@ -92,7 +92,7 @@ pub(crate) fn push(
     Ok(sent)
 }
 
-/// Writes the image to a file, and those that it needs beside it, unless they are there.
+/// Writes the image to a file, and the images that it needs beside it, unless they are there.
 pub(crate) fn pull(
     url: &str,
     file: &Path,

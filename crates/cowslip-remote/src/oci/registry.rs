@@ -1,4 +1,4 @@
-//! A repository in a registry, and who may use it.
+//! A repository in a registry, and access to it.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -30,22 +30,22 @@ use crate::location::{BUDGET, OCI, Purpose, silence};
 use crate::runtime::{block_on, runtime};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Set to `true`: registries elsewhere are spoken to without TLS, too.
+/// If set to `true`, remote registries are used without TLS, too.
 const ALLOW_HTTP: &str = "COWSLIP_OCI_ALLOW_HTTP";
 
 pub(super) struct Registry {
     operation: &'static str,
-    /// What messages call it.
+    /// Its name in messages.
     name: PathBuf,
     reference: Reference,
     client: Client,
-    /// One that moves no byte for so long is given up.
+    /// Requests that move no byte for this long are given up.
     silence: Duration,
     cancel: CancellationToken,
 }
 
 impl Registry {
-    /// Understands a URL, and signs in with what Docker's configuration has for the registry.
+    /// Parses a URL, and signs in with the credentials of Docker's configuration for the registry.
     pub(super) fn open(
         operation: &'static str,
         url: &str,
@@ -61,13 +61,13 @@ impl Registry {
         let reference: Reference =
             text.parse().map_err(|error| refused(format!("{url}: {error}")))?;
         let host = reference.registry();
-        // Else `oci://registry/image` would mean Docker's, and the memory would be there for all to see.
+        // Without a host `oci://registry/image` would mean Docker's registry, and the memory would be public there.
         if text.split_once('/').is_none_or(|(first, _)| first != host) {
             return Err(refused(format!("{url}: oci://HOST:PORT/REPOSITORY:TAG is wanted")));
         }
         let is_plain = is_loopback(host) || std::env::var(ALLOW_HTTP).is_ok_and(|it| it == "true");
         let silence = silence(Purpose::Write)?;
-        // The client counts the time in which it sends a layer, too.
+        // The client's timeout would include the time of sending a layer.
         let is_read = matches!(purpose, RegistryOperation::Pull);
         let config = ClientConfig {
             protocol: if is_plain { ClientProtocol::Http } else { ClientProtocol::Https },
@@ -76,7 +76,7 @@ impl Registry {
             connect_timeout: Some(CONNECT_TIMEOUT),
             ..ClientConfig::default()
         };
-        // In the threads' runtime: the client's timers belong to it.
+        // Inside the threads' runtime, to which the client's timers belong.
         let _inside = runtime()?.enter();
         let client = Client::try_from(config)
             .map_err(|error| refused(format!("{url}: {}", reason(&error))))?;
@@ -88,7 +88,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// What `docker login` left.
+    /// The credentials that `docker login` stored.
     fn credentials(&self) -> Result<RegistryAuth> {
         use CredentialRetrievalError as Trouble;
         let host = match self.reference.registry() {
@@ -102,12 +102,12 @@ impl Registry {
             Err(Trouble::NoCredentialConfigured | Trouble::ConfigNotFound) => {
                 Ok(RegistryAuth::Anonymous)
             }
-            // There is no file, or it cannot be read: the registry will say whether it needs one.
+            // There is no file, or it cannot be read: the registry will tell if it needs credentials.
             Err(Trouble::ConfigReadError) => Ok(RegistryAuth::Anonymous),
             Err(Trouble::HelperFailure { stdout, .. }) if stdout.contains("not found") => {
                 Ok(RegistryAuth::Anonymous)
             }
-            // What a helper said may be a secret.
+            // A helper's output may be a secret.
             Ok(DockerCredential::IdentityToken(_)) | Err(_) => {
                 Err(self.error(ErrorKind::Denied).because(format!(
                     "what Docker's configuration has for {host} is no user and password"
@@ -116,7 +116,7 @@ impl Registry {
         }
     }
 
-    /// Whether a layer is there.
+    /// Returns true if a layer is there.
     pub(super) fn has(&self, digest: &str) -> Result<bool> {
         self.wait(self.client.blob_exists(&self.reference, digest))
     }
@@ -149,7 +149,7 @@ impl Registry {
                         if now_bytes != last_bytes {
                             (last_bytes, moved) = (now_bytes, Instant::now());
                         }
-                        // One that has all of it may be checking and storing it.
+                        // A registry with all bytes may be checking and storing them.
                         let times = if now_bytes == total_bytes { BUDGET } else { 1 };
                         if moved.elapsed() > self.silence * times {
                             return Err(self.silent());
@@ -161,7 +161,7 @@ impl Registry {
         })
     }
 
-    /// Has the tag name a manifest, and with that everything else.
+    /// Has the tag name a manifest, and with that all layers.
     pub(super) fn publish(&self, config: Vec<u8>, manifest: OciImageManifest) -> Result<()> {
         let digest = manifest.config.digest.clone();
         self.wait(self.client.push_blob(&self.reference, config, &digest))?;
@@ -174,7 +174,7 @@ impl Registry {
         self.wait(pulling).map(|(manifest, _)| manifest)
     }
 
-    /// Writes the file of a layer; how long that is.
+    /// Writes the file of a layer, and returns its length.
     pub(super) fn fetch(
         &self,
         layer: &OciDescriptor,
@@ -202,7 +202,7 @@ impl Registry {
         Error::new(kind, self.operation).of_file(&self.name)
     }
 
-    /// A registry's refusal. Addresses of requests stay out of it: they carry what lets anybody upload and download.
+    /// A registry's refusal, without addresses of requests: these contain secrets that permit uploads and downloads.
     fn refused(&self, error: OciDistributionError) -> Error {
         use OciDistributionError as Refusal;
         let denied = || {
@@ -237,14 +237,14 @@ impl Registry {
     }
 }
 
-/// Whether nobody in between can listen.
+/// Returns true if no third party can listen.
 fn is_loopback(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// What comes from a registry, for those who wait for it.
+/// A blocking reader of a registry's stream.
 struct Stream {
     stream: SizedStream,
     rest: Bytes,
@@ -266,7 +266,7 @@ impl Read for Stream {
     }
 }
 
-/// A broken stream. What it came from may be an address that lets anybody download.
+/// A broken stream, without its address, which may permit downloads.
 fn without_address(error: io::Error) -> io::Error {
     let Some(inner) = error.into_inner() else { return io::ErrorKind::Other.into() };
     match inner.downcast::<reqwest::Error>() {

@@ -1,5 +1,5 @@
-//! s3s-fs, but for two things. It would read the whole object for its MD5 at each GET, which no store does, and takes a
-//! hundred times as long as the range. And it heeds no condition of a PUT.
+//! s3s-fs, with two changes. It would read the whole object for its MD5 at each GET, unlike any real store, which takes
+//! a hundred times as long as the range. And it ignores the conditions of a PUT.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 pub struct Files {
     pub root: PathBuf,
     pub store: FileSystem,
-    /// Of those that compare and swap, one at a time.
+    /// Serializes compare and swap.
     pub swapping: Mutex<()>,
 }
 
@@ -76,7 +76,7 @@ as_s3s_fs! {
     list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
 }
 
-/// A store says of what was not there that it is deleted, too.
+/// A store also reports absent objects as deleted.
 fn all_deleted(mut output: DeleteObjectsOutput, keys: Vec<String>) -> DeleteObjectsOutput {
     let deleted = output.deleted.get_or_insert_default();
     for key in keys {

@@ -1,4 +1,4 @@
-//! A store on loopback, what goes wrong on the way to it, and images to send.
+//! A store on loopback, faults on the way to it, and images to send.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod files;
@@ -31,10 +31,10 @@ pub struct World {
 
 static WORLD: OnceLock<World> = OnceLock::new();
 
-/// What every test begins with.
+/// The start of every test.
 pub fn world() -> &'static World {
     WORLD.get_or_init(|| {
-        // What the last run left.
+        // Removes the last run's files.
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("s3");
         let _ = std::fs::remove_dir_all(&root);
         std::fs::create_dir_all(root.join(BUCKET)).unwrap();
@@ -49,7 +49,7 @@ pub fn folder(name: &str) -> String {
     format!("s3://{BUCKET}/{name}")
 }
 
-/// A directory that goes with this value.
+/// A directory, removed with this value.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -77,12 +77,12 @@ pub fn proceed(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// A word that tells its place, and does not compress.
+/// A word that identifies its place, and does not compress.
 pub fn pattern(seed: u64, i: usize) -> u64 {
     (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ seed.rotate_left(17)) | 1
 }
 
-/// An arena of so many chunks of pattern.
+/// An arena of this many chunks of pattern.
 pub fn arena(chunks: usize, seed: u64) -> (Arena, ArenaSlice<u64>) {
     let arena = Arena::new(ByteCount((chunks * CHUNK_BYTES) as u64)).unwrap();
     let mut words = arena.slice::<u64>(chunks * WORDS).unwrap();
@@ -90,7 +90,7 @@ pub fn arena(chunks: usize, seed: u64) -> (Arena, ArenaSlice<u64>) {
     (arena, words)
 }
 
-/// An image of so many chunks of pattern.
+/// An image of this many chunks of pattern.
 pub fn image(path: &Path, chunks: usize, seed: u64) -> Image {
     let (arena, _words) = arena(chunks, seed);
     let frozen = arena.freeze().unwrap();
@@ -98,7 +98,7 @@ pub fn image(path: &Path, chunks: usize, seed: u64) -> Image {
     Image::open(path).unwrap()
 }
 
-/// How many words of an image are not the pattern's. It reads chunk by chunk.
+/// The number of words of an image that differ from the pattern. Reads chunk by chunk.
 pub fn wrong_words(image: &Image, chunks: usize, seed: u64) -> cowslip::Result<usize> {
     let mut content = vec![0; CHUNK_BYTES];
     let mut wrong = 0;
@@ -116,13 +116,14 @@ pub fn wrong_words(image: &Image, chunks: usize, seed: u64) -> cowslip::Result<u
 pub fn words(arena: &Arena) -> &[u64] {
     let range = arena.range();
     #[allow(unsafe_code)]
-    // SAFETY: the tests' arenas are handed out whole, and nobody writes to restored ones.
+    // SAFETY: the tests' arenas are handed out whole, and no thread writes to restored ones.
     unsafe {
         std::slice::from_raw_parts(range.start as *const u64, range.len / 8)
     }
 }
 
-/// Says that something could not be tested; `./test` counts it. What is declared present may not be missing.
+/// Reports that something could not be tested; `./test` counts it. A capability that is declared present may not be
+/// missing.
 pub fn skip(capability: &str, why: &str) {
     let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
     assert!(

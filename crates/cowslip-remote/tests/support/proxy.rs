@@ -1,4 +1,4 @@
-//! An HTTP proxy on loopback that passes requests on, and does to some answers what networks and stores do.
+//! An HTTP proxy on loopback that passes requests on, and imitates faults of networks and stores in some answers.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,23 +6,23 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What is done to a request or its answer.
+/// A fault of a request or its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     None,
-    /// 503, and the store hears nothing of it.
+    /// 503, without a request to the store.
     Busy,
     /// The connection breaks before the answer.
     Reset,
-    /// The store does what it was asked for, and the connection breaks before the answer.
+    /// The store processes the request, and the connection breaks before the answer.
     Lost,
     /// The connection breaks after half the body.
     Cut,
-    /// Half the body, and the answer says that this is all.
+    /// Half the body, declared as all of it.
     Short,
-    /// A bit in the middle of the body is another.
+    /// A bit in the middle of the body flips.
     Flip,
-    /// The answer says that it is of another object.
+    /// The answer has another object's tag.
     OtherTag,
     /// The answer comes later.
     Late(Duration),
@@ -35,10 +35,10 @@ pub enum Fault {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
-    /// With the query.
+    /// Includes the query.
     pub target: String,
     pub range: Option<String>,
-    /// How many of this test there were before.
+    /// The number of this test's earlier requests.
     pub number: usize,
     pub body_bytes: usize,
 }
@@ -56,7 +56,7 @@ struct Test {
 pub struct Proxy {
     pub address: SocketAddr,
     store: SocketAddr,
-    /// By the folder in the bucket.
+    /// Tests by their folder in the bucket.
     tests: Mutex<HashMap<String, Test>>,
 }
 
@@ -75,7 +75,7 @@ impl Proxy {
         proxy
     }
 
-    /// What is done to the requests for a folder from now on; those so far are forgotten.
+    /// Sets the faults of requests for a folder from now on, and forgets the requests so far.
     pub fn rule(&self, folder: &str, rule: impl Fn(&Request) -> Fault + Send + Sync + 'static) {
         let test = Test { rule: Some(Arc::new(rule)), ..Test::default() };
         self.tests.lock().unwrap().insert(folder.to_owned(), test);
@@ -86,7 +86,7 @@ impl Proxy {
         self.tests.lock().unwrap().get(folder).map(|test| test.seen.clone()).unwrap_or_default()
     }
 
-    /// How many there were at once, at most.
+    /// The highest number of concurrent requests.
     pub fn most_at_once(&self, folder: &str) -> usize {
         self.tests.lock().unwrap().get(folder).map_or(0, |test| test.most)
     }
@@ -144,7 +144,7 @@ impl Proxy {
             }
             Fault::Reset => return Ok(()),
             Fault::Hold => {
-                // Until the client goes.
+                // Waits until the client goes.
                 let _ = client.read(&mut [0]);
                 return Ok(());
             }

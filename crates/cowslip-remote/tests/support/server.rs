@@ -1,4 +1,4 @@
-//! A store on loopback, and how a process is told of it.
+//! A store on loopback, and the environment of a process that uses it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub const BUCKET: &str = "images";
 pub const KEY: &str = "AKIACOWSLIPTEST";
 pub const SECRET: &str = "this-is-secret-and-seen-nowhere";
 
-/// Has this process use the store at an address.
+/// Makes this process use the store at an address.
 pub fn environment(address: SocketAddr) {
     for (name, value) in [
         ("AWS_ENDPOINT", format!("http://{address}").as_str()),
@@ -24,8 +24,8 @@ pub fn environment(address: SocketAddr) {
         ("AWS_SECRET_ACCESS_KEY", SECRET),
     ] {
         #[allow(unsafe_code)]
-        // SAFETY: every test of the process begins by waiting for this, and nothing else looks at the environment
-        // before that.
+        // SAFETY: every test of the process begins by waiting for this, and no thread looks at the environment before
+        // that.
         unsafe {
             std::env::set_var(name, value);
         }

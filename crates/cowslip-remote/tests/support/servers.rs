@@ -1,4 +1,4 @@
-//! Servers that others made, as processes on loopback that end with the test. `tests/stores/install` installs them.
+//! Third-party servers, as processes on loopback that end with the test. `tests/stores/install` installs them.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use object_store::client::{HttpRequest, HttpRequestBody};
 use super::{BUCKET, Folder, KEY, PATIENCE, SECRET, skip};
 
 pub const REGION: &str = "us-east-1";
-/// What Azurite has by default, as its documentation says.
+/// Azurite's default, by its documentation.
 pub const AZURE_ACCOUNT: &str = "devstoreaccount1";
 const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
@@ -23,18 +23,18 @@ const AZURE_KEY: &str =
 pub struct Server {
     _process: Process,
     _folder: Folder,
-    /// What has a process use it.
+    /// Variables that make a process use it.
     pub environment: Vec<(&'static str, String)>,
     /// The URL of the bucket.
     pub bucket: String,
 }
 
-/// It ends with this value, and with the thread that started it.
+/// A process that ends with this value, and with the thread that started it.
 pub struct Process(pub Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A script ends what it has started when its input ends.
+        // A script ends the programs that it started when its input ends.
         if self.0.stdin.take().is_none() {
             let _ = self.0.kill();
         }
@@ -42,7 +42,7 @@ impl Drop for Process {
     }
 }
 
-/// Where `tests/stores/install` puts servers.
+/// The directory in which `tests/stores/install` puts servers.
 pub fn installed() -> PathBuf {
     match std::env::var_os("COWSLIP_STORES_DIR") {
         Some(place) => place.into(),
@@ -55,12 +55,12 @@ fn program(installed_as: &str, name: &str) -> OsString {
     if place.exists() { place.into() } else { name.into() }
 }
 
-/// A port that nobody has, for now.
+/// A port that is free at this moment.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Starts a program that shall listen at an address, and waits until it does.
+/// Starts a program that is to listen at an address, and waits until it does.
 pub fn listening(command: &mut Command, address: SocketAddr) -> Option<Process> {
     let name = PathBuf::from(command.get_program());
     let mut guarded = Command::new("setpriv");
@@ -167,7 +167,7 @@ pub fn azurite() -> Option<Server> {
     })
 }
 
-/// A server like Google's, which somebody has to install: `go install github.com/fsouza/fake-gcs-server@latest`.
+/// A server like Google's, which must be installed by hand: `go install github.com/fsouza/fake-gcs-server@latest`.
 pub fn google() -> Option<(Process, SocketAddr)> {
     let address = free_address();
     let mut command = Command::new("fake-gcs-server");
@@ -180,7 +180,7 @@ pub fn google() -> Option<(Process, SocketAddr)> {
     Some((process, address))
 }
 
-/// The answer to a request that S3's rules have signed.
+/// The answer to a request, signed by S3's rules.
 pub fn ask_s3(
     address: SocketAddr,
     method: &str,
@@ -201,7 +201,7 @@ fn ask_azure(address: SocketAddr, method: &str, target: &str) -> String {
     })
 }
 
-/// The answer to a request that `sign` has signed.
+/// The answer to a request, signed by `sign`.
 pub fn ask(
     address: SocketAddr,
     method: &str,

@@ -1,4 +1,4 @@
-//! Which charts a report asks for, and how each is drawn.
+//! The charts of a report, and how each is drawn.
 
 mod bars;
 mod over_size;
@@ -16,13 +16,13 @@ use over_time::over_time;
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = WIDTH - 16.0;
-/// How many colours the page defines for systems.
+/// The number of colours that the page defines for systems.
 const COLOURS: usize = 7;
 
 pub(super) struct Chart {
     pub(super) title: String,
     pub(super) caption: &'static str,
-    /// The classes and the names of what is drawn.
+    /// The classes and the names of the drawn items.
     pub(super) legend: Vec<(String, String)>,
     pub(super) panels: Vec<Panel>,
 }

@@ -5,7 +5,7 @@ use crate::groups::Group;
 use crate::svg::{Axis, Canvas};
 use crate::units::{human, size};
 
-/// How many kinds of dashes the page defines for variants.
+/// The number of kinds of dashes that the page defines for variants.
 const DASHES: usize = 3;
 
 /// One curve per system and variant, both axes logarithmic.

@@ -1,9 +1,9 @@
 #![allow(unsafe_code)]
-//! Events: opened, started, counted, waited for.
+//! Events: opening, starting, counting and waiting for them.
 //!
 //! # Safety
-//! The calls here read the structures handed to them, which the bindings took from the kernel's headers,
-//! and change nothing but the event whose descriptor they are given.
+//! The calls here read the structures passed to them, which the bindings took from the kernel's headers, and change
+//! only the event of the given descriptor.
 
 use core::time::Duration;
 use std::ffi::CString;
@@ -14,42 +14,42 @@ use perf_event_open_sys::{self as sys, bindings};
 use crate::failpoints::{self, Op};
 use crate::{AsFd, AsRawFd, BorrowedFd, Errno, OwnedFd, Result};
 
-/// What is counted.
+/// The counted occurrences.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Page faults, as they begin.
     PageFaults,
-    /// Page faults that read nothing from a device, as they end.
+    /// Page faults that read nothing from a device, counted as they end.
     MinorFaults,
-    /// Page faults that did, as they end.
+    /// Page faults that read from a device, counted as they end.
     MajorFaults,
     /// A place in the kernel's code, by its number.
     Tracepoint(u32),
 }
 
-/// What is told of an event, and when.
+/// The settings of an event: its occurrences, and how they are reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// What is counted.
+    /// The counted occurrences.
     pub kind: Kind,
-    /// Of so many occurrences one is told.
+    /// One of this many occurrences is reported.
     pub period: u64,
-    /// With a call stack of the program of at most so many frames.
+    /// Adds a call stack of the program with at most this many frames.
     pub frames: Option<u16>,
-    /// What happens in the kernel for the program, too.
+    /// Includes occurrences in the kernel on behalf of the program.
     pub in_kernel: bool,
-    /// New mappings, threads, processes and names are told as well.
+    /// Reports new mappings, threads, processes and names as well.
     pub follows: bool,
-    /// It starts when the thread executes another program.
+    /// Starts when the thread executes another program.
     pub starts_at_exec: bool,
 }
 
-/// What was counted.
+/// The counts of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Count {
-    /// Occurrences, told or not.
+    /// Occurrences, reported or not.
     pub value: u64,
-    /// What should have been told, and found no room in the ring; `None` before Linux 6.0.
+    /// Reports that found no room in the ring; `None` before Linux 6.0.
     pub lost: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Attributes {
         }
         raw.set_disabled(self.starts_at_exec.into());
         raw.set_inherit(1);
-        // Who waits is woken when the ring is half full, not by each record.
+        // A waiter is woken when the ring is half full, not by each record.
         raw.set_watermark(1);
         raw.set_sample_id_all(1);
         raw.set_use_clockid(1);
@@ -106,7 +106,7 @@ impl Attributes {
     }
 }
 
-/// An event of one thread, and of the threads and processes that it makes from then on, on one processor.
+/// An event of one thread, and of the threads and processes that it creates from then on, on one processor.
 #[derive(Debug)]
 pub struct Event {
     file: OwnedFd,
@@ -114,7 +114,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Opens it for `thread` (0: this one) on the processor `cpu`. It is counted and told at once, or when the
+    /// Opens it for `thread` (0: this one) on the processor `cpu`. It counts and reports at once, or from when the
     /// thread executes another program.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Event {
         let mut raw = attributes.raw();
         match open(&mut raw, thread, cpu) {
             Ok(file) => Ok(Self { file, tells_lost: true }),
-            // Before Linux 6.0 it does not count what is lost.
+            // Before Linux 6.0 the kernel does not count lost records.
             Err(Errno::INVAL) => {
                 raw.read_format = 0;
                 open(&mut raw, thread, cpu).map(|file| Self { file, tells_lost: false })
@@ -133,21 +133,21 @@ impl Event {
         }
     }
 
-    /// The number that its records have.
+    /// The number in its records.
     pub fn id(&self) -> Result<u64> {
         let mut id = 0;
-        // SAFETY: the kernel writes one u64 to where it is pointed.
+        // SAFETY: the kernel writes one u64 through the pointer.
         answer(unsafe { sys::ioctls::ID(self.file.as_raw_fd(), &mut id) })?;
         Ok(id)
     }
 
-    /// It is not counted or told any more.
+    /// Stops counting and reporting.
     pub fn stop(&self) -> Result<()> {
         // SAFETY: takes no pointer.
         answer(unsafe { sys::ioctls::DISABLE(self.file.as_raw_fd(), 0) })
     }
 
-    /// What is told goes to the ring of `other`, an event of the same processor.
+    /// Sends its records to the ring of `other`, an event of the same processor.
     pub fn share_ring_of(&self, other: &Self) -> Result<()> {
         failpoints::check(Op::PerfSetOutput)?;
         // SAFETY: takes a descriptor.
@@ -156,7 +156,7 @@ impl Event {
         })
     }
 
-    /// Of a tracepoint, only what fits `filter` is told (`order >= 9`).
+    /// Reports only occurrences of a tracepoint that match `filter` (`order >= 9`).
     pub fn filter(&self, filter: &str) -> Result<()> {
         let filter = CString::new(filter).map_err(|_| Errno::INVAL)?;
         // SAFETY: the kernel reads a string that ends with a zero.
@@ -165,7 +165,7 @@ impl Event {
         })
     }
 
-    /// What was counted so far, in all its threads and processes.
+    /// The counts so far, over all its threads and processes.
     pub fn count(&self) -> Result<Count> {
         let mut bytes = [0u8; 16];
         let wanted = if self.tells_lost { 16 } else { 8 };
@@ -195,7 +195,7 @@ fn open(raw: &mut bindings::perf_event_attr, thread: i32, cpu: u32) -> Result<Ow
     if file < 0 {
         return Err(crate::process::last_errno());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
@@ -203,16 +203,16 @@ fn answer(answer: libc::c_int) -> Result<()> {
     if answer < 0 { Err(crate::process::last_errno()) } else { Ok(()) }
 }
 
-/// What is to be said of a descriptor.
+/// The state of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Ready {
-    /// Something can be read; of an event, that its ring has enough.
+    /// It can be read; for an event, its ring holds enough.
     pub has_data: bool,
-    /// It has ended; of an event, that its thread and all that came of it have.
+    /// It has ended; for an event, its thread and all that thread's descendants have.
     pub has_ended: bool,
 }
 
-/// Waits until something is to be said of one of `fds`, a signal comes, or `most` has passed.
+/// Waits until one of `fds` has something to report, a signal arrives, or `most` has passed.
 pub fn poll(fds: &[BorrowedFd<'_>], most: Duration, answers: &mut Vec<Ready>) -> Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec};
     let mut polled: Vec<_> =

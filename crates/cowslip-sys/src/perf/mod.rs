@@ -1,9 +1,9 @@
-//! What the kernel tells of programs while they run: page faults, mappings, calls (`perf_event_open(2)`).
+//! The kernel's reports of programs while they run: page faults, mappings, calls (`perf_event_open(2)`).
 //!
-//! * [`Event`]: something that is counted in a thread on a processor, and told each time.
-//! * [`Ring`]: where the kernel writes what it tells, and we read it.
-//! * [`Record`]: what it wrote, from its bytes; any bytes.
-//! * [`Tracepoint`]: a place in the kernel's code that can be such an event, by its name.
+//! * [`Event`]: something counted in a thread on a processor, and reported each time.
+//! * [`Ring`]: the buffer in which the kernel writes its reports and we read them.
+//! * [`Record`]: a report, parsed from its bytes; accepts any bytes.
+//! * [`Tracepoint`]: a place in the kernel's code that can be such an event, found by its name.
 
 mod event;
 mod record;
@@ -17,7 +17,7 @@ pub use tracepoint::{Field, Tracepoint, TracepointError};
 
 use crate::Errno;
 
-/// What a refusal to open an event, or to map its ring, means.
+/// The meaning of a failure to open an event or to map its ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// A privilege is missing, or a filter is in the way (`EACCES`, `EPERM`).
@@ -33,7 +33,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What this error number means.
+    /// The meaning of this error number.
     ///
     /// ```
     /// use cowslip_sys::{Errno, perf::Refusal};

@@ -1,8 +1,8 @@
-//! Records, from their bytes. Any bytes give an answer; none gives a panic.
+//! Parses records from their bytes. Any bytes give an answer; none cause a panic.
 
 use perf_event_open_sys::bindings as raw;
 
-/// What a sample of an event consists of, besides what all have.
+/// The optional parts of an event's samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Layout {
     /// A call stack.
@@ -11,7 +11,7 @@ pub struct Layout {
     pub has_fields: bool,
 }
 
-/// When something happened, to whom, and which event told.
+/// The time of a record, its process and thread, and the reporting event.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Stamp {
     /// Nanoseconds of the monotonic clock.
@@ -27,18 +27,18 @@ pub struct Stamp {
 /// A record with its stamp.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stamped<'a> {
-    /// When, who.
+    /// The time, the thread and the event.
     pub stamp: Stamp,
-    /// What.
+    /// The record itself.
     pub record: Record<'a>,
 }
 
-/// Something that the kernel told.
+/// A report of the kernel.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Record<'a> {
     /// An event happened.
     Sample(Sample<'a>),
-    /// A mapping came to be, grew or got another protection.
+    /// A mapping appeared, grew or got another protection.
     Map(MapRecord<'a>),
     /// A thread was named.
     Name {
@@ -47,7 +47,7 @@ pub enum Record<'a> {
         /// Its name.
         name: &'a [u8],
     },
-    /// The thread of the stamp made another, or a process.
+    /// The thread of the stamp created another one, or a process.
     Fork {
         /// The new one's process.
         pid: u32,
@@ -63,20 +63,20 @@ pub enum Record<'a> {
     },
     /// There was no room for this many records.
     Lost(u64),
-    /// The event is told no more, until it is again: it happened too often.
+    /// The event occurred too often and is not reported for a while.
     Throttled,
-    /// Something else, of this number.
+    /// Another kind, with this number.
     Other(u32),
 }
 
-/// An event that happened.
+/// An occurrence of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample<'a> {
     /// The instruction.
     pub ip: u64,
-    /// The address it was about; 0 of a tracepoint.
+    /// The address that it concerns; 0 for a tracepoint.
     pub address: u64,
-    /// Whether the instruction was the program's own, not the kernel's.
+    /// True if the instruction was the program's own, not the kernel's.
     pub in_user_mode: bool,
     stack: &'a [u8],
     /// A tracepoint's fields, to be read by its format.
@@ -87,7 +87,7 @@ impl Sample<'_> {
     /// The program's call stack, the innermost frame first.
     pub fn stack(&self) -> impl Iterator<Item = u64> {
         let (words, _) = self.stack.as_chunks::<8>();
-        // The last page's worth of numbers are no addresses but marks such as PERF_CONTEXT_USER.
+        // Numbers in the last page are not addresses but marks such as PERF_CONTEXT_USER.
         const FIRST_MARK: u64 = -4095i64 as u64;
         words.iter().map(|word| u64::from_ne_bytes(*word)).filter(|&frame| frame < FIRST_MARK)
     }
@@ -98,9 +98,9 @@ impl Sample<'_> {
 pub struct MapRecord<'a> {
     /// Its first address.
     pub address: u64,
-    /// Bytes in it: of the whole mapping, where the kernel joined a new one to its neighbours.
+    /// Its bytes: those of the whole mapping, where the kernel joined a new one to its neighbours.
     pub length_bytes: u64,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub offset_bytes: u64,
     /// The file's number; 0: none.
     pub inode: u64,
@@ -113,8 +113,8 @@ pub struct MapRecord<'a> {
 }
 
 impl<'a> Stamped<'a> {
-    /// What the bytes of a whole record say; `layout` says what the samples of an event consist of. `None`
-    /// if they end too early, or the event is unknown.
+    /// Parses the bytes of a whole record; `layout` returns the optional parts of an event's samples. `None` if the
+    /// bytes end too early, or the event is unknown.
     pub fn parse(bytes: &'a [u8], layout: impl Fn(u64) -> Option<Layout>) -> Option<Self> {
         let mut body = Cursor(bytes);
         let (kind, misc) = (body.u32()?, body.u16()?);
@@ -175,7 +175,7 @@ fn sample<'a>(
     Some(Stamped { stamp: Stamp { time_ns, pid, tid, id }, record })
 }
 
-/// What is left of a record.
+/// The unread rest of a record.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -201,7 +201,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// Takes the stamp off the end, which all records but samples have (`sample_id_all`).
+    /// Takes the stamp off the end: all records but samples have one (`sample_id_all`).
     fn trailer(&mut self) -> Option<Stamp> {
         const BYTES: usize = 24;
         let (rest, trailer) = self.0.split_at_checked(self.0.len().checked_sub(BYTES)?)?;
@@ -221,7 +221,7 @@ impl<'a> Cursor<'a> {
         Some(MapRecord { address, length_bytes, offset_bytes, inode, protection, flags, name })
     }
 
-    /// What is left up to the first zero.
+    /// The rest up to the first zero.
     fn name(&self) -> &'a [u8] {
         self.0.split(|&byte| byte == 0).next().unwrap_or_default()
     }
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(exec, format!("Name {{ is_exec: true, name: {:?} }}", b"sh"));
     }
 
-    /// Random bytes of every kind and length, and whole records cut short: an answer each time.
+    /// Random bytes of every kind and length, and truncated records: each gives an answer.
     #[test]
     fn no_bytes_panic() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -309,7 +309,7 @@ mod tests {
                 *place = byte;
             }
             if random() % 2 == 0 {
-                // Small counts are where lengths nearly fit.
+                // With small counts, lengths nearly fit.
                 bytes
                     .iter_mut()
                     .skip(48)

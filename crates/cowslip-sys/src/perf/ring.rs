@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! The ring that a processor's events are written to.
+//! The ring to which a processor's events are written.
 //!
 //! ```text
 //!        ┌──────────┬──────────────────────────────────────────────┐
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! # Safety
-//! The kernel writes records before it publishes the head, and only to where nothing unread is: what lies
-//! between tail and head is ours until the tail moves. The head is loaded with acquire, so that the records
-//! are seen; the tail is stored with release, so that they were read.
+//! The kernel writes records before it publishes the head, and never over unread ones: the bytes between tail and head
+//! are ours until the tail moves. The head is loaded with acquire, so that the records are seen; the tail is stored
+//! with release, so that they have been read.
 
 use core::ptr::NonNull;
 use core::slice;
@@ -25,7 +25,7 @@ use crate::failpoints::{self, Op};
 use crate::units::{ByteCount, page_size_bytes};
 use crate::{AsFd, Errno, Result};
 
-/// What a look into the ring came to.
+/// The result of draining the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Drained {
     /// Bytes that were read.
@@ -49,8 +49,8 @@ impl Ring {
     /// The ring of `event`; its size is a power of two of pages.
     ///
     /// # Errors
-    /// `EPERM` if it is more than this user may have (`perf_event_mlock_kb`, `RLIMIT_MEMLOCK`), `EINVAL` if
-    /// its size is wrong.
+    /// `EPERM` if this user may not have a ring of this size (`perf_event_mlock_kb`, `RLIMIT_MEMLOCK`), `EINVAL` if the
+    /// size is wrong.
     pub fn map(event: &Event, size: ByteCount) -> Result<Self> {
         failpoints::check(Op::PerfMap)?;
         let data_bytes = usize::try_from(size.0).map_err(|_| Errno::INVAL)?;
@@ -77,11 +77,10 @@ impl Ring {
         ByteCount(self.data_bytes as u64)
     }
 
-    /// Hands out every record that is there, in the order in which it was written, and makes room.
+    /// Passes on every unread record, in the order in which they were written, and makes room.
     pub fn drain(&mut self, each: impl FnMut(&[u8])) -> Drained {
         let header = self.header.as_ptr();
-        // SAFETY: both fields are in the mapped header and are only accessed as atomics, here and, so to
-        // speak, by the kernel.
+        // SAFETY: both fields are in the mapped header, and this code and the kernel access them only as atomics.
         let (head, tail) = unsafe {
             (
                 AtomicU64::from_ptr(&raw mut (*header).data_head),
@@ -110,15 +109,15 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; nobody has a reference into it.
+        // SAFETY: mapped by `map` with this length; no reference into it is left.
         let _ = unsafe {
             rustix::mm::munmap(self.header.as_ptr().cast(), page_size_bytes() + self.data_bytes)
         };
     }
 }
 
-/// Hands out the records of which `first` and then `second` consist, and says how many bytes at the end are
-/// none. One that begins in `first` and ends in `second` is put together in `scratch`.
+/// Passes on the records of which `first` and then `second` consist, and returns the number of bytes at the end that
+/// are no record. A record that begins in `first` and ends in `second` is joined in `scratch`.
 fn walk<'a>(
     mut first: &'a [u8],
     mut second: &'a [u8],
@@ -130,7 +129,7 @@ fn walk<'a>(
             (first, second) = (second, &[]);
         }
         let left = first.len() + second.len();
-        // The kernel keeps records aligned to eight bytes, so that a header is never divided.
+        // The kernel aligns records to eight bytes, so a header is never divided.
         let Some(size) = first.get(6..8) else { return left };
         let size = usize::from(u16::from_ne_bytes([size[0], size[1]]));
         if size < 8 || size > left {

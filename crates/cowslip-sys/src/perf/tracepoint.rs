@@ -1,4 +1,4 @@
-//! Tracepoints by their names: numbers and fields, as tracefs describes them.
+//! Tracepoints by their names: numbers and fields, read from tracefs.
 
 use std::fmt;
 use std::path::Path;
@@ -10,12 +10,12 @@ const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// A place in the kernel's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tracepoint {
-    /// Its number on this machine, until it boots again.
+    /// Its number on this machine, until the next boot.
     pub id: u32,
     fields: Vec<(String, Field)>,
 }
 
-/// Where in a tracepoint's bytes a number is.
+/// The place of a number in a tracepoint's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
     offset: usize,
@@ -23,12 +23,12 @@ pub struct Field {
     is_signed: bool,
 }
 
-/// Why a tracepoint is not known.
+/// The reason why a tracepoint is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TracepointError {
     /// This kernel has no such tracepoint (`ENOENT`).
     Absent,
-    /// The kernel has tracefs, and it is not mounted.
+    /// The kernel has tracefs, but it is not mounted.
     Unmounted,
     /// tracefs may not be read (`EACCES`, `EPERM`).
     Denied,
@@ -56,7 +56,7 @@ impl Tracepoint {
     /// The tracepoint of this name, such as `syscalls/sys_enter_mmap`.
     ///
     /// # Errors
-    /// [`TracepointError::Denied`] for others than root, as systems are set up.
+    /// [`TracepointError::Denied`] for users other than root, with the usual permissions.
     pub fn find(name: &str) -> Result<Self, TracepointError> {
         let mut error = TracepointError::Absent;
         for root in ROOTS {
@@ -77,7 +77,7 @@ impl Tracepoint {
         Err(error)
     }
 
-    /// What the text of a `format` file says.
+    /// Parses the text of a `format` file.
     ///
     /// ```
     /// use cowslip_sys::perf::Tracepoint;
@@ -99,7 +99,7 @@ impl Tracepoint {
         Some(Self { id: id?, fields })
     }
 
-    /// Where its field `name` is.
+    /// The place of its field `name`.
     pub fn field(&self, name: &str) -> Option<Field> {
         self.fields.iter().find(|(it, _)| it == name).map(|(_, field)| *field)
     }
@@ -121,8 +121,8 @@ fn field_of(line: &str) -> Option<(String, Field)> {
 }
 
 impl Field {
-    /// The number in a tracepoint's bytes, its sign extended; `None` if they are too few, or it is none of 1, 2,
-    /// 4 or 8 bytes.
+    /// Reads the number from a tracepoint's bytes, sign-extended; `None` if the bytes end too early, or the size is
+    /// none of 1, 2, 4 or 8 bytes.
     pub fn read(self, bytes: &[u8]) -> Option<u64> {
         let bytes = bytes.get(self.offset..self.offset.checked_add(self.size)?)?;
         let number = match *bytes {

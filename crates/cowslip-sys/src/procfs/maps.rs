@@ -6,17 +6,17 @@ use crate::units::VirtRange;
 /// One line of `maps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping<'a> {
-    /// Where it lies.
+    /// Its addresses.
     pub range: VirtRange,
     /// `PROT_` bits.
     pub protection: u32,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub offset_bytes: u64,
-    /// Whether it can be read or written: no guard.
+    /// True if it can be read or written: it is no guard.
     pub is_accessible: bool,
-    /// Whether writes stay in the process.
+    /// True if writes stay in the process.
     pub is_private: bool,
-    /// Whether a file is behind it.
+    /// True if a file backs it.
     pub has_file: bool,
     /// The file's number on its device; 0: none.
     pub inode: u64,
@@ -54,7 +54,8 @@ impl<'a> Mapping<'a> {
         })
     }
 
-    /// Whether it is private memory of no file, which the kernel makes of pages of any size.
+    /// Returns true for private memory without a file, which the kernel backs with pages of any
+    /// size.
     pub fn is_anonymous(&self) -> bool {
         self.is_private && !self.has_file && self.is_accessible && !self.is_special()
     }
@@ -64,18 +65,18 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// What `smaps` says of a mapping, in bytes.
+/// The use of a mapping by `smaps`, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MappingUse {
     /// Pages in memory.
     pub resident_bytes: u64,
-    /// Those that were accessed since that was last forgotten.
+    /// Those that were accessed since the record of accesses was last cleared.
     pub referenced_bytes: u64,
     /// Those that belong to no file.
     pub anonymous_bytes: u64,
     /// Those of them that huge pages map.
     pub huge_bytes: u64,
-    /// Those of them that the program has given back lazily (`MADV_FREE`) and not written since.
+    /// Those of them that the program freed lazily (`MADV_FREE`) and has not written since.
     pub lazily_freed_bytes: u64,
     /// Shared memory that huge pages map.
     pub shmem_huge_bytes: u64,
@@ -87,17 +88,17 @@ pub struct MappingUse {
     pub private_bytes: u64,
     /// Pages of a hugetlb pool that no other process maps; they count as nothing else.
     pub private_hugetlb_bytes: u64,
-    /// Whether a userfaultfd watches it, for missing, minor or protected pages.
+    /// True if a userfaultfd watches it, for missing, minor or protected pages.
     pub has_userfaultfd: bool,
 }
 
 impl MappingUse {
-    /// What entries of the page table map that are as large as a huge page, of whatever memory.
+    /// Bytes mapped by page-table entries of the size of a huge page, in any kind of memory.
     pub fn huge_mapped_bytes(&self) -> u64 {
         self.huge_bytes + self.shmem_huge_bytes + self.file_huge_bytes
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -115,7 +116,7 @@ impl MappingUse {
         }
     }
 
-    /// Takes in a line of `smaps`, or of `smaps_rollup`.
+    /// Takes in a line of `smaps` or `smaps_rollup`.
     fn take(&mut self, line: &str) {
         let Some((name, bytes)) = kib_field(line) else {
             let mut flags = line.strip_prefix("VmFlags:").unwrap_or("").split_ascii_whitespace();
@@ -171,7 +172,7 @@ pub fn smaps(text: &str) -> Vec<(Mapping<'_>, MappingUse)> {
     all
 }
 
-/// The use of all mappings in the text of `smaps` that `counts` says count, together.
+/// The summed use of the mappings in the text of `smaps` for which `counts` returns true.
 pub fn usage_of(text: &str, counts: impl Fn(&Mapping<'_>) -> bool) -> MappingUse {
     let all = smaps(text).into_iter().filter(|(mapping, _)| counts(mapping));
     all.fold(MappingUse::default(), |sum, (_, usage)| sum.plus(usage))

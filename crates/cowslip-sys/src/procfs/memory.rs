@@ -1,4 +1,5 @@
-//! Memory of the machine: how much is free, in which pieces, and who waits for it.
+//! Memory of the machine: how much is free, in blocks of which sizes, and the time that tasks wait
+//! for it.
 
 use super::{field_bytes, read};
 use crate::Result;
@@ -62,19 +63,19 @@ pub fn buddy_orders() -> Result<BuddyOrders> {
     read("/proc/buddyinfo").map(|text| BuddyOrders::parse(&text))
 }
 
-/// What waits for memory on this machine; `ENOENT` or `EOPNOTSUPP` where the kernel does not measure it.
+/// The waiting for memory on this machine; `ENOENT` or `EOPNOTSUPP` where the kernel does not measure it.
 pub fn memory_pressure() -> Result<Pressure> {
     read("/proc/pressure/memory").map(|text| Pressure::parse(&text))
 }
 
-/// Whether any program has given back memory lazily (`MADV_FREE`) since the machine started (`pglazyfree` of
-/// `/proc/vmstat`). A kernel that does not count it may have seen some.
+/// Returns true if any program has freed memory lazily (`MADV_FREE`) since the machine started (`pglazyfree` of
+/// `/proc/vmstat`), or the kernel does not count it.
 pub fn has_lazily_freed() -> bool {
     let text = read("/proc/vmstat").unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("pglazyfree ")) != Some("0")
 }
 
-/// Memory that programs can have without swapping, and all there is, in bytes (`MemAvailable`,
+/// The memory that programs can have without swapping, and the total, in bytes (`MemAvailable`,
 /// `MemTotal` of `/proc/meminfo`).
 pub fn available_bytes() -> Result<(u64, u64)> {
     let text = read("/proc/meminfo")?;

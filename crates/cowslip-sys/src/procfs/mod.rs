@@ -1,5 +1,5 @@
-//! What `/proc` and `/sys` say, typed. Text is parsed apart from being read, so that tests need no
-//! particular machine.
+//! The contents of `/proc` and `/sys`, typed. Parsing is separate from reading, so that tests need
+//! no particular machine.
 
 mod maps;
 mod memory;

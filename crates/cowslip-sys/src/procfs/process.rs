@@ -1,4 +1,4 @@
-//! Which processes there are, and what a process says of itself.
+//! Lists processes, and parses the files in which a process describes itself.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,8 @@ pub fn command_name(stat: &str) -> Option<&str> {
     Some(&stat[stat.find('(')? + 1..stat.rfind(')')?])
 }
 
-/// When the process started, in clock ticks after boot, by the text of `/proc/PID/stat`: with its
-/// number that identifies it.
+/// The start of the process, in clock ticks after boot, by the text of `/proc/PID/stat`: together
+/// with its number it identifies the process.
 ///
 /// ```
 /// use cowslip_sys::procfs;
@@ -31,14 +31,14 @@ pub fn start_ticks(stat: &str) -> Option<u64> {
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Whether a process disabled huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
+/// Returns true if a process disabled huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
 /// `/proc/PID/status`.
 pub fn thp_is_disabled(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
     line.is_some_and(|word| word.trim() == "0")
 }
 
-/// Memory of a process that is in RAM, by the text of `/proc/PID/status`.
+/// Resident memory of a process, by the text of `/proc/PID/status`.
 pub fn resident_bytes(status: &str) -> u64 {
     super::field_bytes(status, "VmRSS").unwrap_or(0)
 }
@@ -50,7 +50,7 @@ pub struct CgroupMembers {
 }
 
 impl CgroupMembers {
-    /// The group whose directory is `directory`; `ENOENT` if it is none.
+    /// The group with this directory; `ENOENT` if there is none.
     pub fn of(directory: &Path) -> Result<Self> {
         let list = directory.join("cgroup.procs");
         std::fs::metadata(&list).map_err(|error| errno_of(&error))?;
@@ -64,7 +64,7 @@ impl CgroupMembers {
         while let Some(group) = groups.pop() {
             let text = match std::fs::read_to_string(group.join("cgroup.procs")) {
                 Ok(text) => text,
-                // A group below went away meanwhile.
+                // A group below disappeared meanwhile.
                 Err(_) if group != self.directory => continue,
                 Err(error) => return Err(errno_of(&error)),
             };

@@ -3,19 +3,19 @@
 use super::read;
 use crate::{Errno, Result};
 
-/// Who gets huge pages of shared memory, of a memfd for instance.
+/// The setting of huge pages for shared memory, for instance of a memfd.
 pub const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MAX_PTES_NONE: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
 
-/// Who gets huge pages at a fault and from khugepaged.
+/// The memory that gets huge pages at a fault and from khugepaged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// Everybody.
+    /// All memory.
     Always,
-    /// Who asks for them.
+    /// Memory for which the program asks (`madvise(2)`).
     Madvise,
-    /// Nobody.
+    /// None.
     Never,
     /// A word that this program does not know.
     Other(String),
@@ -53,7 +53,7 @@ impl Policy {
     }
 }
 
-/// The word in brackets, of a setting such as `always [madvise] never`.
+/// The word in brackets in a setting such as `always [madvise] never`.
 ///
 /// ```
 /// use cowslip_sys::procfs::chosen;
@@ -66,7 +66,7 @@ pub fn chosen(setting: &str) -> Option<&str> {
     rest.split_once(']').map(|(word, _)| word)
 }
 
-/// The choice of [`SHMEM_ENABLED`].
+/// The choice in [`SHMEM_ENABLED`].
 pub fn shmem_setting() -> Option<String> {
     chosen(&read(SHMEM_ENABLED).ok()?).map(str::to_owned)
 }
@@ -87,7 +87,7 @@ impl Thp {
         Ok(Self { enabled: Policy::parse(&read(ENABLED)?), max_ptes_none })
     }
 
-    /// Makes these the settings of the whole machine; `EACCES` for others than root.
+    /// Makes these the settings of the whole machine; `EACCES` for users other than root.
     pub fn write(&self) -> Result<()> {
         write(MAX_PTES_NONE, &self.max_ptes_none.to_string())?;
         write(ENABLED, self.enabled.word())

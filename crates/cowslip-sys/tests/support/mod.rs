@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers for the tests of this crate.
 #![allow(dead_code, unreachable_pub, unsafe_code, reason = "each test binary uses its part")]
 
 use cowslip_sys::memfile::{self, MemfdKind};
@@ -6,7 +6,7 @@ use cowslip_sys::memory::{self, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, OwnedFd};
 
-/// Says that a test could not be done; `COWSLIP_EXPECT` makes that a failure.
+/// Reports that a test could not run; `COWSLIP_EXPECT` makes that a failure.
 pub fn skip(capability: &str, why: &str) {
     let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
     let is_declared = declared.split(',').any(|it| it.trim() == capability);
@@ -28,7 +28,7 @@ impl Mapped {
         let file = memfile::memfd("test", MemfdKind::Shmem, len as u64).unwrap();
         for i in 0..pages {
             let value = [i as u8 + 1; 8];
-            // SAFETY: the array is mapped, and nobody writes to it.
+            // SAFETY: the array is mapped, and no thread writes to it.
             unsafe {
                 let source = VirtRange::new(value.as_ptr() as usize, value.len());
                 memfile::write_range_at(file.as_fd(), source, (i * page) as u64).unwrap();
@@ -50,7 +50,7 @@ impl Mapped {
     }
 
     pub fn write(&self, i: usize, value: u8) {
-        // SAFETY: inside the mapping; a fault may wait, as the test wants it to.
+        // SAFETY: inside the mapping; a fault may wait, as the test intends.
         unsafe { (self.page(i).start as *mut u8).write_volatile(value) }
     }
 }

@@ -1,4 +1,4 @@
-//! The analyser: sums a trace up event by event.
+//! The analyser: sums up a trace event by event.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use crate::cost::FaultCost;
 use crate::model::{Event, EventKind, Fault, Header, StackId};
 use crate::perf_maps::PerfMaps;
 
-/// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
-/// with its faults.
+/// Sums up a trace event by event, in memory that grows with its mappings, stacks and touched pages, not with
+/// its faults.
 #[derive(Debug)]
 pub struct Analyser {
     attributor: Attributor,
@@ -22,7 +22,7 @@ pub struct Analyser {
     sites: Sites,
     groups: Vec<Work>,
     group_of: HashMap<(Place, Option<u64>, Option<Site>), u32>,
-    /// By mapping: its group, and the pages that came in it.
+    /// By mapping: its group, and the number of pages that came in it.
     mappings: Vec<(u32, u32)>,
     walks: Walks,
     sums: Sums,
@@ -40,7 +40,7 @@ pub struct Analyser {
 struct Work {
     group: Group,
     watch: Watch,
-    /// The pages that came in each of its mappings.
+    /// The number of pages that came in each of its mappings.
     per_mapping: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ struct Thread {
 }
 
 impl Analyser {
-    /// One for the trace with this header.
+    /// An analyser for the trace with this header.
     pub fn new(header: &Header) -> Self {
         Self {
             attributor: Attributor::new(header),
@@ -74,15 +74,15 @@ impl Analyser {
         }
     }
 
-    /// Names code that programs made themselves by what they wrote of it.
+    /// Names code that programs generated themselves, by their perf maps.
     #[must_use]
     pub fn with_perf_maps(mut self, code: PerfMaps) -> Self {
         self.sites.code = code;
         self
     }
 
-    /// Takes the next event in the order of time; of a fault, says what it lies in and was for. `frames`
-    /// are those of a call stack, the innermost first.
+    /// Takes the next event in the order of time; for a fault, returns its attribution. `frames` returns the
+    /// frames of a call stack, the innermost first.
     pub fn observe<'a>(
         &mut self,
         event: &Event,
@@ -119,7 +119,7 @@ impl Analyser {
         attribution
     }
 
-    /// What is mapped where, after the events so far.
+    /// The mappings after the events so far.
     pub fn attributor(&self) -> &Attributor {
         &self.attributor
     }
@@ -129,7 +129,7 @@ impl Analyser {
         self.mappings[mapping.0 as usize].0
     }
 
-    /// What it comes to. `cost` says what faults take that do not say so themselves.
+    /// The analysis of all events. `cost` is the cost of faults that were not timed.
     pub fn finish(mut self, cost: Option<FaultCost>) -> Analysis {
         let (mappings, spans) = self.attributor.finish();
         for (mapping, (group, arrivals)) in mappings.iter().zip(&self.mappings) {
@@ -193,7 +193,7 @@ impl Analyser {
         }
     }
 
-    /// Puts what was mapped since the event before into groups.
+    /// Puts new mappings into groups.
     fn add_mappings<'a>(&mut self, frames: impl Fn(StackId) -> &'a [u64] + Copy) {
         for index in self.mappings.len()..self.attributor.mappings().len() {
             let mapping = &self.attributor.mappings()[index];
@@ -256,7 +256,7 @@ impl Work {
     }
 }
 
-/// The groups with the most faults first, and where each went.
+/// The groups with the most faults first, and the new place of each.
 fn sorted(groups: Vec<Work>) -> (Vec<Group>, Vec<u32>) {
     let mut groups: Vec<_> = groups.into_iter().map(Work::finish).enumerate().collect();
     groups.sort_by_key(|(_, group)| Reverse(group.sums.faults()));
@@ -267,7 +267,7 @@ fn sorted(groups: Vec<Work>) -> (Vec<Group>, Vec<u32>) {
     (groups.into_iter().map(|(_, group)| group).collect(), places)
 }
 
-/// How long mappings of its identity are.
+/// The length of mappings of its identity.
 fn size_class(mapping: &Mapping) -> Option<u64> {
     let has_one = matches!(
         mapping.place,

@@ -10,19 +10,19 @@ use crate::attribute::{Attributor, Place};
 use crate::model::{Fault, StackId};
 use crate::perf_maps::PerfMaps;
 
-/// The kernel's addresses begin here; they are others at each boot.
+/// The kernel's addresses begin here; they differ at each boot.
 const KERNEL: u64 = 1 << 63;
-/// No code lies below: a frame there is what was left of a stack that could not be followed.
+/// No code lies below: a frame there is a remnant of a stack that could not be followed.
 const LOWEST: u64 = 4096;
 
-/// An instruction, wherever its module is loaded.
+/// An instruction, regardless of where its module is loaded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct Frame {
-    /// The file that is mapped there, or a name in brackets; `None`: nothing known is.
+    /// The file that is mapped there, or a name in brackets; `None` if no known mapping is there.
     pub module: Option<Arc<str>>,
-    /// Where in the file, in bytes; the address if there is no file.
+    /// The place in the file, in bytes; the address if there is no file.
     pub offset_bytes: u64,
-    /// The name that the program gave code which it made itself; then the rest says nothing.
+    /// The name that a program gave to code which it generated; then the other fields mean nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<Arc<str>>,
 }
@@ -49,12 +49,12 @@ impl fmt::Display for Frame {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Site(u32);
 
-/// Knows each call stack once.
+/// Holds each call stack once.
 #[derive(Debug, Default)]
 pub(super) struct Sites {
-    /// By the program (the same addresses mean others in another one) and the trace's number.
+    /// By program, because the same addresses differ between programs, and by the trace's number.
     by_stack: HashMap<(u32, StackId), Site>,
-    /// Of faults without a stack, by program and instruction.
+    /// For faults without a stack: by program and instruction.
     by_instruction: HashMap<(u32, u64), Site>,
     known: HashMap<Arc<[Frame]>, Site>,
     frames: Vec<Arc<[Frame]>>,
@@ -62,7 +62,7 @@ pub(super) struct Sites {
 }
 
 impl Sites {
-    /// Who took a fault: its stack, or at least its instruction.
+    /// The site of a fault: its stack, or at least its instruction.
     pub(super) fn of_fault<'a>(
         &mut self,
         fault: &Fault,
@@ -106,7 +106,7 @@ impl Sites {
         self.frames[site.index()].clone()
     }
 
-    /// All of them, in the order of [`Site::index`].
+    /// All stacks, in the order of [`Site::index`].
     pub(super) fn into_frames(self) -> Vec<Arc<[Frame]>> {
         self.frames
     }

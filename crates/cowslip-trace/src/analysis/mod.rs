@@ -25,11 +25,11 @@ pub(crate) use shape::is_arrival;
 /// A trace summed up. Counts are of recorded faults.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// The trace's.
+    /// The trace's header.
     pub header: Header,
     /// From the first event to the last, in nanoseconds.
     pub duration_ns: u64,
-    /// Each recorded fault stands for so many.
+    /// The number of faults that each recorded one stands for.
     pub sampling_period: u64,
     /// Bytes in a base page.
     pub page_bytes: u64,
@@ -37,55 +37,55 @@ pub struct Analysis {
     pub lost: u64,
     /// Processes that were forked.
     pub forks: u64,
-    /// Whether a fault lay in memory that is older than the trace: it does not show the whole run.
+    /// True if a fault lay in memory older than the trace, which then does not show the whole run.
     pub has_past: bool,
-    /// What faults take that do not say so themselves, if that is known.
+    /// The cost of faults that were not timed, if known.
     pub cost: Option<FaultCost>,
-    /// Over all faults.
+    /// Sums of all faults.
     pub sums: Sums,
-    /// All mappings; [`MappingId`](crate::attribute::MappingId) is the place in here.
+    /// All mappings; [`MappingId`](crate::attribute::MappingId) is the index in this vector.
     pub mappings: Vec<Mapping>,
-    /// Where they lay and when, in the order in which they began.
+    /// Their places and times, in the order in which they began.
     pub spans: Vec<Span>,
-    /// By mapping: the place of its group in `groups`.
+    /// By mapping: the index of its group in `groups`.
     pub group_of: Vec<u32>,
-    /// Mappings of the same identity together, those with the most faults first.
+    /// Groups of mappings with the same identity, those with the most faults first.
     pub groups: Vec<Group>,
     /// Call stacks of faults, those with the most faults first.
     pub stacks: Vec<StackSums>,
-    /// Threads with faults, those with the most first.
+    /// Threads with faults, those with the most faults first.
     pub threads: Vec<ThreadSums>,
     /// Faults over time.
     pub rate: Rate,
 }
 
-/// What a mapping is wherever it lies, so that those of two runs can be set side by side.
+/// The identity of a mapping regardless of its address, by which two runs can be compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct MappingIdentity {
-    /// What it is of.
+    /// The kind of its memory.
     pub place: Place,
-    /// How long it is, up to the next power of two; `None` where length tells nothing (files, heap, stack).
+    /// Its length, rounded up to a power of two; `None` where the length means nothing (files, heap, stack).
     pub size_bytes: Option<u64>,
-    /// Who mapped it, the innermost frame first; empty if that is not known.
+    /// The call stack that mapped it, the innermost frame first; empty if unknown.
     pub mapped_by: Arc<[Frame]>,
 }
 
 /// Mappings of one identity.
 #[derive(Clone, Debug, Serialize)]
 pub struct Group {
-    /// What they are.
+    /// Their identity.
     pub identity: MappingIdentity,
-    /// How many there are.
+    /// The number of mappings.
     pub mappings: u64,
-    /// Their lengths together, in bytes.
+    /// The sum of their lengths, in bytes.
     pub mapped_bytes: u64,
-    /// How much was unmapped again, in bytes; more than `mapped_bytes` if it grew again.
+    /// Bytes that were unmapped again; more than `mapped_bytes` if it grew again.
     pub unmapped_bytes: u64,
     /// Calls of `madvise(MADV_HUGEPAGE)` that began in one of them.
     pub huge_advice: u64,
-    /// How their pages come.
+    /// The pattern in which their pages come.
     pub shape: Shape,
-    /// Over their faults.
+    /// Sums of their faults.
     #[serde(flatten)]
     pub sums: Sums,
 }
@@ -95,7 +95,7 @@ pub struct Group {
 pub struct StackSums {
     /// The innermost frame first.
     pub frames: Arc<[Frame]>,
-    /// Over its faults.
+    /// Sums of its faults.
     #[serde(flatten)]
     pub sums: Sums,
 }
@@ -107,15 +107,15 @@ pub struct ThreadSums {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// Its last name; empty if that is not known.
+    /// Its last name; empty if unknown.
     pub name: Arc<str>,
-    /// Over its faults.
+    /// Sums of its faults.
     #[serde(flatten)]
     pub sums: Sums,
 }
 
 impl MappingIdentity {
-    /// Whether they are arenas of Cowslip's: by their name, or because its library mapped them.
+    /// True if they are arenas of Cowslip's: by their name, or because its library mapped them.
     pub fn is_arena(&self) -> bool {
         let is_ours = |module: &Arc<str>| module.contains("/libcowslip_preload");
         self.place == Place::Arena
@@ -124,7 +124,7 @@ impl MappingIdentity {
 }
 
 impl Analysis {
-    /// Sums up a trace; `cost` says what faults take that do not say so themselves.
+    /// Sums up a trace; `cost` is the cost of faults that were not timed.
     ///
     /// ```
     /// use cowslip_trace::Analysis;
@@ -143,18 +143,18 @@ impl Analysis {
         analyser.finish(cost)
     }
 
-    /// So many faults for `recorded` ones.
+    /// The number of faults that `recorded` ones stand for.
     pub fn scaled(&self, recorded: u64) -> u64 {
         recorded.saturating_mul(self.sampling_period)
     }
 
-    /// Whether what its faults took may be more: huge pages may have come, and the faults do not say.
+    /// True if the cost of its faults is an upper bound: huge pages may have come unnoticed.
     pub fn cost_is_a_bound(&self) -> bool {
         let policy = thp::policy(&self.header.machine);
         self.sums.timed == 0 && self.sums.huge == 0 && policy != Some(Policy::Never)
     }
 
-    /// What some of its faults took, if that is known.
+    /// The time that some of its faults took, if known.
     pub fn cost_of(&self, sums: &Sums) -> Option<Cost> {
         Cost::of(sums, self.cost.as_ref(), self.sampling_period)
     }

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-/// Intervals at most; with more, they become twice as long.
+/// The most intervals; beyond that, their length is doubled.
 const MOST: usize = 512;
 const SHORTEST_NS: u64 = 1_000_000;
 
 /// Faults over time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Rate {
-    /// How long each interval is, in nanoseconds.
+    /// The length of each interval, in nanoseconds.
     pub interval_ns: u64,
     /// Faults in each, from the first event on.
     pub faults: Vec<u64>,
@@ -22,7 +22,7 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// A fault so long after the first event.
+    /// Adds a fault at a time after the first event.
     pub(super) fn add(&mut self, since_first_ns: u64) {
         while since_first_ns / self.interval_ns >= MOST as u64 {
             self.faults = self.faults.chunks(2).map(|pair| pair.iter().sum()).collect();

@@ -1,4 +1,4 @@
-//! The advice of `madvise(2)` that changes what is known of pages.
+//! Advice of `madvise(2)` that changes the known state of pages.
 
 pub(crate) const DONTNEED: u32 = 4;
 pub(crate) const FREE: u32 = 8;

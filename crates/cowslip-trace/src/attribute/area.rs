@@ -7,20 +7,20 @@ use cowslip_sys::units::VirtRange;
 use super::history::{MappingHistory, SpanId};
 use super::mapping::MappingId;
 
-/// A mapping's part, at a range of its own.
+/// A part of a mapping, at its own range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Area {
     pub(super) range: VirtRange,
     pub(super) mapping: MappingId,
-    /// `None`: a forked child's, without a fault until now.
+    /// `None` for a forked child's area before its first fault.
     pub(super) span: Option<SpanId>,
-    /// Where in the mapping it begins, in bytes.
+    /// Its offset in the mapping, in bytes.
     pub(super) into_mapping_bytes: u64,
     /// `PROT_` bits.
     pub(super) protection: u32,
-    /// Whether huge pages were asked for, or refused, with `madvise`.
+    /// True if huge pages were requested with `madvise`, false if refused.
     pub(super) wants_huge: Option<bool>,
-    /// How often events had been lost when it was mapped.
+    /// The number of losses of events before it was mapped.
     pub(super) losses_before: u32,
 }
 
@@ -35,7 +35,7 @@ impl Area {
         Self { range: VirtRange::between(start, end), into_mapping_bytes, ..self }
     }
 
-    /// Itself at another address, up to `end`.
+    /// The area at another address, up to `end`.
     pub(super) fn moved(self, start: usize, end: usize) -> Self {
         Self { range: VirtRange::between(start, end), ..self }
     }
@@ -57,7 +57,7 @@ impl Areas {
         self.0.range(address..).next().map(|(_, area)| area)
     }
 
-    /// Those with something in `range`, in order.
+    /// Areas that overlap `range`, in order.
     pub(super) fn within(&self, range: VirtRange) -> impl Iterator<Item = &Area> {
         let first = self.at(range.start).map_or(range.start, |area| area.range.start);
         self.0.range(first..range.end().max(first)).map(|(_, area)| area)
@@ -67,14 +67,14 @@ impl Areas {
         self.0.values()
     }
 
-    /// Puts one where there is none.
+    /// Inserts an area where there is none.
     pub(super) fn insert(&mut self, area: Area) {
         if !area.range.is_empty() {
             self.0.insert(area.range.start, area);
         }
     }
 
-    /// Takes what lies in `range`, and cuts what lies in it in part.
+    /// Takes the areas in `range` out, and cuts those that overlap its ends.
     pub(super) fn take(&mut self, range: VirtRange, history: &mut MappingHistory) -> Vec<Area> {
         self.cut(range.start, history);
         self.cut(range.end(), history);
@@ -82,7 +82,7 @@ impl Areas {
         starts.iter().filter_map(|start| self.0.remove(start)).collect()
     }
 
-    /// Gives the area at `start` another end.
+    /// Moves the end of the area at `start`.
     pub(super) fn resize(&mut self, start: usize, end: usize, history: &mut MappingHistory) {
         if let Some(area) = self.0.get_mut(&start) {
             area.range = VirtRange::between(start, end);

@@ -1,4 +1,4 @@
-//! All mappings that a trace shows, with the spans of address and time that each had.
+//! All mappings that a trace shows, with the spans of address and time of each.
 
 use std::ops::Range;
 
@@ -10,33 +10,34 @@ use super::object::Objects;
 use crate::model::Header;
 use crate::thp::{self, Kind};
 
-/// What a replay knows beside the address spaces.
+/// The state of a replay besides the address spaces.
 #[derive(Debug)]
 pub(super) struct MappingHistory {
     pub(super) circumstances: Circumstances,
-    /// The time of the event that is being replayed.
+    /// The time of the event being replayed.
     pub(super) now_ns: u64,
     pub(super) mappings: Vec<Mapping>,
     pub(super) spans: Vec<Span>,
     pub(super) objects: Objects,
 }
 
-/// What the trace as a whole says.
+/// Facts about the trace as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     /// Bytes in a base page.
     pub(super) page_bytes: u64,
-    /// The pages that a fault in private memory may bring at once, beside one: a bit for each power of two.
+    /// The numbers of pages, besides one, that a fault in private memory may bring at once: a bit for each
+    /// power of two.
     pub(super) private_sizes: u32,
-    /// The same in shared memory.
+    /// The same for shared memory.
     pub(super) shared_sizes: u32,
-    /// Whether the kernel puts shared memory where huge pages fit.
+    /// True if the kernel aligns shared memory for huge pages.
     pub(super) aligns_shared: bool,
-    /// Whether every unmap is an event, and every map is one of its own.
+    /// True if the trace has unmap events, and every map is one of its own.
     pub(super) sees_unmaps: bool,
-    /// Whether each fault is there, not one in so many.
+    /// True if each fault is recorded, not one in so many.
     pub(super) is_complete: bool,
-    /// How often events were lost until now.
+    /// The number of losses of events until now.
     pub(super) losses: u32,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct Circumstances {
 pub(super) struct SpanId(u32);
 
 impl Circumstances {
-    /// What the header says.
+    /// The facts in a header.
     pub(super) fn new(header: &Header) -> Self {
         let machine = &header.machine;
         let page_bytes = machine.base_page_bytes();
@@ -66,7 +67,7 @@ impl Circumstances {
         }
     }
 
-    /// Pages in a huge page: as many as a table of page size has entries of eight bytes.
+    /// Pages in a huge page: the number of eight-byte entries in a page table of page size.
     pub(super) fn huge_pages(self) -> u64 {
         self.page_bytes / 8
     }
@@ -77,12 +78,12 @@ impl Circumstances {
         first..first + self.huge_pages()
     }
 
-    /// The pages with something in `range`.
+    /// The pages that overlap `range`.
     pub(super) fn pages(self, range: VirtRange) -> Range<u64> {
         range.start as u64 / self.page_bytes..(range.end() as u64).div_ceil(self.page_bytes)
     }
 
-    /// Where `pages` lie.
+    /// The addresses of `pages`.
     pub(super) fn range(self, pages: &Range<u64>) -> VirtRange {
         let address = |page: u64| (page * self.page_bytes) as usize;
         VirtRange::between(address(pages.start), address(pages.end))
@@ -100,7 +101,7 @@ impl MappingHistory {
         }
     }
 
-    /// One that is inherited maps what its parent's does.
+    /// Adds a mapping. An inherited one maps the same object as its parent.
     pub(super) fn add(&mut self, mut mapping: Mapping) -> MappingId {
         if mapping.inherited_from.is_none() {
             mapping.object = self.objects.of(&mapping, self.circumstances.losses);
@@ -131,7 +132,7 @@ impl MappingHistory {
         SpanId(last(self.spans.len()))
     }
 
-    /// The span lies elsewhere from now on, or has another length.
+    /// Ends the span, and begins one with another address or length.
     pub(super) fn change(&mut self, id: SpanId, range: VirtRange) -> SpanId {
         let mapping = self.spans[id.0 as usize].mapping;
         self.end(id);

@@ -1,10 +1,10 @@
-//! Kinds of faults: what each was for.
+//! Kinds of faults: the reason for each.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a fault was for, by the rules of `docs/trace.md`: never more than the events say.
+/// The reason for a fault, by the rules of `docs/trace.md`: never more than the events tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
@@ -24,7 +24,7 @@ pub enum FaultKind {
     FileRead,
     /// A file's page that was in memory.
     FileMapped,
-    /// A page of shared memory that another mapping or process had brought.
+    /// A page of shared memory that another mapping or process had brought in.
     SharedMapped,
     /// The page had been touched, and no event took it away (`mprotect`, NUMA hints, migration, races).
     Repeated,
@@ -48,7 +48,7 @@ impl FaultKind {
         Self::Unknown,
     ];
 
-    /// A few words for it.
+    /// A short description.
     pub const fn words(self) -> &'static str {
         match self {
             Self::FirstTouch => "first touch",

@@ -12,45 +12,45 @@ use crate::model::StackId;
 #[serde(transparent)]
 pub struct MappingId(pub u32);
 
-/// What one `mmap(2)` made, or what a process had when the trace or the process began.
+/// A mapping made by one `mmap(2)`, or present when the trace or the process began.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// Whose.
+    /// The process that has it.
     pub pid: u32,
-    /// What it is of.
+    /// The kind of its memory.
     pub place: Place,
-    /// How long it was when it was mapped, in bytes.
+    /// Its length when it was mapped, in bytes.
     pub length_bytes: u64,
-    /// Where in the file it begins, in bytes.
+    /// Its offset in the file, in bytes.
     pub file_offset_bytes: u64,
-    /// The file's number; 0: there is none, or it was not told.
+    /// The file's number; 0 if there is none, or if it is unknown.
     pub inode: u64,
-    /// Whether writes stay in the process, if the events say.
+    /// True if writes stay in the process; `None` if the events do not tell.
     pub is_private: Option<bool>,
-    /// Who mapped it.
+    /// The call stack that mapped it.
     pub mapped_by: Option<StackId>,
-    /// Whether it is older than what the trace knows: what it held before, nobody saw.
+    /// True if it is older than the trace, which then does not show its earlier content.
     pub is_old: bool,
-    /// How much of it was unmapped, or mapped over, in bytes; more than its length if it grew again.
+    /// Bytes of it that were unmapped or mapped over; more than its length if it grew again.
     pub unmapped_bytes: u64,
-    /// That of the parent process from which it was inherited by a fork.
+    /// The parent process' mapping from which a fork inherited it.
     pub inherited_from: Option<MappingId>,
     /// The shared memory that it maps.
     pub(super) object: Option<ObjectId>,
 }
 
-/// A mapping, or a part of it, at one place for some time: a bar of the picture.
+/// A mapping, or a part of it, at one place for some time: a bar in the picture.
 ///
-/// A mapping has several of them if it was cut, moved or grew. A forked child's mapping has its first at
-/// its first fault.
+/// A mapping has several spans if it was cut, moved or grew. A forked child's mapping gets its first span at
+/// its first fault; that span begins with the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Which mapping.
+    /// The mapping.
     pub mapping: MappingId,
-    /// Where.
+    /// Its addresses.
     pub range: VirtRange,
-    /// Since when, in nanoseconds of the trace's clock.
+    /// Its beginning, in nanoseconds of the trace's clock.
     pub began_ns: u64,
-    /// Until when; `None`: until the end of the trace.
+    /// Its end; `None` for the end of the trace.
     pub ended_ns: Option<u64>,
 }

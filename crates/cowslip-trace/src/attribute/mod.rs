@@ -1,9 +1,9 @@
-//! Which mapping a fault lies in, and what it was for.
+//! Finds the mapping of a fault, and the reason for the fault.
 //!
 //! An [`Attributor`] replays the events in the order of time into an address space for each process: maps,
-//! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Beside the
-//! mappings it keeps which pages were touched, given back, or shared by a fork. `docs/trace.md` has the rule
-//! of each [`FaultKind`].
+//! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Besides the
+//! mappings it keeps track of pages that were touched, given back, or shared by a fork.
+//! `docs/trace.md` has the rule of each [`FaultKind`].
 //!
 //! ```
 //! use cowslip_sys::units::VirtRange;
@@ -37,27 +37,27 @@ pub use mapping::{Mapping, MappingId, Span};
 pub use place::Place;
 pub use replay::Attributor;
 
-/// What is known of a fault besides what the event says.
+/// The facts about a fault that follow from earlier events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attribution {
-    /// The mapping it lies in; `None` if nothing was mapped there, as far as the events say.
+    /// The mapping it lies in; `None` if the events show no mapping there.
     pub mapping: Option<MappingId>,
-    /// What it was for.
+    /// The reason for it.
     pub kind: FaultKind,
-    /// For a page that was not there, of anonymous or shared memory: whether a huge page would fit around it.
+    /// For an absent page of anonymous or shared memory: whether a huge page would fit around it.
     pub fit: Option<HugeFit>,
 }
 
-/// Whether a huge page would fit around a base page that is touched.
+/// Tells if a huge page would fit around a touched base page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HugeFit {
-    /// It would, and nothing of it had been touched: it would have come now.
+    /// It would, and none of its pages had been touched: it would have come now.
     First,
-    /// It would, and another page of it had been touched: it would have been there.
+    /// It would, and another of its pages had been touched: it would have been there already.
     Further,
     /// It would not: the memory is too short, or not aligned.
     No,
-    /// The program wants none there (`MADV_NOHUGEPAGE`).
+    /// The program refused huge pages there (`MADV_NOHUGEPAGE`).
     Refused,
 }

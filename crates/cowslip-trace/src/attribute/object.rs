@@ -1,4 +1,4 @@
-//! Shared memory itself, which several mappings and processes map: which of its pages are there.
+//! Shared memory itself, which several mappings and processes map, and its present pages.
 
 use std::collections::HashMap;
 
@@ -13,30 +13,31 @@ pub(super) struct ObjectId(u32);
 /// Shared memory.
 #[derive(Debug)]
 pub(super) struct Object {
-    /// By their number from its beginning.
+    /// Its pages, numbered from its beginning.
     pub(super) pages: Pages,
-    /// Something may have brought pages that no event tells of: it is older than the trace, or events were lost.
+    /// True if pages may have come without an event: it is older than the trace, or events were lost.
     pub(super) is_old: bool,
     losses_before: u32,
 }
 
-/// All of them.
+/// All shared memory.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     all: Vec<Object>,
-    /// By name and number, as processes that are not kin map it too.
+    /// By name and number, because unrelated processes can map it too.
     by_file: HashMap<(Place, u64), ObjectId>,
 }
 
 impl Objects {
-    /// The shared memory that a new mapping maps, if it does; `losses` tells how often events were lost until now.
+    /// The shared memory of a new mapping, if it maps any; `losses` is the number of losses of events until
+    /// now.
     pub(super) fn of(&mut self, mapping: &Mapping, losses: u32) -> Option<ObjectId> {
         let is_shared = mapping.is_private == Some(false) && mapping.place.is_shared_memory();
         if !is_shared {
             return None;
         }
         let new = ObjectId(self.all.len() as u32);
-        // What has neither name nor number is mapped once, and handed down by forks.
+        // Memory with neither name nor number is mapped once, and inherited by forks.
         let has_identity = mapping.place != Place::Shared || mapping.inode != 0;
         let id = match has_identity {
             true => *self.by_file.entry((mapping.place.clone(), mapping.inode)).or_insert(new),
@@ -61,7 +62,7 @@ impl Objects {
 }
 
 impl Object {
-    /// Whether pages may be there of which nothing is known.
+    /// True if it may have unknown pages.
     pub(super) fn has_past(&self, losses: u32) -> bool {
         self.is_old || self.losses_before < losses
     }

@@ -1,33 +1,34 @@
-//! Which pages of a process were touched, as far as the events say.
+//! The pages of a process that were touched, according to the events.
 //!
-//! A bit a page and state, in blocks of 64 pages, only where something happened. A fork shares what was
-//! there with the child instead of copying it: both look through what they did since.
+//! A bit per page and state, in blocks of 64 pages, only where something happened. A fork shares the earlier
+//! state with the child instead of copying it: each process looks through its own changes to it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longer ranges are not noted when they come at once (256 GiB of base pages): a trace may hold any number.
+/// Longer ranges, of more than 256 GiB of base pages, are not noted when they come at once: a trace may hold
+/// any number.
 const MOST_PAGES: u64 = 1 << 26;
 
-/// The highest number of a page that is told from others: files are shorter.
+/// Pages are told apart up to this number: files are shorter.
 pub(super) const MOST_PAGE: u64 = 1 << 52;
 
 /// Pages in a block.
 const BLOCK: u64 = u64::BITS as u64;
 
-/// What is known of a page.
+/// The known state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Page {
-    /// Nothing: no event touched it since it was mapped.
+    /// Unknown: no event touched it since it was mapped.
     Unseen,
-    /// It is the process's own.
+    /// It belongs to the process alone.
     Own,
     /// It was only read: zeroes, or a file's page.
     Clean,
     /// It was given back.
     Discarded,
-    /// It was the process's own, or the parent's, before a fork, and was not touched since.
+    /// It belonged to the process or its parent before a fork, and was not touched since.
     OwnBeforeFork,
     /// It was only read before a fork, and was not touched since.
     CleanBeforeFork,
@@ -36,7 +37,7 @@ pub(super) enum Page {
 /// 64 pages; a page has at most one of the bits `own`, `clean`, `discarded`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Block {
-    /// What this block says of the page holds; otherwise what was before the fork does.
+    /// Pages for which this block holds; for others, the block from before the fork does.
     told: u64,
     own: u64,
     clean: u64,
@@ -51,7 +52,7 @@ pub(super) struct Pages {
 }
 
 impl Block {
-    /// What was before a fork is so for the block that holds what was before it.
+    /// In the block that holds the state before a fork, that state is stored like any other.
     fn set(&mut self, bits: u64, page: Page) {
         self.told |= bits;
         self.own &= !bits;
@@ -110,7 +111,7 @@ impl Pages {
         }
     }
 
-    /// Those of `pages` that are there were given back.
+    /// Marks the present ones of `pages` as given back.
     pub(super) fn discard_present(&mut self, pages: Range<u64>) {
         for key in self.keys(&pages) {
             let bits = mask(key, &pages) & self.present_in(key);
@@ -120,7 +121,7 @@ impl Pages {
         }
     }
 
-    /// They were unmapped, or other memory was mapped over them.
+    /// Forgets pages that were unmapped, or mapped over.
     pub(super) fn forget(&mut self, pages: Range<u64>) {
         for key in self.keys(&pages) {
             let bits = mask(key, &pages);
@@ -136,7 +137,7 @@ impl Pages {
         }
     }
 
-    /// They are elsewhere now: what is known of each goes with it.
+    /// Moves the states of pages with them.
     pub(super) fn relocate(&mut self, from: Range<u64>, to: u64) {
         let moved: Vec<_> = self
             .keys(&from)
@@ -155,13 +156,13 @@ impl Pages {
         }
     }
 
-    /// How many of them are there, whether touched before or after a fork.
+    /// The number of present pages, whether touched before or after a fork.
     pub(super) fn count_present(&self, pages: Range<u64>) -> u32 {
         let present = |key: u64| (self.present_in(key) & mask(key, &pages)).count_ones();
         (pages.start / BLOCK..pages.end.div_ceil(BLOCK)).map(present).sum()
     }
 
-    /// The process forks: what it has is now shared with the child that is returned.
+    /// Forks the process: its state is now shared with the returned child.
     pub(super) fn fork(&mut self) -> Self {
         if !self.since_fork.is_empty() {
             let older = Arc::make_mut(&mut self.before_fork);
@@ -190,7 +191,7 @@ impl Pages {
         newer.present() | (older & !newer.told)
     }
 
-    /// The first page of each `size` pages (a multiple of 64) with something in `pages`.
+    /// The first page of each group of `size` pages (a multiple of 64) that overlaps `pages` and has a block.
     pub(super) fn touched(&self, pages: &Range<u64>, size: u64) -> Vec<u64> {
         let mut firsts: Vec<_> =
             self.keys(pages).into_iter().map(|key| key * BLOCK / size * size).collect();
@@ -198,7 +199,7 @@ impl Pages {
         firsts
     }
 
-    /// The blocks with something in `pages`.
+    /// The blocks that overlap `pages`.
     fn keys(&self, pages: &Range<u64>) -> Vec<u64> {
         if pages.is_empty() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What a mapping maps: a file, anonymous memory, a stack, ….
+//! Kinds of mapped memory: a file, anonymous memory, a stack, ….
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ const MAP_PRIVATE: u32 = 2;
 const MAP_STACK: u32 = 0x2_0000;
 const MAP_HUGETLB: u32 = 0x4_0000;
 
-/// What a mapping is of.
+/// The kind of memory that a mapping maps.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(tag = "kind", content = "name", rename_all = "snake_case")]
 pub enum Place {
-    /// Memory of no file.
+    /// Memory without a file.
     Anonymous,
     /// The same, named with `PR_SET_VMA_ANON_NAME`.
     Named(Arc<str>),
@@ -28,7 +28,7 @@ pub enum Place {
     ThreadStack,
     /// Huge pages of the system's pool.
     Hugetlb,
-    /// Memory that processes share and that has no name: `MAP_SHARED` and `MAP_ANONYMOUS`.
+    /// Memory that processes share, without a name: `MAP_SHARED` and `MAP_ANONYMOUS`.
     Shared,
     /// An arena of Cowslip's.
     Arena,
@@ -36,12 +36,12 @@ pub enum Place {
     MemoryFile(Arc<str>),
     /// A file, by its path.
     File(Arc<str>),
-    /// What the kernel maps for itself, such as `[vdso]`.
+    /// A mapping of the kernel's own, such as `[vdso]`.
     Kernel(Arc<str>),
 }
 
 impl Place {
-    /// What the name and the flags of a mapping tell.
+    /// The place that follows from the name and the flags of a mapping.
     ///
     /// ```
     /// use cowslip_trace::attribute::Place;
@@ -67,10 +67,10 @@ impl Place {
             "/memfd:cowslip" => Self::Arena,
             _ if path.starts_with("[anon:") => Self::Named(name.clone()),
             _ if path.starts_with('[') => Self::Kernel(name.clone()),
-            // The kernel's name for shared memory without one; a private mapping of the device is named alike.
+            // The kernel's name for unnamed shared memory; a private mapping of the device has the same name.
             "/dev/zero" if map.flags & MAP_PRIVATE != 0 => Self::MemoryFile(path.into()),
             "/dev/zero" => Self::Shared,
-            // Of a file system that is mounted nowhere, as arenas are where memfds get no huge pages.
+            // A file of a file system that is mounted nowhere, like arenas where memfds get no huge pages.
             _ if path != name.as_ref() && path.starts_with("/#") => Self::MemoryFile("/#".into()),
             _ if ["/memfd:", "/dev/shm/", "/SYSV"].iter().any(|it| path.starts_with(it)) => {
                 Self::MemoryFile(path.into())
@@ -79,7 +79,7 @@ impl Place {
         }
     }
 
-    /// Whether its pages begin as zeroes and belong to no file.
+    /// True if its pages begin as zeroes and belong to no file.
     pub fn is_anonymous(&self) -> bool {
         matches!(
             self,
@@ -92,17 +92,17 @@ impl Place {
         )
     }
 
-    /// Whether it is memory that several processes may share, and that no file system keeps.
+    /// True if it is memory that several processes may share, and that no file system keeps.
     pub fn is_shared_memory(&self) -> bool {
         matches!(self, Self::Shared | Self::MemoryFile(_) | Self::Arena)
     }
 
-    /// Whether its pages begin as zeroes, whoever has them.
+    /// True if its pages begin as zeroes, private or shared.
     pub fn begins_empty(&self) -> bool {
         self.is_anonymous() || self.is_shared_memory()
     }
 
-    /// Whether its pages are those of a file, in memory or not.
+    /// True if its pages belong to a file, in memory or not.
     pub fn is_file(&self) -> bool {
         matches!(self, Self::File(_)) || self.is_shared_memory()
     }

@@ -10,10 +10,10 @@ use super::mapping::{Mapping, MappingId, Span};
 use super::space::Space;
 use crate::model::{Event, EventKind, Header};
 
-/// The end of what user programs have on any machine of 64 bits.
+/// The end of user address spaces on any 64-bit machine.
 const HIGHEST: usize = 1 << 56;
 
-/// Replays the events of a trace and says of each fault what it lies in and was for.
+/// Replays the events of a trace, and finds the mapping of each fault and the reason for it.
 #[derive(Debug)]
 pub struct Attributor {
     processes: HashMap<u32, Process>,
@@ -24,21 +24,21 @@ pub struct Attributor {
 #[derive(Debug)]
 struct Process {
     space: Space,
-    /// A number of its program: another one after an exec, the same one after a fork.
+    /// The number of its program: a new one after an exec, the parent's after a fork.
     program: u32,
-    /// Threads that were seen and have not ended.
+    /// Threads that appeared and have not ended.
     threads: HashSet<u32>,
     has_leader_ended: bool,
 }
 
 impl Attributor {
-    /// One for the trace with this header.
+    /// An attributor for the trace with this header.
     pub fn new(header: &Header) -> Self {
         let history = MappingHistory::new(Circumstances::new(header));
         Self { processes: HashMap::new(), history, programs: 0 }
     }
 
-    /// Takes the next event in the order of time; of a fault, says what it lies in and was for.
+    /// Takes the next event in the order of time; for a fault, returns its attribution.
     pub fn observe(&mut self, event: &Event) -> Option<Attribution> {
         let Event { time_ns, pid, tid, ref what } = *event;
         self.history.now_ns = time_ns;
@@ -92,23 +92,23 @@ impl Attributor {
         None
     }
 
-    /// All mappings until now; [`MappingId`] is the place in here.
+    /// All mappings until now; [`MappingId`] is the index in this slice.
     pub fn mappings(&self) -> &[Mapping] {
         &self.history.mappings
     }
 
-    /// Where an address of a process lies now: its mapping, and how far into it in bytes.
+    /// The mapping at an address of a process now, and the offset in the mapping in bytes.
     pub fn locate(&self, pid: u32, address: u64) -> Option<(MappingId, u64)> {
         self.processes.get(&pid)?.space.locate(address)
     }
 
-    /// A number of the program that a process runs: another one after an exec, the same one after a fork;
-    /// 0 before its first event.
+    /// The number of the program that a process runs: a new one after an exec, the parent's after a fork; 0
+    /// before its first event.
     pub fn program(&self, pid: u32) -> u32 {
         self.processes.get(&pid).map_or(0, |process| process.program)
     }
 
-    /// All mappings, and where they lay when.
+    /// All mappings, and their places and times.
     pub fn finish(self) -> (Vec<Mapping>, Vec<Span>) {
         (self.history.mappings, self.history.spans)
     }
@@ -120,7 +120,7 @@ impl Attributor {
     }
 }
 
-/// Whether a range lies in an address space; a broken trace may say anything.
+/// True if a range lies in an address space; a broken trace may contain any numbers.
 fn is_sound(range: VirtRange) -> bool {
     range.start.checked_add(range.len).is_some_and(|end| end <= HIGHEST)
 }

@@ -1,42 +1,42 @@
-//! The rules by which a fault has its kind; `docs/trace.md` says them in words.
+//! The rules that give a fault its kind; `docs/trace.md` describes them.
 
 use super::kind::FaultKind;
 use super::pages::Page;
 use crate::model::{Access, Fault, Severity};
 
-/// Whose pages a mapping has.
+/// The owner of a mapping's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
-    /// The process's, from zeroes on.
+    /// The process, initially zeroes.
     Anonymous,
-    /// A file's on a device, or the process's copies of them.
+    /// A file on a device, or the process with its copies.
     PrivateFile,
-    /// A file's on a device.
+    /// A file on a device.
     SharedFile,
-    /// A memory file's, or the process's copies of them.
+    /// A memory file, or the process with its copies.
     PrivateMemoryFile,
-    /// Those of shared memory: of a memory file, or of none.
+    /// Shared memory: of a memory file, or of none.
     Shared,
-    /// The kernel's, or not known.
+    /// The kernel, or unknown.
     Other,
 }
 
-/// What the events say of a fault.
+/// The evidence about a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
     pub(super) fault: Fault,
     pub(super) memory: Memory,
     /// The page that was touched.
     pub(super) page: Page,
-    /// The same page of shared memory, whoever touched it.
+    /// The same page of shared memory, for all processes.
     pub(super) shared: Page,
-    /// The mapping has a past that was not seen.
+    /// The mapping has an unseen past.
     pub(super) is_old: bool,
-    /// The process was forked, or forked, while the trace ran.
+    /// The process forked, or was made by a fork, while the trace ran.
     pub(super) has_forked: bool,
-    /// The page may have been there when the process forked, without a fault of its own in the trace.
+    /// The page may have been there when the process forked, without its own fault in the trace.
     pub(super) may_have_come_unseen: bool,
-    /// Every map and unmap is seen, one event each.
+    /// Every map and unmap is seen, as its own event.
     pub(super) sees_unmaps: bool,
 }
 
@@ -53,7 +53,8 @@ impl Evidence {
     fn anonymous(&self) -> FaultKind {
         match self.page {
             Page::Unseen => self.unseen(),
-            // What was given back is neither in memory nor in swap, unless something unseen brought it.
+            // A page that was given back is neither in memory nor in swap, unless something unseen brought
+            // it.
             Page::Discarded if self.is_major() || self.fault.was_present == Some(true) => {
                 FaultKind::Unknown
             }
@@ -65,7 +66,7 @@ impl Evidence {
         }
     }
 
-    /// A child has the memory of its parent and maps each page again.
+    /// A child shares the memory of its parent, and maps each page again.
     fn shared(&self) -> FaultKind {
         let is_gone = self.page == Page::Discarded || self.shared == Page::Discarded;
         let is_there = !matches!(self.shared, Page::Unseen | Page::Discarded);
@@ -114,7 +115,7 @@ impl Evidence {
             _ if self.is_major() => FaultKind::Unknown,
             Page::Discarded => FaultKind::Refault,
             _ if is_private && is_write => FaultKind::FileCopy,
-            // Present and yet refused, without a word on the access: it was a write.
+            // A present page faulted, and the access is unknown: it was a write.
             Page::Clean | Page::CleanBeforeFork
                 if is_private
                     && self.fault.was_present == Some(true)
@@ -133,7 +134,7 @@ impl Evidence {
         if self.sees_unmaps { FaultKind::Repeated } else { FaultKind::Unknown }
     }
 
-    /// Whether the page was there and not writable, as far as the fault says.
+    /// True if the fault may be a write to a present page that was not writable.
     fn may_be_write(&self) -> bool {
         !matches!(self.fault.access, Some(Access::Read | Access::Execute))
             && self.fault.was_present != Some(false)
@@ -143,14 +144,14 @@ impl Evidence {
         self.fault.severity == Some(Severity::Major)
     }
 
-    /// Whether a page of memory that begins empty comes with this fault, as far as the events say.
+    /// True if the events show that this fault brings a page of memory that begins empty.
     pub(super) fn is_new(&self) -> bool {
         let is_gone = self.memory == Memory::Shared && self.shared == Page::Discarded;
         matches!(self.memory, Memory::Anonymous | Memory::Shared)
             && (is_gone || matches!(self.page, Page::Unseen | Page::Discarded))
     }
 
-    /// What the page is after the fault, if it was of that kind.
+    /// The state of the page after a fault of that kind.
     pub(super) fn page_after(&self, kind: FaultKind) -> Page {
         let is_read = matches!(self.fault.access, Some(Access::Read | Access::Execute));
         let is_write = self.fault.access == Some(Access::Write);

@@ -22,10 +22,10 @@ pub(super) struct Space {
     pid: u32,
     areas: Areas,
     pages: Pages,
-    /// The program break, as far as it is known.
+    /// The program break, if known.
     program_break: Option<usize>,
     has_forked: bool,
-    /// Since when a forked child's areas are its own.
+    /// The time of the fork, from which a child's areas are its own.
     forked_ns: u64,
     /// A forked child's mappings, by those of its parent.
     inherited: HashMap<MappingId, MappingId>,
@@ -36,7 +36,7 @@ impl Space {
         Self { pid, ..Self::default() }
     }
 
-    /// The child that this process makes now. Of shared memory it has nothing mapped yet.
+    /// The space of a new child. None of its shared memory is mapped yet.
     pub(super) fn fork(&mut self, child_pid: u32, history: &MappingHistory) -> Self {
         self.has_forked = true;
         let mut areas = Areas::default();
@@ -56,21 +56,21 @@ impl Space {
         }
     }
 
-    /// Nothing of it is left.
+    /// Ends all of its spans.
     pub(super) fn end(&mut self, history: &mut MappingHistory) {
         for span in self.areas.iter().filter_map(|area| area.span) {
             history.end(span);
         }
     }
 
-    /// Where an address lies: its mapping, and how far into it in bytes.
+    /// The mapping at an address, and the offset in the mapping in bytes.
     pub(super) fn locate(&self, address: u64) -> Option<(MappingId, u64)> {
         let area = self.areas.at(address as usize)?;
         let offset = address - area.range.start as u64 + area.into_mapping_bytes;
         Some((area.mapping, offset))
     }
 
-    /// What a fault lies in and was for.
+    /// Attributes a fault.
     pub(super) fn fault(&mut self, fault: &Fault, history: &mut MappingHistory) -> Attribution {
         let at = history.circumstances;
         self.grow_stack(fault.address as usize, history);
@@ -146,7 +146,7 @@ impl Space {
     }
 }
 
-/// A page of an area, by its number from the beginning of what it maps.
+/// The number of an area's page in the mapped file or shared memory.
 fn shared_page(area: &Area, page: u64, history: &MappingHistory) -> u64 {
     let page_bytes = history.circumstances.page_bytes;
     let offset = history.get(area.mapping).file_offset_bytes.wrapping_add(area.into_mapping_bytes);

@@ -8,7 +8,7 @@ use crate::analysis::{Analysis, Group, Shape, Sums};
 use crate::attribute::Place;
 use crate::symbols::Names;
 
-/// What a mapping is in either trace.
+/// The identity of a mapping in either trace.
 type Key = (Place, Option<u64>, Vec<Arc<str>>);
 
 pub(super) fn align(
@@ -43,7 +43,7 @@ pub(super) fn align(
     all.into_iter().map(diff).collect()
 }
 
-/// Groups that have one name; the largest one's shape stands for all.
+/// Sums up groups with the same key; the shape is that of the largest.
 fn sum(groups: &[&Group], analysis: &Analysis, basis: Basis) -> GroupSide {
     let mut sums = Sums::default();
     groups.iter().for_each(|group| sums += &group.sums);

@@ -1,7 +1,6 @@
-//! What differs between two traces.
+//! The differences between two traces.
 //!
-//! Mappings are set side by side by what they are (file, who mapped them, size class), not by address: that
-//! is another one in each run.
+//! Mappings are compared by identity (file, callers, size class), not by address, which differs in each run.
 //!
 //! ```
 //! use cowslip_trace::Analysis;
@@ -29,31 +28,31 @@ use crate::symbols::Names;
 
 pub use settings::Setting;
 
-/// Less than a quarter more or less is no difference,
+/// The least factor between different numbers of faults.
 const FACTOR: f64 = 1.25;
-/// nor is less than one in so many of all faults,
+/// A difference is at least one in this many of all faults.
 const SHARE: f64 = 100.0;
-/// nor are fewer faults than this.
+/// A difference is at least this many faults.
 const FEWEST: f64 = 100.0;
 
-/// What differs between two traces.
+/// The differences between two traces.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diff {
-    /// By what numbers of faults are compared.
+    /// The basis on which numbers of faults are compared.
     pub basis: Basis,
     /// Both traces as a whole.
     pub sides: [Whole; 2],
-    /// All kinds that there are.
+    /// All kinds that occur.
     pub kinds: Vec<KindDiff>,
-    /// What differs, that with the most faults more or less first.
+    /// The differing groups, those with the greatest difference of faults first.
     pub groups: Vec<GroupDiff>,
     /// Settings, environment and programs that differ.
     pub settings: Vec<Setting>,
-    /// What the difference probably comes from, as far as there is evidence; the most probable first.
+    /// The probable causes of the difference, as far as there is evidence; the most probable first.
     pub explanations: Vec<String>,
 }
 
-/// By what numbers of faults are compared.
+/// The basis on which numbers of faults are compared.
 ///
 /// ```
 /// use cowslip_trace::diff::Basis;
@@ -73,63 +72,63 @@ pub enum Basis {
 pub struct Whole {
     /// From the first event to the last, in nanoseconds.
     pub duration_ns: u64,
-    /// With 1-in-N sampling, N times the recorded ones.
+    /// Faults; with 1-in-N sampling, N times the recorded ones.
     pub faults: u64,
     /// Faults by the basis.
     pub compared: f64,
     /// Events that are missing.
     pub lost: u64,
-    /// Each recorded fault stands for so many.
+    /// The number of faults that each recorded one stands for.
     pub sampling_period: u64,
 }
 
 /// One kind of fault in both traces.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct KindDiff {
-    /// Which.
+    /// The kind.
     pub kind: FaultKind,
-    /// How many, by the basis.
+    /// Faults by the basis.
     pub compared: [f64; 2],
-    /// Whether that is a difference.
+    /// True if they differ.
     pub differs: bool,
 }
 
 /// Mappings of one identity in both traces.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GroupDiff {
-    /// What they are of.
+    /// The kind of their memory.
     pub place: Place,
-    /// How long they are, up to the next power of two.
+    /// Their length, rounded up to a power of two.
     pub size_bytes: Option<u64>,
     /// The functions that mapped them, the innermost first.
     pub mapped_by: Vec<Arc<str>>,
-    /// In each trace; `None`: there are none.
+    /// Those in each trace; `None` if there are none.
     pub sides: [Option<GroupSide>; 2],
 }
 
 /// Mappings of one identity in one trace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct GroupSide {
-    /// How many.
+    /// The number of mappings.
     pub mappings: u64,
-    /// Their lengths together, in bytes.
+    /// The sum of their lengths, in bytes.
     pub mapped_bytes: u64,
-    /// How much was unmapped again, in bytes.
+    /// Bytes that were unmapped again.
     pub unmapped_bytes: u64,
     /// Calls of `madvise(MADV_HUGEPAGE)` on them.
     pub huge_advice: u64,
-    /// With 1-in-N sampling, N times the recorded ones.
+    /// Faults; with 1-in-N sampling, N times the recorded ones.
     pub faults: u64,
     /// Faults by the basis.
     pub compared: f64,
     /// The most frequent kind.
     pub kind: Option<FaultKind>,
-    /// How their pages come.
+    /// The pattern in which their pages come.
     pub shape: Shape,
 }
 
 impl Diff {
-    /// What differs between two traces, whose instructions `names` knows.
+    /// The differences between two traces, with the names of their instructions.
     pub fn of(analyses: [&Analysis; 2], names: [&mut Names; 2], basis: Basis) -> Self {
         let sides = analyses.map(|analysis| Whole {
             duration_ns: analysis.duration_ns,
@@ -155,17 +154,17 @@ impl Diff {
         diff
     }
 
-    /// Whether no faults differ; settings may.
+    /// True if no faults differ; settings may.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty() && !self.kinds.iter().any(|kind| kind.differs)
     }
 }
 
 impl Basis {
-    /// What to compare by unless it is chosen: whole runs if both are of commands from their start.
+    /// The default basis: whole runs if both traces show commands from their start.
     ///
-    /// Two runs of different commands count too: an old release and a new one differ by a word at least, and
-    /// what became slower has fewer faults a second for it.
+    /// The commands need not be the same: those of an old and a new release differ by a word at least, and a
+    /// slower one has fewer faults a second.
     pub fn fitting(analyses: [&Analysis; 2]) -> Self {
         let is_whole = analyses.iter().all(|analysis| {
             let header = &analysis.header;
@@ -192,7 +191,7 @@ impl fmt::Display for Basis {
     }
 }
 
-/// Whether two numbers of faults differ enough to say so.
+/// True if two numbers of faults differ enough to be reported.
 fn is_difference(compared: [f64; 2], whole: f64, analyses: [&Analysis; 2], basis: Basis) -> bool {
     let [less, more] = [compared[0].min(compared[1]), compared[0].max(compared[1])];
     let fewest = match basis {
@@ -216,8 +215,7 @@ impl GroupDiff {
         (second - first).abs()
     }
 
-    /// Whether faults of another kind are the most frequent, another number comes in each mapping, or they
-    /// come in another order.
+    /// True if the most frequent kind of fault, the number of faults in each mapping, or their order differs.
     fn has_other_kind(&self) -> bool {
         let [Some(first), Some(second)] = &self.sides else { return false };
         let is_many = first.faults.min(second.faults) as f64 >= FEWEST;

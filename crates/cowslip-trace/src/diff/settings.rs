@@ -1,4 +1,4 @@
-//! What differs between the machines and programs of two traces.
+//! Differences between the machines and programs of two traces.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use crate::model::Header;
 /// A setting that differs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Setting {
-    /// What it is, such as `transparent_hugepage/enabled`.
+    /// Its name, such as `transparent_hugepage/enabled`.
     pub name: String,
-    /// What it is in each trace; `None`: the trace does not say, or there is none.
+    /// Its value in each trace; `None` if the trace does not tell, or there is none.
     pub values: [Option<String>; 2],
 }
 
@@ -25,7 +25,7 @@ pub(super) fn differing(headers: [&Header; 2]) -> Vec<Setting> {
     names.into_iter().filter_map(setting).collect()
 }
 
-/// All that a header says, by rank and name: what changes faults most comes first.
+/// The settings in a header, by rank and name: those that affect faults most come first.
 fn all(header: &Header) -> BTreeMap<(u8, String), String> {
     let machine = &header.machine;
     let chosen = |value: &str| {

@@ -1,4 +1,4 @@
-//! CSV: a row an event. Frames are separated by spaces, the innermost first.
+//! CSV: one row per event. Frames are separated by spaces, the innermost first.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -37,7 +37,7 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
     csv.flush()
 }
 
-/// The output's own error, as it can be told: a reader that went away is none.
+/// The output's own error, so that a closed pipe is recognised.
 fn plain(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

@@ -1,4 +1,4 @@
-//! Folded stacks, with how many faults each had: `program;outermost;…;innermost 12`.
+//! Folded stacks, with the number of faults in each: `program;outermost;…;innermost 12`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use super::Events;
 use crate::model::{Event, EventKind, Fault};
 use crate::symbols::Symbols;
 
-/// Where losses are counted.
+/// The line that counts lost events.
 const LOST: &str = "[events lost]";
 
 pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
@@ -43,19 +43,19 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
     output.flush()
 }
 
-/// Appends the frames, the outermost first; without a stack the instruction that faulted.
+/// Appends the frames, the outermost first; without a stack, the faulting instruction.
 fn fold(line: &mut String, symbols: &mut Symbols, pid: u32, fault: &Fault, frames: &[u64]) {
     let (innermost, callers) = frames.split_first().unwrap_or((&fault.ip, &[]));
     for &frame in callers.iter().rev() {
         line.push(';');
-        // The call itself, not the instruction that it returns to.
+        // The call itself, not the instruction after it.
         push(line, &symbols.name(pid, frame.saturating_sub(1)));
     }
     line.push(';');
     push(line, &symbols.name(pid, *innermost));
 }
 
-/// Appends a name without what ends frames and lines.
+/// Appends a name, without characters that end frames and lines.
 fn push(line: &mut String, name: &str) {
     line.extend(name.chars().map(|c| if c == ';' || c.is_control() { '_' } else { c }));
 }

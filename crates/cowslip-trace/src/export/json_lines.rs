@@ -1,4 +1,4 @@
-//! JSON Lines: an object an event, of what the source told; the header before them, the totals behind them.
+//! JSON Lines: one object per event with the known values, after the header and before the totals.
 
 use std::io::{self, Read, Write};
 
@@ -40,7 +40,7 @@ impl Serialize for Row<'_> {
     }
 }
 
-/// JSON's numbers have 53 bits in many programs.
+/// Addresses are text, because numbers in JSON have 53 bits in many programs.
 struct Hex(u64);
 
 impl Serialize for Hex {

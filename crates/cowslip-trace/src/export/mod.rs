@@ -1,6 +1,7 @@
 //! Traces for other programs: CSV, JSON Lines, folded stacks and, with feature `parquet`, Parquet.
 //!
-//! Streaming: whatever the trace's length, a few blocks are in memory. What was lost is in every one of them.
+//! Streaming: only a few blocks and the call stacks are in memory, for a trace of any length. Every format
+//! shows lost events.
 //!
 //! ```
 //! use cowslip_trace::export::{Format, export};
@@ -29,26 +30,25 @@ use std::io::{self, Read, Write};
 use crate::file::Reader;
 use crate::model::{Event, EventKind};
 
-/// What a trace can become.
+/// An export format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// A row an event, below the names of the columns.
+    /// One row per event, below the names of the columns.
     Csv,
-    /// An object an event, between one with the header and one with the totals.
+    /// One object per event, between one with the header and one with the totals.
     JsonLines,
-    /// Call stacks with how many faults each had, as flame graphs are drawn from; functions by name where
-    /// the program's files have symbols and are what they were.
+    /// Call stacks with the number of faults in each, as input for flame graphs; with function names where
+    /// the program's files have symbols and are unchanged.
     Folded,
     /// Columns, compressed.
     #[cfg(feature = "parquet")]
     Parquet,
 }
 
-/// Writes what is left of a trace in a format. `progress` is told, a block at a time, how many bytes of the
-/// trace were read.
+/// Writes the rest of a trace in a format. `progress` gets the number of bytes read, a block at a time.
 ///
 /// # Errors
-/// What `output` and the reader's input answer; [`io::ErrorKind::InvalidData`] for a trace that is damaged.
+/// Those of `output` and of the reader's input; [`io::ErrorKind::InvalidData`] for a damaged trace.
 pub fn export<R: Read>(
     reader: &mut Reader<R>,
     format: Format,
@@ -71,7 +71,7 @@ struct Events<'a, R> {
 }
 
 impl<R: Read> Events<'_, R> {
-    /// Gives all events to `take`, and at the end what no event told was lost.
+    /// Passes all events to `take`, and finally the losses that no event reported.
     fn each(
         &mut self,
         mut take: impl FnMut(&Reader<R>, &Event) -> io::Result<()>,

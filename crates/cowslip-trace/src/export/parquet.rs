@@ -1,4 +1,4 @@
-//! Parquet: columns, compressed. Addresses are unsigned numbers here; frames are a list of them.
+//! Parquet: columns, compressed. Addresses are unsigned numbers here; frames are a list of numbers.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parquet::schema::parser::parse_message_type;
 use super::Events;
 use super::row::{COLUMNS, Row, Type, Value};
 
-/// So many rows are in memory at once.
+/// The number of rows in memory at once.
 const GROUP_ROWS: usize = 65_536;
 
 pub(super) fn write(
@@ -71,7 +71,7 @@ fn write_group<W: Write + Send>(
     Ok(())
 }
 
-/// The cells of a column: those that are not empty, and which these are.
+/// The cells of a column: the values, and the levels that tell which are empty.
 struct Cells {
     values: Values,
     definitions: Vec<i16>,
@@ -122,7 +122,7 @@ impl Cells {
         }
     }
 
-    /// Writes all cells and takes them out.
+    /// Writes all cells and removes them.
     fn write(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
         let (definitions, repetitions) = (&mut self.definitions, &mut self.repetitions);
         match &mut self.values {

@@ -4,11 +4,11 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Access, Event, EventKind, Fault, Map, Severity};
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Type {
     Number,
-    /// A number that is written as `0x…` where it is text.
+    /// A number that is written as `0x…` in text formats.
     Address,
     Flag,
     Text,
@@ -81,7 +81,7 @@ pub(super) const COLUMNS: [(Column, &str, Type); 27] = [
 /// A cell that is not empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value<'a> {
-    /// Also of addresses.
+    /// A number or an address.
     Number(u64),
     Flag(bool),
     Text(&'a str),
@@ -92,7 +92,7 @@ pub(super) enum Value<'a> {
 pub(super) struct Row<'a>([Option<Value<'a>>; COLUMNS.len()]);
 
 impl<'a> Row<'a> {
-    /// `frames`: those of the event's stack.
+    /// `frames` are those of the event's stack.
     pub(super) fn new(event: &'a Event, frames: &'a [u64]) -> Self {
         let mut row = Self([None; COLUMNS.len()]);
         row.number(Column::Time, event.time_ns);

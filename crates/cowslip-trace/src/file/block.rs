@@ -7,7 +7,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::layout::{BLOCK_MOST_EVENTS, CONTENT_MOST_BYTES, HEAD_BYTES, checksum};
 use super::{Checked, check, damage};
 
-/// The fastest: what is recorded is the program, not the recorder.
+/// The fastest level: the recorder should not disturb the program.
 const LEVEL: i32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub(super) enum BlockKind {
     Totals = 2,
 }
 
-/// What a head says besides lengths.
+/// The content of a head, without the lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) kind: BlockKind,
@@ -68,8 +68,8 @@ pub(super) struct Unpacker {
 }
 
 impl Unpacker {
-    /// The next block and its content; `None`: the input ends before it, or inside. `offset_bytes`: where
-    /// it begins, and then ends.
+    /// The next block and its content; `None` if the input ends before or inside it. Advances `offset_bytes`
+    /// from its beginning to its end.
     pub(super) fn unpack(
         &mut self,
         input: &mut impl Read,
@@ -105,7 +105,7 @@ impl Unpacker {
     }
 }
 
-/// A head, the length of the content and that of what is stored.
+/// A head, the length of the content and the length as stored.
 fn head(bytes: &[u8; HEAD_BYTES]) -> Checked<(Head, u32, u32)> {
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));

@@ -1,4 +1,4 @@
-//! Numbers of variable length: what columns are made of.
+//! Numbers of variable length, the elements of columns.
 
 use super::{Checked, check};
 
@@ -11,7 +11,7 @@ pub(super) fn put(column: &mut Vec<u8>, mut value: u64) {
     column.push(value as u8);
 }
 
-/// Appends what has to be added to `from` to come to `to`.
+/// Appends the difference from `from` to `to`.
 pub(super) fn put_difference(column: &mut Vec<u8>, from: u64, to: u64) {
     let difference = to.wrapping_sub(from) as i64;
     put(column, (difference << 1 ^ difference >> 63) as u64);

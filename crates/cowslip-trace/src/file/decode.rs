@@ -1,4 +1,4 @@
-//! Decoding: the columns of a block into events.
+//! Decoding: turns the columns of a block into events.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -71,11 +71,11 @@ struct Thread {
     last_page: u64,
 }
 
-/// A block's tables as far as they were read.
+/// A block's tables, as far as they have been read.
 struct Block<'a> {
     columns: [Values<'a>; COLUMNS],
     has_inodes: bool,
-    /// How many stacks there are.
+    /// The number of stacks so far.
     stacks: u32,
     threads: Vec<Thread>,
     ips: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Encoding: events into the columns of a block.
+//! Encoding: turns events into the columns of a block.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,12 +10,12 @@ use super::column::{put, put_difference, put_text};
 use super::layout::{COLUMNS, Column, EventCode, PAGE_SHIFT, shape};
 use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 
-/// The columns of the block that is being filled.
+/// The columns of the block being filled.
 #[derive(Default)]
 pub(super) struct Columns {
     columns: [Vec<u8>; COLUMNS],
     threads: Table<(u32, u32)>,
-    /// The page of each thread's last fault, by its place in the table.
+    /// The page of each thread's last fault, by the thread's index in the table.
     last_pages: Vec<u64>,
     ips: Table<u64>,
     last_new_ip: u64,
@@ -25,7 +25,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Makes room for the next block.
+    /// Empties the columns for the next block.
     pub(super) fn clear(&mut self) {
         self.columns.iter_mut().for_each(Vec::clear);
         self.threads.clear();
@@ -35,7 +35,7 @@ impl Columns {
         (self.last_new_ip, self.last_range_end) = (0, 0);
     }
 
-    /// The next event is the block's first.
+    /// Begins a block with the time of its first event.
     pub(super) fn begin(&mut self, time_ns: u64) {
         self.last_ns = time_ns;
     }
@@ -44,7 +44,7 @@ impl Columns {
         self.columns.iter().map(Vec::len).sum()
     }
 
-    /// All columns, each behind its length.
+    /// All columns, each after its length.
     pub(super) fn content(&self, content: &mut Vec<u8>) {
         content.clear();
         for column in &self.columns {
@@ -67,7 +67,7 @@ impl Columns {
         }
     }
 
-    /// `event` is not older than the one before.
+    /// Adds an event, which must not be older than the one before.
     pub(super) fn event(&mut self, event: &Event) {
         let elapsed = event.time_ns - self.last_ns;
         self.last_ns = event.time_ns;
@@ -180,7 +180,7 @@ impl Columns {
         self.put(range.len as u64);
     }
 
-    /// The string's place in the table, and `above` it.
+    /// Appends the string's index in the table, plus `above`, and a new string itself.
     fn string(&mut self, string: &Arc<str>, above: u64) {
         let (place, is_new) = self.strings.place(string);
         self.put(place as u64 + above);
@@ -210,10 +210,10 @@ fn shape_of(fault: &Fault) -> u64 {
         | if fault.stack.is_some() { shape::HAS_STACK } else { 0 }
 }
 
-/// Places in the order of first use.
+/// Indices in the order of first use.
 struct Table<K> {
     places: HashMap<K, usize>,
-    /// What was asked for last is often asked for again.
+    /// The last key, which is often looked up again.
     last: Option<(K, usize)>,
 }
 
@@ -229,7 +229,7 @@ impl<K: Hash + Eq + Clone> Table<K> {
         self.last = None;
     }
 
-    /// The place of `key`, and whether it is new.
+    /// The index of `key`, and true if it is new.
     fn place(&mut self, key: &K) -> (usize, bool) {
         if let Some((last, place)) = &self.last
             && last == key

@@ -1,4 +1,4 @@
-//! Numbers of the format, as `docs/trace-format.md` has them.
+//! Numbers of the format, as in `docs/trace-format.md`.
 
 use twox_hash::XxHash3_128;
 
@@ -13,17 +13,17 @@ pub(super) const HEADER_MOST_BYTES: u32 = 16 << 20;
 pub(super) const HEAD_BYTES: usize = 64;
 pub(super) const BLOCK_MOST_EVENTS: u32 = 65_536;
 pub(super) const CONTENT_MOST_BYTES: u32 = 4 << 20;
-/// A writer ends a block with so many events, so much content, and before an event so much younger than its
-/// first: what is behind the last whole block of a file that was cut is gone.
+/// A writer ends a block after this many events or this much content, and before an event this much younger
+/// than its first: a file that is cut loses the events after its last whole block.
 pub(super) const BLOCK_ENOUGH_EVENTS: u32 = 8_192;
 pub(super) const CONTENT_ENOUGH_BYTES: usize = 1 << 20;
 pub(super) const BLOCK_SPAN_NS: u64 = 1_000_000_000;
 
-/// The most frames a call stack has.
+/// The most frames in a call stack.
 pub const FRAMES_MOST: usize = 1024;
-/// The most bytes a name has.
+/// The most bytes in a name.
 pub const TEXT_MOST_BYTES: usize = 65_536;
-/// Addresses are split here: what repeats from fault to fault is above or below.
+/// Addresses are split here: either the upper or the lower part often repeats from fault to fault.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
 /// The columns of a block of events, in the order of the file.
@@ -77,7 +77,7 @@ impl EventCode {
     ];
 }
 
-/// Bits of a fault's shape: where each pair begins, and the two flags.
+/// Bits of a fault's shape: the position of each pair, and the two flags.
 pub(super) mod shape {
     pub(in super::super) const SEVERITY: u32 = 0;
     pub(in super::super) const ACCESS: u32 = 2;
@@ -89,7 +89,7 @@ pub(super) mod shape {
     pub(in super::super) const ALL: u64 = (1 << 12) - 1;
 }
 
-/// XXH3 of 128 bits: it finds damage, not forgery.
+/// XXH3 of 128 bits: it detects damage, not forgery.
 pub(super) fn checksum(bytes: &[u8]) -> [u8; 16] {
     XxHash3_128::oneshot(bytes).to_le_bytes()
 }

@@ -1,7 +1,7 @@
-//! The compact file a trace is kept in, as `docs/trace-format.md` lays it out.
+//! The compact file format of traces, as described in `docs/trace-format.md`.
 //!
-//! A [`Writer`] appends block by block and needs a few MiB, however long the trace; what it wrote until
-//! it was killed can be read. A [`Reader`] gives a block at a time; [`Trace::read`] all of them.
+//! A [`Writer`] appends block by block and needs a few MiB for a trace of any length; if it is killed, the
+//! blocks before that are readable. A [`Reader`] returns a block at a time; [`Trace::read`] all of them.
 //!
 //! ```
 //! use cowslip_trace::file::Writer;
@@ -39,14 +39,14 @@ pub use write::{Writer, create};
 
 use std::io;
 
-/// What is wrong with a file.
+/// A value, or the error in a file.
 type Checked<T> = Result<T, &'static str>;
 
 fn check(holds: bool, what: &'static str) -> Checked<()> {
     if holds { Ok(()) } else { Err(what) }
 }
 
-/// The error for a file that is not what it should be from `offset_bytes` on.
+/// The error for a file that is wrong from `offset_bytes` on.
 fn damage(offset_bytes: u64, what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("at byte {offset_bytes}: {what}"))
 }

@@ -6,7 +6,7 @@ use super::layout::{HAS_INODES, HEADER_MOST_BYTES, MAGIC, PRELUDE_BYTES, VERSION
 use super::{check, damage};
 use crate::model::Header;
 
-/// What an image begins with (docs/image-format.md).
+/// The first bytes of an image (docs/image-format.md).
 const IMAGE_MAGIC: [u8; 8] = *b"COWSLIPI";
 
 pub(super) fn encode(header: &Header) -> io::Result<Vec<u8>> {
@@ -28,7 +28,7 @@ pub(super) fn encode(header: &Header) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The header, and how many bytes were read.
+/// The header, the flags and the number of bytes read.
 pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64, u64)> {
     const CUT: &str = "the file ends inside its header";
     let mut prelude = Vec::with_capacity(PRELUDE_BYTES);

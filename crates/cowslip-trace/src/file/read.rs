@@ -10,7 +10,7 @@ use super::totals::Counts;
 use super::{check, damage, decode, prelude};
 use crate::model::{Event, EventKind, Header, StackId, Totals, Trace};
 
-/// Reads a trace with the memory of a block and of its call stacks.
+/// Reads a trace, with one block and all call stacks in memory.
 ///
 /// ```
 /// # use cowslip_trace::file::{Reader, Writer};
@@ -47,8 +47,8 @@ impl<R: Read> Reader<R> {
     /// Reads the header. Give it a buffered `input`.
     ///
     /// # Errors
-    /// What `input` answers; [`io::ErrorKind::InvalidData`] if this is no trace, or one that is damaged or
-    /// cut before the first block.
+    /// Those of `input`; [`io::ErrorKind::InvalidData`] if this is no trace, or one that is damaged or cut
+    /// before the first block.
     pub fn new(mut input: R) -> io::Result<Self> {
         let (header, flags, offset_bytes) = prelude::decode(&mut input)?;
         Ok(Self {
@@ -63,15 +63,15 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// What was known before the first event.
+    /// The header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Appends the events of the next block, in the order of time; `false`: there is none.
+    /// Appends the events of the next block, in the order of time; returns `false` if there is none.
     ///
     /// # Errors
-    /// What the input answers; [`io::ErrorKind::InvalidData`] if the file is damaged, with the place.
+    /// Those of the input; [`io::ErrorKind::InvalidData`] if the file is damaged, with the place.
     pub fn read_block(&mut self, events: &mut Vec<Event>) -> io::Result<bool> {
         if self.end.is_some() {
             return Ok(false);
@@ -105,7 +105,7 @@ impl<R: Read> Reader<R> {
         self.stacks.get(stack.0.get() as usize - 1).map_or(&[], |frames| frames)
     }
 
-    /// The frames of the stack that came with an event; empty if there was none.
+    /// The frames of an event's stack; empty if it has none.
     pub fn frames_of(&self, event: &Event) -> &[u64] {
         let stack = match &event.what {
             EventKind::Fault(fault) => fault.stack,
@@ -115,17 +115,17 @@ impl<R: Read> Reader<R> {
         stack.map_or(&[], |stack| self.frames(stack))
     }
 
-    /// How much of the file was read: the end of the last whole block so far.
+    /// The number of bytes read: the end of the last whole block so far.
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// What was counted: in the blocks so far, and with the last one by the recorder.
+    /// The totals of the blocks so far; after the last block, those of the recorder.
     pub fn totals(&self) -> Totals {
         self.counts.totals()
     }
 
-    /// Whether the end was reached and is not that of a whole trace.
+    /// True if the end was reached and the totals are missing.
     pub fn is_cut_short(&self) -> bool {
         self.end == Some(End::CutShort)
     }
@@ -135,8 +135,8 @@ impl Trace {
     /// Reads a whole trace.
     ///
     /// # Errors
-    /// What the file system answers; [`io::ErrorKind::InvalidData`] if the file is no trace or is damaged.
-    /// The message names the file.
+    /// Those of the file system; [`io::ErrorKind::InvalidData`] if the file is no trace or is damaged. The
+    /// message names the file.
     pub fn read(path: &Path) -> io::Result<Self> {
         let read = File::open(path).and_then(Self::read_from);
         read.map_err(|error| {
@@ -147,10 +147,10 @@ impl Trace {
         })
     }
 
-    /// Reads a whole trace from anywhere.
+    /// Reads a whole trace from any input.
     ///
     /// # Errors
-    /// As [`Self::read`], without the file's name.
+    /// Those of [`Self::read`], without the file's name.
     pub fn read_from(input: impl Read) -> io::Result<Self> {
         let mut reader = Reader::new(io::BufReader::new(input))?;
         let mut events = Vec::new();

@@ -6,7 +6,7 @@ use crate::model::{Event, EventKind, Totals};
 
 const BYTES: usize = (1 + KINDS + 1) * 8;
 
-/// Counts of what was written or read so far.
+/// Counts of the events so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     kinds: [u64; KINDS],
@@ -29,7 +29,7 @@ impl Counts {
         self.times_ns.map(|(_, last_ns)| last_ns)
     }
 
-    /// Events were lost that no event tells of.
+    /// Sets the number of lost events, some of which no event reports.
     pub(super) fn set_lost(&mut self, lost: u64) {
         self.lost = self.lost.max(lost);
     }
@@ -50,7 +50,7 @@ impl Counts {
         numbers.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// Takes the number of lost events from a block of totals, if it counts the same besides.
+    /// Takes the number of lost events from a block of totals, if all other counts agree.
     pub(super) fn complete(&mut self, content: &[u8], stacks: usize) -> Checked<()> {
         const WRONG: &str = "the totals are not those of the events";
         let content: &[u8; BYTES] = content.try_into().map_err(|_| "totals of another length")?;

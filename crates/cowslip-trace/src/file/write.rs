@@ -16,29 +16,30 @@ use super::totals::Counts;
 use super::{Checked, check, prelude};
 use crate::model::{Event, EventKind, Header, Sink, StackId, Totals};
 
-/// Makes the file of a trace, or empties the one that is there. Only its owner may read a new one: addresses
-/// and paths are nobody else's business.
+/// Creates the file of a trace, or empties an existing one. Only its owner may read a new one: addresses and
+/// paths are private.
 ///
 /// # Errors
-/// What the file system answers.
+/// Those of the file system.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Frames of stacks that are remembered, to find them again; then all are forgotten.
+/// Frames of stacks that are remembered to find them again; beyond that, all are forgotten.
 const REMEMBERED_FRAMES: usize = 1 << 20;
-/// A stack weighs as much as so many frames, besides those that it has.
+/// The weight of a stack in frames, besides those that it has.
 const STACK_WEIGHT: usize = 8;
 
 /// Writes a trace; see [`mod@crate::file`] for an example.
 ///
-/// It keeps a block back. One that is dropped without [`Writer::finish`] leaves a trace that is cut short.
+/// It keeps a block in memory. A writer that is dropped without [`Writer::finish`] leaves a trace that is cut
+/// short.
 pub struct Writer<W> {
     output: W,
     packer: Packer,
     content: Vec<u8>,
     columns: Columns,
-    /// Events in the columns, and the first one's time.
+    /// The number of events in the columns, and the first one's time.
     events: u32,
     first_ns: u64,
     stacks: HashMap<Box<[u64]>, StackId>,
@@ -51,7 +52,7 @@ impl<W: Write> Writer<W> {
     /// Writes the header.
     ///
     /// # Errors
-    /// What `output` answers; [`io::ErrorKind::InvalidInput`] for a header of more than 16 MiB.
+    /// Those of `output`; [`io::ErrorKind::InvalidInput`] for a header of more than 16 MiB.
     pub fn new(mut output: W, header: &Header) -> io::Result<Self> {
         output.write_all(&prelude::encode(header)?)?;
         Ok(Self {
@@ -70,11 +71,11 @@ impl<W: Write> Writer<W> {
 
     /// Ends the block: a reader sees all events so far, even if this writer is killed.
     ///
-    /// A block ends by itself with 8,192 events, and before an event that comes a second after its first.
-    /// So call this when none came for a while. Each block is one write.
+    /// A block ends by itself with 8,192 events or 1 MiB of content, and before an event more than a second
+    /// after its first. Call this when no event has come for a while. Each block is one write.
     ///
     /// # Errors
-    /// What the output answers. The block is then not there, or only in part.
+    /// Those of the output. The block is then missing or incomplete.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.columns.bytes() == 0 {
             return Ok(());
@@ -89,11 +90,11 @@ impl<W: Write> Writer<W> {
         self.output.flush()
     }
 
-    /// Ends the trace: the output and what was counted. `lost`: events that are missing, those included
-    /// that [`EventKind::Lost`] told of.
+    /// Ends the trace; returns the output and the totals. `lost` is the number of missing events, including
+    /// those that [`EventKind::Lost`] reports.
     ///
     /// # Errors
-    /// What the output answers.
+    /// Those of the output.
     pub fn finish(mut self, lost: u64) -> io::Result<(W, Totals)> {
         self.flush()?;
         self.counts.set_lost(lost);
@@ -110,7 +111,7 @@ impl<W: Write> Writer<W> {
         self.columns.bytes() >= CONTENT_ENOUGH_BYTES
     }
 
-    /// Whether a reader will take the event.
+    /// Checks that a reader accepts the event.
     fn check(&self, event: &Event) -> Checked<()> {
         let is_later = self.counts.last_ns().is_none_or(|last_ns| last_ns <= event.time_ns);
         check(is_later, "an event that is older than the one before it")?;
@@ -158,9 +159,9 @@ impl<W: Write> Sink for Writer<W> {
     }
 
     /// # Errors
-    /// What the output answers; [`io::ErrorKind::InvalidInput`], and nothing is written, for an event that
-    /// is older than the one before it, a range that ends beyond all addresses, a name of more than
-    /// [`TEXT_MOST_BYTES`], and a stack of another trace.
+    /// Those of the output; [`io::ErrorKind::InvalidInput`], without writing, for an event that is older than
+    /// the one before it, a range that ends beyond all addresses, a name of more than [`TEXT_MOST_BYTES`],
+    /// and a stack of another trace.
     fn event(&mut self, event: &Event) -> io::Result<()> {
         self.check(event).map_err(refuse)?;
         let is_full = self.events == BLOCK_ENOUGH_EVENTS || self.has_enough();

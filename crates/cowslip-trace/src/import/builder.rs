@@ -1,4 +1,4 @@
-//! From perf's records to the events of a trace.
+//! Turns perf's records into the events of a trace.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use crate::model::{self, Access, Event, EventKind, Header, Map, Sink};
 
 const MAP_ANONYMOUS: u32 = 0x20;
 const MREMAP_DONTUNMAP: u32 = 4;
-/// x86's page, as all that perf tells is x86's (error codes) or rounded already.
+/// The page size of x86: perf's values are specific to x86 (error codes) or already rounded.
 const PAGE_BYTES: usize = 4096;
 
 /// Bits of x86's error code.
@@ -27,11 +27,11 @@ pub(super) struct Builder<W> {
     writer: Writer<W>,
     family: Option<Family>,
     has_results: bool,
-    /// The process of each thread that was told of.
+    /// The process of each thread, as far as perf reported it.
     pids: HashMap<u32, u32>,
-    /// Calls that have not returned, and what perf said of the mapping meanwhile.
+    /// Calls that have not returned, and perf's record of the mapping meanwhile.
     calls: HashMap<u32, (Call, Option<Map>)>,
-    /// What was there before the first time that is known.
+    /// Events before the first known time.
     before: Vec<Event>,
     last_ns: Option<u64>,
     lost: u64,
@@ -63,7 +63,7 @@ impl<W: Write> Builder<W> {
         if self.last_ns.is_none() {
             self.begin(0)?;
         }
-        // Calls that never returned, or not before the end.
+        // Calls that did not return before the end.
         self.unplaced += self.calls.len() as u64;
         let (_, totals) = self.writer.finish(self.lost)?;
         Ok(Imported {
@@ -136,7 +136,7 @@ impl<W: Write> Builder<W> {
         }
     }
 
-    /// Writes what was there before.
+    /// Writes the earlier events; their mappings are older than the trace.
     fn begin(&mut self, time_ns: u64) -> io::Result<()> {
         self.last_ns = Some(time_ns);
         for mut event in std::mem::take(&mut self.before) {
@@ -181,7 +181,7 @@ impl<W: Write> Builder<W> {
         Ok(Some(EventKind::Fault(fault)))
     }
 
-    /// perf tells of anonymous mappings together with their neighbours: a call that is recorded knows better.
+    /// perf reports anonymous mappings merged with their neighbours: a recorded call is more exact.
     fn map(&mut self, at: At, map: Map) -> Option<EventKind> {
         match self.calls.get_mut(&at.tid) {
             Some((Call::Mmap { flags, .. }, _)) if *flags & MAP_ANONYMOUS != 0 => None,
@@ -193,7 +193,7 @@ impl<W: Write> Builder<W> {
         }
     }
 
-    /// `result`: what the call returned; `None` if that is not recorded, so that it is taken to succeed.
+    /// `result` is the call's return value; `None` if it was not recorded, and the call is taken to succeed.
     fn call(&mut self, call: Call, result: Option<u64>) -> Option<EventKind> {
         match call {
             Call::Mmap { address, length, protection, flags, offset_bytes } => {
@@ -232,12 +232,12 @@ impl<W: Write> Builder<W> {
     }
 }
 
-/// Not an error number.
+/// True if it is not an error number.
 fn is_address(result: u64) -> bool {
     result < -4095_i64 as u64
 }
 
-/// The pages that a call is about; none that is beyond all addresses succeeds.
+/// The pages of a call; `None` for those beyond all addresses, where no call succeeds.
 fn pages(start: u64, length: u64) -> Option<VirtRange> {
     let length = round_up(length as usize, PAGE_BYTES)?;
     let start = start as usize;

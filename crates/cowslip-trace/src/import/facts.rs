@@ -1,14 +1,14 @@
-//! What a recording of perf holds at all, so that what is missing can be said.
+//! The kinds of records in perf's recording; the others are missing from the trace.
 
 use super::record::{At, Call, Family, Record};
 use crate::model::Header;
 
-/// What the first pass finds out.
+/// The results of the first pass.
 #[derive(Default, Debug)]
 pub(super) struct Facts {
-    /// The family whose faults are taken.
+    /// The family of faults that is used.
     pub(super) family: Option<Family>,
-    /// Where system calls return is recorded.
+    /// True if the returns of system calls are recorded.
     pub(super) has_results: bool,
     has_processes: bool,
     has_calls: bool,
@@ -44,7 +44,7 @@ impl Facts {
         }
     }
 
-    /// Whether a trace can be made of it at all, else what to do.
+    /// Checks that a trace can be made of the recording; the error tells what to do.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.family.is_none() {
             return Err("no page fault of perf's is in it; record them with \
@@ -59,7 +59,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Says in the header what was recorded and what was not.
+    /// Completes the header with the recorded and the missing sources.
     pub(super) fn complete(&self, header: &mut Header, ended_unix_seconds: u64) {
         let (first_ns, last_ns) = self.times_ns.unwrap_or_default();
         let seconds = last_ns.saturating_sub(first_ns) / 1_000_000_000;

@@ -1,6 +1,7 @@
-//! What `perf` recorded, as a trace: its `perf.data`, or the text that `perf script` makes of it.
+//! Imports a recording of `perf` as a trace: its `perf.data`, or the text that `perf script` makes of it.
 //!
-//! A file is read twice: first for what it holds at all, which the trace's header says, then for its events.
+//! A file is read twice: first for the kinds of its records, which the trace's header lists, then for its
+//! events.
 
 mod builder;
 mod facts;
@@ -23,24 +24,24 @@ use record::Take;
 
 const PERF_DATA: &[u8; 8] = b"PERFILE2";
 
-/// What became of a file.
+/// The result of an import.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Imported {
-    /// What the trace says of its origin, and of what could not be seen.
+    /// The trace's header, with its origin and the missing events.
     pub header: Header,
-    /// What is in the trace.
+    /// The trace's totals.
     pub totals: Totals,
-    /// Lines or records that are no faults, mappings or tasks.
+    /// Lines or records that are not faults, mappings or tasks.
     pub ignored: u64,
-    /// Calls of `mmap(2)` and `mremap(2)` of which perf did not record where the kernel put them.
+    /// Calls of `mmap(2)` and `mremap(2)` without a recorded result, so that their address is unknown.
     pub unplaced: u64,
-    /// Faults without an address: of the kernel, by the name of a variable.
+    /// Faults without an address: those in the kernel where perf printed a symbol.
     pub without_address: u64,
-    /// Events that came up to so many nanoseconds after younger ones, and have those's time.
+    /// The longest delay, in nanoseconds, of an event after a younger one; it gets the time of that one.
     pub late_ns: u64,
 }
 
-/// Writes what perf recorded into `input` as a trace. `progress` is told of so many bytes out of so many.
+/// Writes perf's recording in `input` as a trace. `progress` gets the number of bytes read, and their total.
 ///
 /// ```no_run
 /// let output = std::fs::File::create("seed.trace")?;
@@ -50,8 +51,8 @@ pub struct Imported {
 /// ```
 ///
 /// # Errors
-/// What the file system answers; [`io::ErrorKind::InvalidData`] if `input` is neither, is damaged, or has no
-/// page fault with an address, with what to do about it.
+/// Those of the file system; [`io::ErrorKind::InvalidData`] if `input` is neither, is damaged, or has no page
+/// fault with an address, with advice.
 pub fn import(
     input: &Path,
     output: impl Write,
@@ -100,7 +101,7 @@ fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
-/// Counts what is read.
+/// Counts the bytes read.
 struct Counting<'a> {
     input: &'a File,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Records of perf's `perf.data` and `perf script`, in the same terms.
+//! Records of perf's `perf.data` and `perf script`, in common terms.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::model::{Map, Severity};
 /// Takes a record.
 pub(super) type Take<'a> = dyn FnMut(At, Record<'_>) -> io::Result<()> + 'a;
 
-/// When and where, as far as it was recorded.
+/// The time and the task, as far as recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct At {
     pub(super) time_ns: Option<u64>,
@@ -15,7 +15,7 @@ pub(super) struct At {
     pub(super) tid: u32,
 }
 
-/// Something perf recorded.
+/// A record of perf's.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Record<'a> {
     Fault(Fault<'a>),
@@ -34,14 +34,14 @@ pub(super) struct Fault<'a> {
     pub(super) source: Source,
     pub(super) address: Option<u64>,
     pub(super) ip: Option<u64>,
-    /// The processor's: x86's bits.
+    /// The processor's error code: x86's bits.
     pub(super) error_code: Option<u64>,
     pub(super) in_user_mode: Option<bool>,
     /// The innermost first; empty if none were recorded.
     pub(super) frames: &'a [u64],
-    /// There was a call stack, of which the addresses in memory are not known.
+    /// There was a call stack without addresses in memory.
     pub(super) has_unusable_stack: bool,
-    /// It stands for so many.
+    /// The number of faults that it stands for.
     pub(super) period: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// By the event's name, which may end with modifiers (`page-faults:u`).
+    /// The source of an event's name, which may end with modifiers (`page-faults:u`).
     pub(super) fn named(event: &str) -> Option<Self> {
         match event.split_once(':') {
             Some(("exceptions", name)) => match name {
@@ -76,7 +76,7 @@ impl Source {
         }
     }
 
-    /// Sources of one family tell of different faults; those of two tell of the same.
+    /// Sources of one family report different faults; different families report the same ones.
     pub(super) fn family(self) -> Family {
         match self {
             Self::PageFaults => Family::PageFaults,
@@ -86,7 +86,7 @@ impl Source {
     }
 }
 
-/// The best is the last: it tells the most.
+/// Families in the order of their detail, the most detailed last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Family {
     PageFaults,
@@ -104,7 +104,7 @@ pub(super) enum Call {
     Brk,
 }
 
-/// What the names of a system call's two tracepoints mean.
+/// A tracepoint of a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Edge {
     Enter(Name),
@@ -121,7 +121,7 @@ pub(super) enum Name {
 }
 
 impl Edge {
-    /// By the event's name.
+    /// The tracepoint of an event's name.
     pub(super) fn named(event: &str) -> Option<Self> {
         let event = event.strip_prefix("syscalls:sys_")?;
         let (edge, call) = event.split_once('_')?;

@@ -1,4 +1,4 @@
-//! How the pages of anonymous and shared memory come.
+//! Patterns in which the pages of anonymous and shared memory come.
 
 use cowslip_sys::procfs::Policy;
 use cowslip_sys::units::ByteCount;
@@ -12,7 +12,7 @@ use crate::thp;
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
     let is_purged = group.sums.of(FaultKind::Refault) * 2 > shape.arrivals;
-    // A private mapping of a memory file has pages of the file.
+    // The pages of a private mapping of a memory file belong to the file.
     let is_of_file = shape.fitted() * 2 < shape.arrivals;
     let begins_empty = group.identity.place.begins_empty() && !is_of_file;
     if !begins_empty || is_purged || !is_many(analysis, shape.arrivals) {
@@ -68,12 +68,12 @@ fn came_huge(shape: &Shape) -> bool {
     shape.came_huge * 10 >= shape.arrivals * 9
 }
 
-/// Base pages came where huge ones fit.
+/// True if base pages came where huge ones fit.
 fn could_be_huge(shape: &Shape) -> bool {
     !came_huge(shape) && shape.huge_further * 2 > shape.arrivals
 }
 
-/// Huge pages fit, and nothing says whether they came.
+/// True if huge pages fit, and the events do not tell if they came.
 fn may_be_huge(analysis: &Analysis, group: &Group) -> bool {
     let is_shared = group.identity.place.is_shared_memory();
     let may_come = !is_shared || thp::shared_may_be_huge(&analysis.header.machine);
@@ -99,7 +99,7 @@ fn how_many(analysis: &Analysis, group: &Group) -> String {
     }
 }
 
-/// In which order they come; of a sample, nobody knows.
+/// The order in which they come; unknown for a sample.
 fn order(analysis: &Analysis, shape: &Shape) -> String {
     let apart = ByteCount(shape.step_pages.unsigned_abs().saturating_mul(analysis.page_bytes));
     match shape.step_pages {
@@ -130,7 +130,7 @@ fn with_huge_pages(group: &Group) -> String {
     format!(": with huge pages {}", counted(faults, "fault"))
 }
 
-/// Where huge pages fit and did not come.
+/// Advice for places where huge pages fit and did not come.
 fn advice(analysis: &Analysis, group: &Group) -> String {
     let shape = &group.shape;
     let pages = (shape.huge_first + shape.huge_further) as f64;

@@ -5,10 +5,10 @@ use crate::analysis::{Analysis, Group};
 use crate::attribute::FaultKind;
 use crate::format::{counted, mappings};
 
-/// Reading takes so much longer than other faults that fewer count.
+/// A smaller number counts, because reading takes so much longer than other faults.
 const FEWEST: u64 = 20;
 
-/// Read from its device.
+/// A file read from its device.
 pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let faults = group.sums.of(FaultKind::FileRead);
     if faults < FEWEST {
@@ -31,7 +31,7 @@ pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     Some(draft.finish())
 }
 
-/// Written to through a private mapping, such as an arena after a freeze.
+/// A file written to through a private mapping, such as an arena after a freeze.
 pub(super) fn copies(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let faults = group.sums.of(FaultKind::FileCopy);
     if !is_many(analysis, faults) {

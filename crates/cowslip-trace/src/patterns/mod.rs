@@ -1,4 +1,4 @@
-//! What the faults of a trace have in common, in words, with the evidence, the cost and what to do.
+//! Patterns common to many faults of a trace, in words, with the evidence, the cost and advice.
 //!
 //! A fault can be part of several patterns: their costs overlap.
 
@@ -18,32 +18,32 @@ use crate::format;
 /// Fewer faults are no pattern.
 const FEWEST: u64 = 100;
 
-/// Something that many faults have in common.
+/// A pattern common to many faults.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pattern {
-    /// What it is.
+    /// The kind of pattern.
     pub name: PatternName,
-    /// The mappings in which it is; `None`: it is not of one kind of mapping.
+    /// The mappings in which it occurs; `None` if it is not limited to one kind of mapping.
     pub identity: Option<MappingIdentity>,
-    /// What, how often, where, and what it costs: a sentence without its full stop.
+    /// A sentence without its full stop: the pattern, its frequency, its place and its cost.
     pub sentence: String,
-    /// What to do about it, if the events give a reason to.
+    /// Advice, if the events give a reason for it.
     pub advice: Option<String>,
     /// Faults of it; with 1-in-N sampling, N times the recorded ones.
     pub faults: u64,
-    /// Faults that huge pages would have taken in their stead, computed from their addresses.
+    /// The number of faults with huge pages instead, computed from the addresses.
     pub faults_with_huge_pages: Option<u64>,
-    /// What they took, if that is known.
+    /// The time that the faults took, if known.
     pub cost: Option<Cost>,
 }
 
-/// The patterns that are told.
+/// The kinds of patterns.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PatternName {
-    /// Neighbouring base pages one after the other.
+    /// Neighbouring base pages are touched one after the other.
     Staircase,
-    /// A fault or so a mapping.
+    /// About one fault per mapping.
     OncePerMap,
     /// Huge pages would fit, and base pages came, in no order.
     NotHuge,
@@ -82,24 +82,24 @@ pub fn find(analysis: &Analysis) -> Vec<Pattern> {
     patterns
 }
 
-/// A pattern as it is put together.
+/// A pattern under construction.
 struct Draft<'a> {
     analysis: &'a Analysis,
     name: PatternName,
     group: Option<&'a Group>,
     /// Recorded faults of it.
     faults: u64,
-    /// Those that it is among, for what one takes.
+    /// All faults among which these are, for the cost of one.
     among: &'a Sums,
     evidence: String,
-    /// Whether these faults take what faults take that do not say it themselves.
+    /// True if the cost of those faults applies to these.
     is_cost_known: bool,
     advice: Option<String>,
     faults_with_huge_pages: Option<u64>,
 }
 
 impl Draft<'_> {
-    /// The pattern, with what it costs at the end of its sentence.
+    /// Completes the pattern, with the cost at the end of its sentence.
     fn finish(self) -> Pattern {
         let known = self.analysis.cost_of(self.among).filter(|_| self.is_cost_known);
         let cost = known.map(|cost| {
@@ -108,7 +108,7 @@ impl Draft<'_> {
         });
         let told = cost.map(|cost| {
             let (ns, whole) = (cost.ns, self.analysis.duration_ns as f64);
-            // What one fault takes is measured apart, and may be too much.
+            // The cost of one fault is measured separately, and may be too high.
             let most = whole * self.analysis.threads.len().max(1) as f64;
             match ns >= most && cost.measured != Measured::Faults {
                 true => format!("; cost here all of {}", format::duration(whole)),
@@ -129,7 +129,7 @@ impl Draft<'_> {
     }
 }
 
-/// Whether there are enough of `faults` to speak of: a hundred, and one in a hundred.
+/// True if there are enough of `faults` to report: a hundred, and one in a hundred.
 fn is_many(analysis: &Analysis, faults: u64) -> bool {
     faults >= FEWEST && faults.saturating_mul(100) >= analysis.sums.faults()
 }

@@ -7,10 +7,10 @@ use crate::analysis::{Analysis, Group};
 use crate::attribute::{FaultKind, Place};
 use crate::format::{count, counted, mappings};
 
-/// Fewer maps are no churn.
+/// Fewer maps are not churn.
 const FEWEST_MAPS: u64 = 16;
 
-/// Given back with `madvise`, and touched again.
+/// Memory given back with `madvise`, and touched again.
 pub(super) fn purging(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let faults = group.sums.of(FaultKind::Refault);
     if !is_many(analysis, faults) {
@@ -35,7 +35,7 @@ pub(super) fn purging(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     Some(draft.finish())
 }
 
-/// Unmapped, and mapped anew.
+/// Memory unmapped, and mapped anew.
 pub(super) fn churn(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let (place, shape) = (&group.identity.place, &group.shape);
     let is_heap = *place == Place::Heap;
@@ -76,13 +76,13 @@ pub(super) fn churn(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     Some(draft.finish())
 }
 
-/// The allocator's name, as far as its libraries tell.
+/// The allocator's name, as far as its libraries show.
 fn allocator(analysis: &Analysis) -> Option<&'static str> {
     let told = analysis.header.allocator.as_deref()?.to_ascii_lowercase();
     ["jemalloc", "tcmalloc", "mimalloc", "glibc"].into_iter().find(|name| told.contains(name))
 }
 
-/// Whether malloc mapped it, and not the program itself: the call comes from within libc, twice.
+/// True if malloc mapped it, not the program itself: the two innermost frames are in libc.
 fn is_mapped_by_libc(group: &Group) -> bool {
     let is_libc = |module: &str| module.contains("/libc.so") || module.contains("/libc-");
     let frames = group.identity.mapped_by.iter().take(2);

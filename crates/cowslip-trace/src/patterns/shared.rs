@@ -1,10 +1,10 @@
-//! What to do about base pages in shared memory.
+//! Advice about base pages in shared memory.
 
 use crate::analysis::Analysis;
 use crate::attribute::Place;
 use crate::thp::{self, Kind};
 
-/// Where huge pages fit and did not come.
+/// Advice for places where huge pages fit and did not come.
 pub(super) fn advice(analysis: &Analysis, place: &Place) -> String {
     const SETTING: &str = "transparent_hugepage/shmem_enabled";
     const ASK: &str = "madvise(MADV_HUGEPAGE)";
@@ -35,7 +35,7 @@ pub(super) fn advice(analysis: &Analysis, place: &Place) -> String {
     }
 }
 
-/// How a program says that its shared memory is of the system's pool of huge pages.
+/// The way for a program to take its shared memory from the system's pool of huge pages.
 fn by_pool(analysis: &Analysis, name: &str) -> &'static str {
     let program = analysis.header.command.first().map_or("", |path| path.as_str());
     let threads = analysis.threads.iter().map(|thread| &*thread.name);

@@ -1,4 +1,4 @@
-//! Patterns of a trace as a whole: copies of the kernel to and from the program.
+//! Patterns of a trace as a whole: copies between the kernel and the program.
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::Analysis;

@@ -1,17 +1,17 @@
-//! The address axis without its gaps: bands of addresses that were used, each with a height.
+//! The address axis without its gaps: bands of used addresses, each with a height.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// What is untouched in between is worth a break if it is larger.
+/// Larger gaps become breaks.
 const LEAST_GAP_BYTES: u64 = 2 << 20;
 /// A mapping up to this size is shown whole.
 const WHOLE_BYTES: u64 = 32 << 20;
-/// Addresses are looked at in chunks of this size.
+/// The unit in which touched addresses are counted.
 const CHUNK_BYTES: u64 = 2 << 20;
 const MOST_BANDS: usize = 32;
-/// A band that is alone would have this share of the axis if it were tiny.
+/// The least share of the axis that a tiny band gets if there are few.
 const LEAST_SHARE: f64 = 0.03;
 
 /// Addresses without a gap between them.
@@ -19,7 +19,7 @@ const LEAST_SHARE: f64 = 0.03;
 pub(super) struct Band {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// In bytes of the largest band's scale: small ones are drawn larger than they are.
+    /// In bytes, on the scale of the largest band: small ones are drawn larger than they are.
     pub(super) height: f64,
 }
 
@@ -35,11 +35,11 @@ pub(super) fn bands(spaces: &[Used]) -> Vec<Vec<Band>> {
     ranges.iter().map(|ranges| ranges.iter().map(band).collect()).collect()
 }
 
-/// What was used of an address space.
+/// The used part of an address space.
 #[derive(Default)]
 pub(super) struct Used {
     mapped: Vec<(u64, u64)>,
-    /// Faults by chunk and by the group of what is mapped.
+    /// Faults by chunk and by the group of the mapping.
     touched: HashMap<(u64, u32), u64>,
 }
 
@@ -60,7 +60,7 @@ impl Used {
     pub(super) fn busiest_groups(&self, bands: &[Band]) -> Vec<Option<u32>> {
         let mut counts: HashMap<(usize, u32), u64> = HashMap::new();
         for ((chunk, group), count) in &self.touched {
-            // Bands are further apart than a chunk is long: what was touched in it is all in one of them.
+            // Gaps between bands are longer than a chunk: all touches in a chunk lie in one band.
             let band = bands.partition_point(|band| band.end <= chunk * CHUNK_BYTES);
             *counts.entry((band, *group)).or_default() += count;
         }
@@ -89,7 +89,8 @@ impl Used {
                 ranges.push((start, end));
             }
         }
-        // Of a large mapping that was hardly used, and of what no mapping is known for, the touched part.
+        // For a large mapping that was hardly used, and for addresses without a known mapping, the touched
+        // part.
         let chunk = |chunk: &u64| {
             let (start, end) = (chunk * CHUNK_BYTES, end_of(*chunk));
             let clip = |&(from, to): &(u64, u64)| (start.max(from), end.min(to));
@@ -101,12 +102,12 @@ impl Used {
     }
 }
 
-/// Where a chunk ends; the last of all addresses belongs to none.
+/// The end of a chunk; the last of all addresses belongs to none.
 fn end_of(chunk: u64) -> u64 {
     (chunk + 1).saturating_mul(CHUNK_BYTES)
 }
 
-/// Puts together what overlaps or is near, so that no more than [`MOST_BANDS`] are left.
+/// Joins ranges that overlap or are near, so that no more than [`MOST_BANDS`] are left.
 fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut gaps: Vec<u64> = joined(&ranges, 0).windows(2).map(|it| it[1].0 - it[0].1).collect();
@@ -151,7 +152,7 @@ mod tests {
         used.map(MIB, 1 << 40);
         used.touch(MIB + 5, 1);
         used.touch(501 * MIB, 1);
-        // Nothing is mapped here, and yet it was touched.
+        // Nothing is mapped here, but it was touched.
         used.touch((2 << 40) + 1, 0);
         let wanted = [(MIB, 2 * MIB), (500 * MIB, 502 * MIB), (2 << 40, (2 << 40) + 2 * MIB)];
         assert_eq!(ends(used), wanted);

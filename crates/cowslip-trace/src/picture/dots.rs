@@ -1,16 +1,16 @@
-//! Faults as the page carries them: a column for each fact, compressed as it grows.
+//! Faults in the form that the page contains: a column for each fact, compressed as it grows.
 
 use super::varint::{Column, Numbers};
 use crate::attribute::FaultKind;
 use crate::model::{Access, Fault, Severity};
 
-/// Addresses are split here: the high part repeats, or is near, from fault to fault.
+/// Addresses are split here: the high part repeats, or is close, from fault to fault.
 pub(super) const LOW_BITS: u32 = 12;
 
 const NAMES: [&str; 11] =
     ["time", "space", "thread", "group", "page", "low", "class", "flags", "latency", "stack", "ip"];
 
-/// A fault. The numbers are places in the scene's tables; the time is since the first event.
+/// A fault. The numbers are indices in the scene's tables; the time is since the first event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dot {
     pub(super) time_ns: u64,
@@ -18,7 +18,7 @@ pub(super) struct Dot {
     pub(super) thread: u32,
     pub(super) group: u32,
     pub(super) kind: FaultKind,
-    /// Whether a page came that was not there.
+    /// True if the fault brought an absent page.
     pub(super) is_arrival: bool,
     /// The number of its instruction.
     pub(super) frame: u32,
@@ -26,7 +26,7 @@ pub(super) struct Dot {
     pub(super) fault: Fault,
 }
 
-/// What a still picture shows of a fault.
+/// The part of a fault that a still picture shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Spot {
     pub(super) time_ns: u64,
@@ -40,7 +40,7 @@ pub(super) struct Spot {
 pub(super) struct Packer {
     columns: [Column; NAMES.len()],
     last_ns: u64,
-    /// By group.
+    /// The page of the last fault, by group.
     last_pages: Vec<u64>,
     count: u64,
 }
@@ -82,7 +82,7 @@ impl Packer {
 }
 
 impl Dots {
-    /// All of them in the order of time, unpacked one by one.
+    /// All faults in the order of time, unpacked one by one.
     pub(super) fn spots(&self) -> impl Iterator<Item = Spot> {
         let [time, space, _, group, page, low, class, ..] = &self.columns;
         let [mut time, mut space, mut group, mut page, mut low, mut class] =
@@ -112,13 +112,14 @@ fn last_page(last_pages: &mut Vec<u64>, group: u32) -> &mut u64 {
     &mut last_pages[group]
 }
 
-/// The kind, and above it whether a page came, and whether the kernel took the fault: what patterns are told by.
+/// The kind, and above it two flags: a page came, and the kernel took the fault. Patterns are recognised by
+/// these.
 fn class_of(dot: &Dot) -> u8 {
     let is_of_kernel = dot.fault.in_user_mode == Some(false);
     dot.kind as u8 | u8::from(dot.is_arrival) << 4 | u8::from(is_of_kernel) << 5
 }
 
-/// Two bits each, 0 for what is not known: access, severity, mode, huge.
+/// Two bits each, 0 if unknown: access, severity, mode, huge.
 fn bits(fault: &Fault) -> u8 {
     let access = fault.access.map_or(0, |access| match access {
         Access::Read => 1,

@@ -1,17 +1,17 @@
-//! What is said about a trace as a whole: how complete it is, and the machine it is from.
+//! Facts about a trace as a whole: its completeness, and its machine.
 
 use cowslip_sys::units::ByteCount;
 
 use super::scene::Scene;
 use crate::format::{self, counted, duration};
 
-/// A name and what it is here.
+/// A name and its value here.
 pub(super) struct Fact {
     pub(super) name: String,
     pub(super) text: String,
 }
 
-/// A sentence about what a trace holds; bad if something is missing.
+/// A sentence about the trace; bad if something is missing.
 pub(super) struct Sentence {
     pub(super) text: String,
     pub(super) is_bad: bool,
@@ -30,7 +30,7 @@ pub(super) fn title(scene: &Scene) -> String {
     }
 }
 
-/// How complete the trace is.
+/// The completeness of the trace.
 pub(super) fn statement(scene: &Scene) -> Vec<Sentence> {
     let good = |text: String| Sentence { text, is_bad: false };
     let bad = |text: String| Sentence { text, is_bad: true };

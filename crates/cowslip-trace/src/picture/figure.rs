@@ -137,7 +137,7 @@ impl Svg {
         }
     }
 
-    /// One path a kind and level: few in a cell are fainter.
+    /// One path per kind and level: cells with few faults are fainter.
     fn faults(&mut self, scene: &Scene, placed: &[Placed<'_>]) {
         let columns = ((RIGHT - LEFT) / CELL) as usize;
         let rows = ((BOTTOM - TOP) / CELL) as usize;
@@ -213,7 +213,7 @@ impl Svg {
         self.line(LEFT, BOTTOM, RIGHT, BOTTOM, "rule");
     }
 
-    /// The kinds there are; returns where the picture ends.
+    /// The kinds that occur; returns the lower end of the legend.
     fn legend(&mut self, scene: &Scene) -> f64 {
         let (mut x, mut y) = (LEFT, BOTTOM + 68.0);
         for (kind, faults) in scene.analysis.sums.kinds() {

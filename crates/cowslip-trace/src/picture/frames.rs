@@ -1,4 +1,4 @@
-//! Names of instructions, each kept once.
+//! Names of instructions, each stored once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use crate::model::{Event, Header};
 use crate::symbols::Symbols;
 
-/// Gives numbers to the names of instructions.
+/// Numbers the names of instructions.
 pub(super) struct Frames {
     symbols: Symbols,
-    /// By program and address: a program has one thing at an address, but for what it loads later.
+    /// By program and address: a program has one name at an address, unless it loads other code there later.
     known: HashMap<(u32, u64), u32>,
     numbers: HashMap<Arc<str>, u32>,
     pub(super) names: Vec<Arc<str>>,
     stack_numbers: HashMap<Vec<u32>, u32>,
-    /// Call stacks as numbers of names, each kept once.
+    /// Call stacks as numbers of names, each stored once.
     pub(super) stacks: Vec<Vec<u32>>,
 }
 
@@ -34,7 +34,7 @@ impl Frames {
         self.symbols.observe(event);
     }
 
-    /// The number of the name of an instruction of a process, which runs a program now.
+    /// The number of an instruction's name, in a process that runs a program now.
     pub(super) fn number(&mut self, program: u32, pid: u32, ip: u64) -> u32 {
         if let Some(number) = self.known.get(&(program, ip)) {
             return *number;
@@ -48,7 +48,7 @@ impl Frames {
         number
     }
 
-    /// The number of a call stack. A caller is where it called, one before where it goes on.
+    /// The number of a call stack. A caller is placed at its call, one byte before the return address.
     pub(super) fn stack(&mut self, program: u32, pid: u32, frames: &[u64]) -> u32 {
         let called = |(depth, ip): (usize, &u64)| ip.saturating_sub(u64::from(depth > 0));
         let ips = frames.iter().enumerate().map(called);

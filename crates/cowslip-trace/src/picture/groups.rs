@@ -1,4 +1,4 @@
-//! Mappings of the same kind together: the rows of the table of mappings.
+//! Groups of mappings of the same kind: the rows of the table of mappings.
 
 use serde::Serialize;
 
@@ -6,16 +6,16 @@ use crate::analysis::{Analysis, Group, MappingIdentity};
 use crate::attribute::{MappingId, Place};
 use crate::format;
 
-/// Numbered as an [`Analyser`](crate::analysis::Analyser) does: in the order of their first mappings.
+/// Numbered like those of an [`Analyser`](crate::analysis::Analyser): in the order of their first mappings.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) rows: Vec<Row>,
-    /// By place in the analysis.
+    /// By index in the analysis.
     numbers: Vec<u32>,
     of_mapping: Vec<u32>,
 }
 
-/// The number of faults where nothing known is mapped.
+/// The group of faults at addresses without a known mapping.
 pub(super) const NOWHERE: u32 = 0;
 
 #[derive(Debug, Serialize)]
@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) tint: Tint,
 }
 
-/// What the bars are filled with.
+/// The colour of the bars.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Tint {
@@ -65,7 +65,7 @@ impl Groups {
         Self { rows, numbers, of_mapping }
     }
 
-    /// The number of the group that has this place in the analysis.
+    /// The number of the group with this index in the analysis.
     pub(super) fn number(&self, place: usize) -> u32 {
         self.numbers[place]
     }

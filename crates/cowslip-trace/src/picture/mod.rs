@@ -1,7 +1,7 @@
 //! The picture of a trace: time across, addresses up, mappings as bars and faults as dots.
 //!
-//! [`Picture::html`] makes one page that needs nothing but a browser: it zooms, tells about what is under the
-//! pointer, and counts what is in a rectangle. [`Picture::svg`] and [`Picture::png`] make still pictures for
+//! [`Picture::html`] makes one page that needs only a browser: it zooms, describes the items under the
+//! pointer, and counts those in a rectangle. [`Picture::svg`] and [`Picture::png`] make still pictures for
 //! reports.
 //!
 //! ```text
@@ -43,7 +43,7 @@ use crate::model::Trace;
 
 pub use palette::Theme;
 
-/// A trace with what was found in it, ready to be drawn.
+/// A trace and its analysis, ready to be drawn.
 ///
 /// ```
 /// use cowslip_trace::model::Trace;
@@ -59,7 +59,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Analyses a trace and arranges it; `cost` says what faults take that do not say so themselves.
+    /// Analyses a trace and arranges it; `cost` is the cost of faults that were not timed.
     pub fn new(trace: &Trace, cost: Option<FaultCost>) -> Self {
         let mut replay = replay::Replay::new(&trace.header);
         for event in &trace.events {
@@ -68,8 +68,8 @@ impl Picture {
         Self { scene: scene::Scene::new(replay, cost, trace.totals.lost, trace.is_cut_short) }
     }
 
-    /// The same of what is left of a file, a block at a time: in memory are the faults as the page carries them, in a
-    /// few bytes each, and what an analysis needs.
+    /// The same for the rest of a file, a block at a time: memory holds the faults in the form that the page
+    /// contains, a few bytes each, and the state of the analysis.
     ///
     /// # Errors
     /// Those of [`Reader::read_block`].
@@ -85,12 +85,12 @@ impl Picture {
         Ok(Self { scene: scene::Scene::new(replay, cost, lost, is_cut_short) })
     }
 
-    /// What it was arranged by.
+    /// The analysis behind the picture.
     pub fn analysis(&self) -> &Analysis {
         &self.scene.analysis
     }
 
-    /// One page that needs nothing but a browser, and loads nothing.
+    /// One page that needs only a browser, and loads nothing.
     pub fn html(&self) -> io::Result<String> {
         page::render(&self.scene)
     }
@@ -100,7 +100,7 @@ impl Picture {
         figure::draw(&self.scene, theme)
     }
 
-    /// A still picture as PNG, with two pixels where [`Self::svg`] has one.
+    /// A still picture as PNG, with two pixels for each one of [`Self::svg`].
     #[cfg(feature = "png")]
     pub fn png(&self, theme: Theme) -> io::Result<Vec<u8>> {
         png::render(&self.svg(theme))

@@ -1,13 +1,13 @@
-//! The trace as the page carries it, as base64.
+//! The trace in the form that the page contains, as base64.
 //!
 //! ```text
 //!  u32 LE   length of the tables
 //!  zlib     JSON: the tables, and "columns": [[name, bytes], …]
 //!  zlib …   the columns, in that order, each by itself
 //! ```
-//! Seven bits a byte; `page`, `bar_start` and `bar_from` are distances with the sign in the lowest bit, `page`
-//! from the last fault of the same group; `time` is the distance from the fault before; `low` is two bytes,
-//! `class` and `flags` one; latencies and stacks are one more than they are, 0 is none.
+//! Numbers have seven bits a byte. `page`, `bar_start` and `bar_from` are distances with the sign in the
+//! lowest bit, `page` from the last fault of the same group; `time` is the distance from the fault before;
+//! `low` is two bytes, `class` and `flags` one; latencies and stacks are stored plus one, 0 is none.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -89,7 +89,7 @@ fn threads(scene: &Scene) -> Vec<Value> {
     scene.threads.iter().map(thread).collect()
 }
 
-/// The patterns, with what tells which faults are of them.
+/// The patterns, with the means to recognise their faults.
 fn patterns(scene: &Scene) -> Vec<Value> {
     let pattern = |pattern: &Pattern| {
         let groups = &scene.analysis.groups;
@@ -107,13 +107,13 @@ fn patterns(scene: &Scene) -> Vec<Value> {
     patterns::find(&scene.analysis).iter().map(pattern).collect()
 }
 
-/// Whether a pattern is about pages that come.
+/// True if a pattern is about pages that come.
 fn is_of_arrivals(name: PatternName) -> bool {
     use PatternName::{Churn, Misaligned, NotHuge, OncePerMap, StackGrowth, Staircase};
     matches!(name, Staircase | OncePerMap | NotHuge | Misaligned | Churn | StackGrowth)
 }
 
-/// The kind of fault that a pattern is about, if it is one.
+/// The kind of fault that a pattern is about, if it is about one.
 fn kind_of(name: PatternName) -> Option<FaultKind> {
     match name {
         PatternName::CowStorm => Some(FaultKind::CowAfterFork),

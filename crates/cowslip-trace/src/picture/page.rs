@@ -1,4 +1,4 @@
-//! The page of a picture, put together from its parts.
+//! The page of a picture, assembled from its parts.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::pack;
 use super::scene::Scene;
 use crate::format;
 
-/// One script a concept, in the order in which they are needed.
+/// One script per concept, in the order in which they are needed.
 const SCRIPTS: [&str; 14] = [
     include_str!("../../assets/picture/unpack.js"),
     include_str!("../../assets/picture/format.js"),

@@ -2,7 +2,7 @@
 
 use crate::attribute::FaultKind;
 
-/// What a picture is looked at on.
+/// The background of a picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Theme {
     /// Dark on light, as on paper.
@@ -12,7 +12,7 @@ pub enum Theme {
     Dark,
 }
 
-/// A style sheet: the page's own, with the theme chosen.
+/// The page's own style sheet, with a theme.
 pub(super) struct Palette {
     theme: Theme,
 }
@@ -24,7 +24,7 @@ impl Palette {
         Self { theme }
     }
 
-    /// The colour that the page's style sheet calls `--name`.
+    /// The colour named `--name` in the page's style sheet.
     pub(super) fn colour(&self, name: &str) -> &'static str {
         let (_, rest) = STYLE.split_once(&format!("--{name}: light-dark(")).expect("a colour");
         let (colours, _) = rest.split_once(')').expect("a colour");

@@ -8,7 +8,7 @@ use resvg::usvg::{Options, Tree, fontdb};
 
 const SCALE: f32 = 2.0;
 
-/// Twice as wide and high as the drawing says. The font is one that is built in: a server may have none.
+/// Draws it at twice the width and height. The font is built in, because a server may have none.
 pub(super) fn render(svg: &str) -> io::Result<Vec<u8>> {
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(epaint_default_fonts::HACK_REGULAR.to_vec());

@@ -1,11 +1,11 @@
-//! The programs that were traced, each with an address space that its forks share.
+//! The traced programs, each with an address space that its forks share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::model::{Event, EventKind};
 
-/// Programs, numbered as they appear.
+/// Programs, numbered in the order of their appearance.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
     numbers: HashMap<u32, u32>,
@@ -20,7 +20,7 @@ pub(super) struct Program {
 }
 
 impl Programs {
-    /// The number of a program of the attributor's, which runs in a process now.
+    /// The picture's number of an attributor's program, which runs in a process now.
     pub(super) fn number(&mut self, program: u32, pid: u32) -> u32 {
         *self.numbers.entry(program).or_insert_with(|| {
             self.all.push(Program { first_pid: pid, name: None });

@@ -16,17 +16,17 @@ pub(super) struct Replay {
     pub(super) analyser: Analyser,
     pub(super) programs: Programs,
     pub(super) frames: Frames,
-    /// The numbers of stacks by their id, once they were seen.
+    /// The numbers of stacks by their id.
     stack_numbers: HashMap<StackId, u32>,
     thread_numbers: HashMap<(u32, u32), u32>,
-    /// Process and thread.
+    /// Process and thread, by number.
     pub(super) threads: Vec<(u32, u32)>,
     pub(super) dots: Packer,
-    /// By program.
+    /// Used addresses, by program.
     pub(super) used: Vec<Used>,
-    /// When events were lost, and how many.
+    /// The times of losses of events, and the numbers lost.
     pub(super) losses: Vec<(u64, u64)>,
-    /// The program that each mapping was made in.
+    /// The program in which each mapping was made.
     pub(super) mapped_in: Vec<u32>,
     pub(super) events: u64,
     pub(super) origin_ns: u64,
@@ -62,7 +62,7 @@ impl Replay {
             self.origin_ns = event.time_ns;
         }
         self.events += 1;
-        // Never before the one before, whatever a file says.
+        // Times never decrease, even in a wrong file.
         self.now_ns = self.now_ns.max(event.time_ns.saturating_sub(self.origin_ns));
         if let EventKind::Lost { count } = event.what {
             self.losses.push((self.now_ns, count));
@@ -71,7 +71,7 @@ impl Replay {
         let found = self.analyser.observe(event, frames);
         let attributor = self.analyser.attributor();
         let program = attributor.program(event.pid);
-        // Nothing runs there: the last thread ended, or events were lost.
+        // No program runs there: the last thread ended, or events were lost.
         if program == 0 {
             return;
         }

@@ -1,4 +1,4 @@
-//! What is drawn: faults and bars, with the tables that they refer to.
+//! The content of a picture: faults and bars, with the tables that they refer to.
 
 use super::bands::{self, Band, Used};
 use super::dots::Dots;
@@ -10,7 +10,7 @@ use crate::analysis::Analysis;
 use crate::attribute::Span;
 use crate::cost::FaultCost;
 
-/// No more address spaces are drawn at once, and none with a smaller share of the busiest one's faults.
+/// The most address spaces that are drawn, and the least share of the busiest one's faults that each has.
 const MOST_SPACES: usize = 6;
 const LEAST_SHARE: f64 = 0.1;
 
@@ -23,22 +23,22 @@ pub(super) struct Scene {
     pub(super) duration_ns: u64,
     pub(super) spaces: Vec<Space>,
     pub(super) groups: Groups,
-    /// Process and thread.
+    /// Process and thread, by number.
     pub(super) threads: Vec<(u32, u32)>,
     pub(super) dots: Dots,
     pub(super) bars: Vec<Bar>,
     pub(super) frames: Frames,
-    /// When events were lost, in nanoseconds since the first event, and how many.
+    /// The times of losses of events, in nanoseconds since the first event, and the numbers lost.
     pub(super) losses: Vec<(u64, u64)>,
 }
 
 /// An address space.
 pub(super) struct Space {
     pub(super) label: String,
-    /// Whether it is drawn when no other is asked for.
+    /// True if it is drawn unless another one is selected.
     pub(super) is_drawn: bool,
     pub(super) bands: Vec<Band>,
-    /// What has the most faults in each band.
+    /// The mapping with the most faults in each band.
     pub(super) names: Vec<String>,
 }
 
@@ -55,7 +55,8 @@ pub(super) struct Bar {
 }
 
 impl Scene {
-    /// Arranges what was replayed. `lost`: events that are missing, as far as the trace counted.
+    /// Arranges the results of a replay. `lost` is the number of missing events, as far as the trace counted
+    /// them.
     pub(super) fn new(
         replay: Replay,
         cost: Option<FaultCost>,

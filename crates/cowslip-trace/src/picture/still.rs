@@ -6,7 +6,7 @@ use super::scene::Scene;
 use crate::attribute::FaultKind;
 
 const KINDS: usize = FaultKind::ALL.len();
-/// The share of the height that a break takes, and all of them at most.
+/// The share of the height for a break, and the most for all of them.
 const BREAK_SHARE: f64 = 0.022;
 const MOST_BREAKS: f64 = 0.5;
 
@@ -17,14 +17,14 @@ pub(super) struct Placed<'a> {
     pub(super) name: &'a str,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Whose it is, at the bottom of the bands of one of several programs.
+    /// Its program, at the bottom of each program's bands if there are several.
     pub(super) program: Option<&'a str>,
     /// The bytes left out below; `None` at the bottom of an address space.
     pub(super) gap_bytes: Option<u64>,
 }
 
 impl Placed<'_> {
-    /// Where an address is, at the band's ends if it is outside.
+    /// The position of an address; the band's end if it is outside.
     pub(super) fn place(&self, address: u64) -> f64 {
         let Band { start, end, .. } = *self.band;
         let share = (address.clamp(start, end) - start) as f64 / (end - start) as f64;
@@ -32,7 +32,7 @@ impl Placed<'_> {
     }
 }
 
-/// The bands of the spaces that are drawn, one above the other.
+/// The bands of the drawn spaces, one above the other.
 pub(super) fn place<'a>(scene: &'a Scene) -> Vec<Placed<'a>> {
     let drawn = scene.spaces.iter().enumerate().filter(|(_, space)| space.is_drawn);
     let are_several = drawn.clone().count() > 1;
@@ -84,7 +84,7 @@ impl Cells {
         Self { columns, counts, most }
     }
 
-    /// The most frequent kind of a cell, and how full it is from 0 to 1; `None` if nothing is there.
+    /// The most frequent kind of a cell, and its fullness from 0 to 1; `None` if the cell is empty.
     pub(super) fn at(&self, row: usize, column: usize) -> Option<(FaultKind, f64)> {
         let cell = &self.counts[row * self.columns + column];
         let count: u32 = cell.iter().sum();

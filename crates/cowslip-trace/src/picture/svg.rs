@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::palette::Palette;
 
-/// A drawing; colours are names of the palette's.
+/// A drawing; colours are names in the palette.
 pub(super) struct Svg {
     pub(super) shapes: String,
     pub(super) palette: Palette,
@@ -15,7 +15,7 @@ impl Svg {
         self.shapes.write_fmt(shape).expect("a String grows");
     }
 
-    /// `style` has attributes besides the colour.
+    /// `style` has attributes other than the colour.
     pub(super) fn text(&mut self, x: f64, y: f64, colour: &str, style: &str, text: &str) {
         let fill = self.palette.colour(colour);
         let text = escape(text);
@@ -34,7 +34,7 @@ impl Svg {
     }
 }
 
-/// No longer than `most` characters.
+/// The text, cut to `most` characters.
 pub(super) fn clip(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -42,7 +42,7 @@ pub(super) fn clip(text: &str, most: usize) -> String {
     text.chars().take(most - 1).chain(['…']).collect()
 }
 
-/// Text that is nothing but text in SVG, and that XML allows.
+/// Escapes text for SVG, and replaces characters that XML forbids.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for it in text.chars() {

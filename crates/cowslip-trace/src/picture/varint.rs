@@ -23,7 +23,7 @@ impl Default for Column {
 }
 
 impl Column {
-    /// The next number as it is.
+    /// Appends a number as it is.
     pub(super) fn push(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.push_byte(value as u8 | 0x80);
@@ -32,24 +32,24 @@ impl Column {
         self.push_byte(value as u8);
     }
 
-    /// The next number by its distance from the one before, the sign in the lowest bit.
+    /// Appends a number as the distance from the one before, with the sign in the lowest bit.
     pub(super) fn push_near(&mut self, value: u64) {
         self.push_from(self.last, value);
         self.last = value;
     }
 
-    /// A number by its distance from `base`, which the reader knows.
+    /// Appends a number as the distance from `base`, which the reader knows.
     pub(super) fn push_from(&mut self, base: u64, value: u64) {
         let distance = value.wrapping_sub(base).cast_signed();
         self.push(((distance << 1) ^ (distance >> 63)).cast_unsigned());
     }
 
-    /// The next byte as it is.
+    /// Appends a byte as it is.
     pub(super) fn push_byte(&mut self, byte: u8) {
         self.packed.write_all(&[byte]).expect("memory takes all");
     }
 
-    /// What was pushed, as a zlib stream.
+    /// The column as a zlib stream.
     pub(super) fn finish(self) -> Vec<u8> {
         let packed = self.packed.into_inner().map_err(|error| error.into_error());
         packed.and_then(ZlibEncoder::finish).expect("memory takes all")
@@ -57,7 +57,7 @@ impl Column {
 }
 
 impl<'a> Numbers<'a> {
-    /// Those of a column that was finished.
+    /// The numbers of a finished column.
     pub(super) fn of(packed: &'a [u8]) -> Self {
         Self(BufReader::new(ZlibDecoder::new(packed)))
     }

@@ -1,4 +1,4 @@
-//! Events from what happened: calls with their results, faults with their beginnings, mappings as they are new.
+//! Assembles events: calls with their results, faults with their beginnings, and the new parts of mappings.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,14 +11,14 @@ use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId};
 
 const MREMAP_DONTUNMAP: u64 = 4;
 
-/// Bits of a page fault's code, of x86 and what follows it.
+/// Bits of a page fault's code, of x86 and of others that follow it.
 mod code {
     pub(super) const PRESENT: u64 = 1;
     pub(super) const WRITE: u64 = 1 << 1;
     pub(super) const INSTRUCTION: u64 = 1 << 4;
 }
 
-/// Puts together what comes in the order of time.
+/// Assembles records that come in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     pub(super) spaces: Spaces,
@@ -28,7 +28,7 @@ pub(super) struct Assembler {
     reorder_buffer: ReorderBuffer,
 }
 
-/// What a thread is in the middle of.
+/// The unfinished call and fault of a thread.
 #[derive(Debug, Default)]
 struct Thread {
     call: Option<Calling>,
@@ -109,14 +109,14 @@ impl Assembler {
                 Ok(())
             }
             RawEvent::Lost(count) => {
-                // The ends of calls may be among them: nobody is to wait for those.
+                // The ends of calls may be among the lost records: their events must not be waited for.
                 self.reorder_buffer.finish(sink)?;
                 self.reorder_buffer.push(event(EventKind::Lost { count }), sink)
             }
         }
     }
 
-    /// What has not ended has not happened.
+    /// Drops calls that have not ended.
     pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         self.reorder_buffer.finish(sink)
     }
@@ -126,7 +126,7 @@ impl Assembler {
         self.reorder_buffer.push(event, sink)
     }
 
-    /// Drops what a thread was in the middle of.
+    /// Drops the unfinished call and fault of a thread.
     fn forget(&mut self, tid: u32, sink: &mut dyn Sink) -> io::Result<()> {
         if let Some(Thread { call: Some(Calling { ticket: Some(ticket), .. }), .. }) =
             self.threads.remove(&tid)
@@ -148,7 +148,7 @@ impl Assembler {
         } else {
             Access::Read
         });
-        // Without an allocation the answer may still be huge: the page of zeroes, or one that a file has.
+        // Without an allocation the page may still be huge: the zero page, or a page of a file.
         let space = self.spaces.spaces.get(&pid);
         let is_anonymous = || space?.at(fault.address as usize).map(is_anonymous);
         fault.huge = match begun.has_huge {
@@ -179,7 +179,8 @@ impl Assembler {
         if call == Call::Unmap
             && let Some(range) = pages(arguments[0], arguments[1])
         {
-            // Who maps the same addresses before this is seen to end is right: they are free by then.
+            // Another thread may map the same addresses before this call is seen to end: they are free by
+            // then.
             self.spaces.apply(&Event {
                 time_ns: began_ns,
                 pid,
@@ -227,7 +228,7 @@ impl Assembler {
         self.reorder_buffer.push(event, sink)
     }
 
-    /// What a call that succeeded did.
+    /// The effect of a call that succeeded.
     fn outcome(&mut self, pid: u32, calling: &Calling, answer: u64) -> Option<EventKind> {
         let [a, b, c, d] = calling.arguments;
         Some(match calling.call {
@@ -264,8 +265,8 @@ impl Assembler {
         })
     }
 
-    /// The kernel told a mapping: that of the call that this thread is in, or one that is or became what it
-    /// is by other means.
+    /// Handles the kernel's record of a mapping: made by the current call of this thread, or new or changed
+    /// by other means.
     fn mapped(
         &mut self,
         time_ns: u64,
@@ -277,7 +278,8 @@ impl Assembler {
         let calling = self.threads.get_mut(&tid).and_then(|thread| thread.call.as_mut());
         match calling {
             Some(calling) if calling.call == Call::Map => {
-                // That is when it came to be: the place of the event, whose addresses the call's end tells.
+                // The mapping was made now, which is the place of its event; the end of the call tells its
+                // addresses.
                 calling.began_ns = time_ns;
                 if calling.ticket.is_none() {
                     calling.ticket = Some(self.reorder_buffer.hold());
@@ -295,7 +297,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// A mapping that was there before the trace began.
+    /// A mapping from before the trace.
     pub(super) fn begin_with(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {
         self.emit(event, sink)
     }

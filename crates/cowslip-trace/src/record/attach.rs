@@ -1,17 +1,18 @@
 //! Events opened for threads on processors, and their rings.
 //!
-//! A ring of an inherited event must belong to one processor, so that there is one ring a processor, and each
-//! thread has its events on each of them:
+//! A ring of an inherited event must belong to one processor. Therefore there is one ring per processor, and
+//! each thread has its events on each of them:
 //!
 //! ```text
 //!              cpu 0                cpu 1
 //! thread 7     events 7.0 ─┐       events 7.1 ─┐     threads and processes that they make
 //! thread 8     events 8.0 ─┴▶ ring events 8.1 ─┴▶ ring   inherit the events, and with them the ring
 //! ```
-//! Events of running programs are on from the moment that they are opened, and what is told before all are
-//! is forgotten. If they were turned on afterwards, a thread made at that moment could inherit one that stays
-//! off; and as the kernel, where two threads have the same events, exchanges them instead of taking them off and
-//! on, so could its maker, and with it every thread that it makes from then on.
+//! Events of running programs are on from the moment they are opened, and records from before all are open
+//! are discarded. If they were turned on afterwards, a thread created at that moment could inherit one that
+//! stays off. The kernel exchanges the events of two threads that have the same ones, instead of taking them
+//! off and on: its creator could therefore get that event too, and with it every thread that it creates from
+//! then on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -28,20 +29,20 @@ use super::status::{PERMIT_OWN, PERMIT_RINGS};
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);
-/// What may be taken for all rings together, if nobody said otherwise.
+/// The most memory for all rings together, unless a size is given.
 const ALL_RINGS: ByteCount = ByteCount::mib(256);
 const SMALLEST_RING: ByteCount = ByteCount(64 << 10);
 
-/// Whose event it is, and which.
+/// The source and the thread of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route {
-    /// Of [`Plan::sources`].
+    /// The index in [`Plan::sources`].
     pub(super) source: u16,
-    /// The attached thread through which it is seen.
+    /// The attached thread through which the event is seen.
     pub(super) thread: u32,
 }
 
-/// What was opened.
+/// The open events and rings.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) rings: Vec<Ring>,
@@ -71,7 +72,7 @@ impl Attached {
         };
         let mut seen = BTreeSet::new();
         for round in 0u32.. {
-            // Threads that come meanwhile, of threads not attached to yet.
+            // Also finds threads that were created meanwhile by threads without events.
             let threads = threads_of(pids)?;
             let new: Vec<_> = threads.into_iter().filter(|tid| seen.insert(*tid)).collect();
             if new.is_empty() {
@@ -82,7 +83,7 @@ impl Attached {
             }
             for tid in new {
                 let is_there = attached.add(plan, tid, &cpus, &mut size, ring.is_some())?;
-                // Or the rings would be full before they are read.
+                // Otherwise the rings would be full before they are read.
                 attached.discard();
                 if !is_there {
                     continue;
@@ -98,7 +99,7 @@ impl Attached {
         }
     }
 
-    /// Opens the events of one thread; whether it was still there.
+    /// Opens the events of one thread; false if it has ended.
     fn add(
         &mut self,
         plan: &Plan,
@@ -135,7 +136,7 @@ impl Attached {
                 if before == 0 && number == 0 {
                     match Ring::map(&self.events[place * self.sources], *size) {
                         Ok(ring) => self.rings.push(ring),
-                        // All are to be of one size: begin again.
+                        // All rings must have the same size: begin again.
                         Err(Errno::PERM) if !must_be_that_size && *size > SMALLEST_RING => {
                             size.0 /= 2;
                             self.events.clear();
@@ -156,23 +157,23 @@ impl Attached {
         Ok(true)
     }
 
-    /// Forgets what was told so far.
+    /// Discards the records so far.
     pub(super) fn discard(&mut self) {
         for ring in &mut self.rings {
             ring.drain(|_| {});
         }
     }
 
-    /// Turns everything off; what is told until then is told.
+    /// Turns everything off; earlier records stay in the rings.
     pub(super) fn stop(&self) {
         for event in &self.events {
-            // It refuses of no event that is open.
+            // It never fails for an open event.
             let _ = event.stop();
         }
     }
 
-    /// One event of each thread on each processor, to wait for: it says when its ring is half full, and when
-    /// its thread and all that came of it have ended.
+    /// One event of each thread on each processor, to wait for: it signals when its ring is half full, and
+    /// when its thread and all threads and processes made by it have ended.
     pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events.iter().step_by(self.sources).map(AsFd::as_fd)
     }
@@ -231,7 +232,7 @@ fn threads_of(pids: &[i32]) -> Result<Vec<i32>, Error> {
     Ok(threads)
 }
 
-/// The processors that run, by their numbers.
+/// The numbers of the running processors.
 pub(super) fn online_cpus() -> Result<Vec<u32>, Error> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)

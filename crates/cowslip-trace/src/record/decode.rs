@@ -1,4 +1,4 @@
-//! Decoding: the kernel's records into what they mean for a trace.
+//! Decoding: turns the kernel's records into their meaning for a trace.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use super::dedup::Dedup;
 use super::plan::{Call, Role, Source};
 use crate::model::{Map, Severity, Sink, StackId};
 
-/// Something that happened, not yet put together with what belongs to it.
+/// A decoded record, not yet combined with related ones.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) time_ns: u64,
@@ -23,7 +23,7 @@ pub(super) struct Told {
 
 #[derive(Clone, Debug)]
 pub(super) enum RawEvent {
-    /// A fault begins; `code` is the processor's word for how.
+    /// A fault begins; `code` is the processor's description of it.
     Begin {
         address: u64,
         code: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) enum RawEvent {
         call: Call,
         answer: u64,
     },
-    /// A mapping as the kernel has it now, which may be more than what is new.
+    /// A mapping as the kernel has it now; parts of it may be old.
     Mapped(Box<Map>),
     Exec(Arc<str>),
     Name(Arc<str>),
@@ -57,16 +57,16 @@ pub(super) enum RawEvent {
     Lost(u64),
 }
 
-/// What decoding counted besides.
+/// Other counts from decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Oddities {
-    /// Records of which the meaning is not known.
+    /// Records of unknown meaning.
     pub(super) malformed: u64,
-    /// Times that the kernel stopped telling of an event because it happened too often.
+    /// Times that the kernel stopped reporting an event because it happened too often.
     pub(super) throttled: u64,
 }
 
-/// What is needed to understand a record.
+/// The context for decoding records.
 pub(super) struct Decoder<'a> {
     pub(super) sources: &'a [Source],
     pub(super) routes: &'a HashMap<u64, Route>,
@@ -77,7 +77,7 @@ pub(super) struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// What a record means; `None` if nothing, or if it is told twice.
+    /// The meaning of a record; `None` if it has none, or if it is a duplicate.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> io::Result<Option<Told>> {
         let layout = |id| Some(self.sources[usize::from(self.routes.get(&id)?.source)].layout());
         let Some(Stamped { stamp, record }) = Stamped::parse(bytes, layout) else {

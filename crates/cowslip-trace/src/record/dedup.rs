@@ -1,15 +1,15 @@
 //! Deduplication of threads that are seen through two sets of events.
 //!
-//! A thread that comes while its process is attached to may have inherited the events of who made it, and is
-//! then listed as well and given events of its own. Each thread is therefore believed through one attached
-//! thread only: itself, or that through which its making was seen first.
+//! A thread that is created while its process is attached to may inherit the events of its creator, and then
+//! also be listed and given its own. Therefore each thread is believed through only one attached thread:
+//! itself, or the one through which its creation was seen first.
 
 use std::collections::HashMap;
 
 use cowslip_sys::perf::{Record, Stamp};
 
-/// Through which attached thread each thread is believed. Empty, and without cost, if no thread came while
-/// the process was attached to.
+/// The attached thread through which each thread is believed. It is empty, and costs nothing, if no thread
+/// was created while the process was attached to.
 #[derive(Debug, Default)]
 pub(super) struct Dedup {
     owners: HashMap<u32, Owner>,
@@ -33,7 +33,7 @@ impl Dedup {
         self.owners.insert(tid.unsigned_abs(), Owner { thread, has_ended: false });
     }
 
-    /// Whether what is told through the attached thread `thread` is told for the first time.
+    /// True if a record from the attached thread `thread` is not a duplicate.
     pub(super) fn believes(&mut self, thread: u32, stamp: &Stamp, record: &Record<'_>) -> bool {
         if self.owners.is_empty() {
             return true;

@@ -1,11 +1,11 @@
-//! Why a recording cannot be made.
+//! Errors of recordings.
 
 use std::fmt;
 
 use cowslip_sys::Errno;
 use cowslip_sys::perf::Refusal;
 
-/// What kind of failure it is.
+/// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -15,15 +15,15 @@ pub enum ErrorKind {
     Unsupported,
     /// This process may not do it.
     Denied,
-    /// The process asked about is gone.
+    /// The process is gone.
     Vanished,
-    /// The command cannot be run; [`Error::errno`] says why.
+    /// The command cannot be run; [`Error::errno`] tells why.
     NotRun,
     /// Another reason.
     System,
 }
 
-/// What failed, on what, the errno, and what to do about it.
+/// A failed operation, with the error number and advice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -50,7 +50,7 @@ impl Error {
     pub(super) fn not_run(name: &str, errno: Errno) -> Self {
         let what = format!("run {name}");
         match errno {
-            // It is not the command that is wrong.
+            // The fault is not the command's.
             Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE => Self::refused(what, errno),
             _ => Self { errno: Some(errno), ..Self::new(ErrorKind::NotRun, what) },
         }
@@ -60,7 +60,7 @@ impl Error {
         Self { advice: Some(advice.into()), ..self }
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! What a trace says of the machine it was made on, and of the program's circumstances.
+//! The header's description of the machine and of the program's circumstances.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::model::{Header, Machine};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Options of the kernel that change what memory costs.
+/// Kernel options that affect the cost of memory.
 const CONFIG: [&str; 20] = [
     "ANON_VMA_NAME",
     "COMPACTION",
@@ -77,7 +77,7 @@ const VARIABLES: [&str; 17] = [
     "THP_",
 ];
 
-/// Parts of the names of libraries that bring an allocator; the first that is mapped is it.
+/// Parts of the names of libraries with an allocator; the first one that is mapped counts.
 const ALLOCATORS: [(&str, &str); 9] = [
     ("libcowslip_malloc", "jemalloc (cowslip run)"),
     ("libjemalloc", "jemalloc"),
@@ -90,12 +90,12 @@ const ALLOCATORS: [(&str, &str); 9] = [
     ("libc-2", "glibc"),
 ];
 
-/// Since 1970.
+/// The time since 1970.
 pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Of running processes; one that may not be looked at says nothing of itself.
+/// The header for running processes; facts that this process may not read are left out.
 pub(super) fn header_of(pids: &[i32]) -> Header {
     let first = pids.first().copied().unwrap_or_default();
     let read = |name: &str| fs::read(format!("/proc/{first}/{name}")).unwrap_or_default();
@@ -107,7 +107,7 @@ pub(super) fn header_of(pids: &[i32]) -> Header {
     Header { command, attached_pids, environment, allocator, ..common() }
 }
 
-/// Of a command to be run by this process, whose environment it gets.
+/// The header for a command that this process will run, with its own environment.
 pub(super) fn header_of_own() -> Header {
     let all = std::env::vars_os()
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()));
@@ -145,7 +145,7 @@ fn machine() -> Machine {
     }
 }
 
-/// What follows `name` and a colon in the first line that begins so.
+/// The text after `name` and a colon in the first line that begins with them.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -153,7 +153,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The settings below a directory of sysfs, and below its own, that have one line; statistics are none.
+/// The settings of one line in a directory of sysfs and below it; statistics are left out.
 fn settings(directory: &Path, prefix: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -196,7 +196,7 @@ fn memory_options(config: &str) -> BTreeMap<String, String> {
     config.lines().filter_map(option).collect()
 }
 
-/// Texts that end with zeroes.
+/// Texts that end with zero bytes.
 fn texts(bytes: &[u8]) -> impl Iterator<Item = String> {
     let all = bytes.split(|&byte| byte == 0).filter(|text| !text.is_empty());
     all.map(|text| String::from_utf8_lossy(text).into_owned())

@@ -1,29 +1,29 @@
-//! One order of time from the rings of several processors.
+//! Merges the rings of several processors into one order of time.
 //!
-//! A ring is in order, nearly: what interrupts the writing of a record is written before it. What is in none of
-//! the rings when a round begins is of a later time, or being written. So a round hands out what is older
-//! than the beginning of the round before it.
+//! A ring is nearly in order: a record that interrupts the writing of another one comes before it. A record
+//! that is in no ring when a round begins has a later time, or is being written. A round therefore hands out
+//! the records that are older than the beginning of the round before it.
 
 use std::collections::VecDeque;
 use std::collections::vec_deque::Drain;
 
 use super::decode::Told;
 
-/// What was read from the rings and is not certain to be the oldest yet.
+/// Records from the rings that may not be the oldest yet.
 #[derive(Debug, Default)]
 pub(super) struct Merge {
     waiting: VecDeque<Told>,
     safe_ns: u64,
     round_ns: u64,
-    /// The time of what was handed out last.
+    /// The time of the last record handed out.
     pub(super) last_ns: u64,
-    /// What came after something younger was handed out; it was given that one's time.
+    /// The number of records that came after a younger one was handed out, and were given its time.
     pub(super) late: u64,
 }
 
 impl Merge {
-    /// What is pushed from now on, except for late comers, is of no earlier time than what was pushed before
-    /// the round that began before this one.
+    /// Begins a round: from now on, pushed records are not older than the beginning of the round before,
+    /// except late ones.
     pub(super) fn begin_round(&mut self, now_ns: u64) {
         self.safe_ns = self.round_ns;
         self.round_ns = now_ns;
@@ -37,9 +37,9 @@ impl Merge {
         self.waiting.push_back(told);
     }
 
-    /// What is certain to be older than everything that comes later; at the end, the rest.
+    /// The records that are certainly older than all later ones; at the end, the rest.
     pub(super) fn release(&mut self, is_end: bool) -> Drain<'_, Told> {
-        // A stable sort merges runs that are in order, as what each ring gave is.
+        // A stable sort merges runs that are in order, such as those from each ring.
         self.waiting.make_contiguous().sort_by_key(|told| told.time_ns);
         let safe_ns = if is_end { u64::MAX } else { self.safe_ns };
         let ready = self.waiting.partition_point(|told| told.time_ns < safe_ns);

@@ -1,9 +1,9 @@
 //! Recording: page faults and mappings of programs as they run, from the kernel's events.
 //!
-//! * [`Recorder`]: attaches to processes or launches a command, and gives a [`Sink`](crate::model::Sink) what
-//!   happens, in the order of time.
-//! * [`EventWindow`]: a sink that keeps the last seconds only.
-//! * [`permissions()`]: what each privilege lets one see.
+//! * [`Recorder`]: attaches to processes or launches a command, and passes events to a
+//!   [`Sink`](crate::model::Sink), in the order of time.
+//! * [`EventWindow`]: a sink that keeps only the last seconds.
+//! * [`permissions()`]: the data that each privilege gives.
 //!
 //! ```text
 //! rings ── decode ──▶ merge ── by time ──▶ assemble ── reorder ──▶ sink

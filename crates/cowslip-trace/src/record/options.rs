@@ -1,8 +1,8 @@
-//! What to record: which facts of a fault, whose stacks, one fault of how many.
+//! Options of a recording: the facts of a fault, the call stacks, the sampling.
 
 use cowslip_sys::units::ByteCount;
 
-/// What is recorded of a program.
+/// Options of a recording.
 ///
 /// ```
 /// use cowslip_trace::record::{Detail, Options};
@@ -11,13 +11,14 @@ use cowslip_sys::units::ByteCount;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// How much is told of each fault.
+    /// The detail about each fault.
     pub detail: Detail,
-    /// Whose call stacks are recorded.
+    /// The events with call stacks.
     pub stacks: Stacks,
-    /// Of so many faults one is recorded; others than 1 go with [`Detail::Faults`] only.
+    /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1.
     pub period: u64,
-    /// The size of each processor's ring: a power of two of pages; `None`: 8 MiB, or what is permitted.
+    /// The size of each processor's ring: a power of two of pages; `None` for 8 MiB, or as much as is
+    /// permitted.
     pub ring: Option<ByteCount>,
 }
 
@@ -27,26 +28,26 @@ impl Default for Options {
     }
 }
 
-/// How much is told of each fault.
+/// The detail about each fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// Address, instruction, thread, time, minor or major, in which mode.
+    /// Address, instruction, thread, time, minor or major, and mode.
     Faults,
-    /// Also how long it took, and with privileges how memory was touched, whether a page was there, and
-    /// whether a huge page was the answer. Each fault then costs about twice as much.
+    /// Also the latency, and with privileges the kind of access, whether a page was present, and whether a
+    /// huge page came. Each fault then costs about twice as much.
     Access,
 }
 
-/// Whose call stacks are recorded. They are found by frame pointers.
+/// The events with call stacks, which are found by frame pointers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stacks {
-    /// Nobody's.
+    /// No events.
     None,
-    /// Of who maps memory, where privileges permit.
+    /// Calls that map memory, where privileges permit.
     Maps,
-    /// Also of who faults.
+    /// Faults as well.
     Faults,
 }
 
-/// Frames of a call stack that are kept, the innermost ones.
+/// The number of frames kept of a call stack, the innermost ones.
 pub(super) const MOST_FRAMES: u16 = 64;

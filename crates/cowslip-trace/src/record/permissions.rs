@@ -1,4 +1,4 @@
-//! What each privilege lets a recording see, found out by doing it.
+//! The data that each privilege gives a recording, found out by trying.
 
 use cowslip_sys::Errno;
 use cowslip_sys::capabilities::SETCAP;
@@ -8,18 +8,18 @@ use super::attach::{RING, online_cpus};
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
 use super::status::{PERMIT_KERNEL, PERMIT_OWN, PERMIT_RINGS, PermissionStatus, status_of};
 
-/// Something that a recording can see, if the kernel permits it.
+/// Data that a recording can have, if the kernel permits it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Permission {
-    /// A name that does not change between versions.
+    /// A name that stays the same between versions.
     pub name: &'static str,
-    /// What it lets one see.
+    /// A description of the data.
     pub gives: &'static str,
-    /// Whether it works here.
+    /// The result of trying it here.
     pub status: PermissionStatus,
 }
 
-/// All of them, from what everybody may to what is rarely there.
+/// All permissions, from those of every user to rare ones.
 pub fn permissions() -> Vec<Permission> {
     let faults = |kind, in_kernel| open(kind, in_kernel, 0, 0);
     let permission = |name, gives, status| Permission { name, gives, status };
@@ -87,7 +87,7 @@ fn open(kind: Kind, in_kernel: bool, thread: i32, cpu: u32) -> Result<Event, Err
     Event::open(&attributes, thread, cpu)
 }
 
-/// One for each processor, all at once, as a recording has them.
+/// Maps one ring for each processor at the same time, like a recording.
 fn map_rings() -> Result<Vec<Ring>, Errno> {
     let cpus = online_cpus().unwrap_or_default();
     cpus.iter().map(|cpu| Ring::map(&open(Kind::MinorFaults, false, 0, *cpu)?, RING)).collect()

@@ -1,4 +1,4 @@
-//! Which events are opened, by what is wanted and what is permitted.
+//! Chooses the events to open, by the options and the permissions.
 
 use cowslip_sys::Errno;
 use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Tracepoint};
@@ -8,14 +8,14 @@ use super::options::{Detail, MOST_FRAMES, Options, Stacks};
 use super::status::{self, PermissionStatus};
 use crate::model::Severity;
 
-/// What an event tells.
+/// The meaning of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     /// A fault ends.
     End(Severity),
-    /// A fault begins: how is not told.
+    /// A fault begins, without details.
     Begin,
-    /// A fault begins, and how.
+    /// A fault begins, with details.
     Entry,
     /// A huge page is allocated.
     HugePage,
@@ -43,11 +43,11 @@ pub(super) const CALLS: [(Call, &str); 5] = [
     (Call::Break, "brk"),
 ];
 
-/// Where a program's first touch of memory is answered, by whom it is touched.
+/// The tracepoints at the entry of a fault: touched by the program, and by the kernel.
 pub(super) const ENTRIES: [&str; 2] =
     ["exceptions/page_fault_user", "exceptions/page_fault_kernel"];
 pub(super) const ALLOCATION: &str = "kmem/mm_page_alloc";
-/// What maps 2 MiB with pages of 4 KiB.
+/// An allocation that maps 2 MiB with pages of 4 KiB.
 const HUGE_ORDER: &str = "order >= 9";
 
 impl Role {
@@ -72,7 +72,7 @@ pub(super) struct Source {
     pub(super) attributes: Attributes,
     pub(super) filter: Option<&'static str>,
     fields: Vec<Field>,
-    /// Kept until it is used: a tracepoint that nobody uses takes the kernel 30 ms to switch off.
+    /// Kept until the source is used: the kernel takes 30 ms to switch off a tracepoint without users.
     probe: Option<Event>,
 }
 
@@ -90,7 +90,7 @@ impl Source {
     }
 
     /// # Errors
-    /// What keeps it from being used, as [`PermissionStatus`] has it.
+    /// The obstacle to using it, as a [`PermissionStatus`].
     pub(super) fn tracepoint(name: &str, role: Role) -> Result<Self, PermissionStatus> {
         let point = Tracepoint::find(name).map_err(status::unfound)?;
         let fields = role.fields().iter().map(|name| point.field(name)).collect::<Option<Vec<_>>>();
@@ -104,7 +104,7 @@ impl Source {
         Ok(source)
     }
 
-    /// It, opened for this thread, if that is possible here.
+    /// Opens it for this thread, if that is possible here.
     fn probe(&self) -> Result<Event, Errno> {
         let event = Event::open(&self.attributes, 0, 0)?;
         if let Some(filter) = self.filter {
@@ -118,7 +118,7 @@ impl Source {
         Layout { has_stack: self.attributes.frames.is_some(), has_fields }
     }
 
-    /// The fields of its role; what is missing is 0.
+    /// The fields of its role; missing ones are 0.
     pub(super) fn read(&self, bytes: &[u8]) -> [u64; 4] {
         let mut values = [0; 4];
         for (value, field) in values.iter_mut().zip(&self.fields) {
@@ -128,12 +128,12 @@ impl Source {
     }
 }
 
-/// All that is opened, and what is therefore not seen.
+/// The events to open, and the events that are therefore missing.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The first one owns the rings, and follows threads, processes and mappings.
     pub(super) sources: Vec<Source>,
-    /// In the words of `perf list`.
+    /// The names of the events, as in `perf list`.
     pub(super) names: Vec<String>,
     pub(super) unseen: Vec<String>,
 }
@@ -170,7 +170,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Every event was opened for whom it is.
+    /// Closes the probes, once every event is open.
     pub(super) fn drop_probes(&mut self) {
         for source in &mut self.sources {
             source.probe = None;

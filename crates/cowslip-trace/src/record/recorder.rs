@@ -19,10 +19,10 @@ use super::plan::{Plan, Role};
 use super::{machine, synthesize};
 use crate::model::{Event, EventKind, Header, Sink};
 
-/// What is in a ring that is never half full waits no longer.
+/// The longest wait of records in a ring that is never half full.
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Records programs, until they end or one has enough.
+/// Records programs until they end, or until the caller stops.
 ///
 /// ```no_run
 /// use std::os::fd::AsFd;
@@ -45,11 +45,11 @@ pub struct Recorder {
     header: Header,
     plan: Plan,
     attached: Attached,
-    /// What was counted before the beginning.
+    /// The counts before the beginning.
     before: Vec<Count>,
     pids: Vec<i32>,
     program: Option<Program>,
-    /// By [`Attached::watched`].
+    /// In the order of [`Attached::watched`].
     ended: Vec<bool>,
     answers: Vec<Ready>,
     merge: Merge,
@@ -58,7 +58,7 @@ pub struct Recorder {
     frames: Vec<u64>,
 }
 
-/// What is counted on the way.
+/// Counts of a recording.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tally {
     oddities: Oddities,
@@ -66,28 +66,29 @@ struct Tally {
     told_lost: u64,
 }
 
-/// What a recording came to.
+/// The results of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordingOutcome {
     /// Faults that the kernel counted, recorded or not.
     pub faults: u64,
-    /// Records for which there was no room, of any kind; so many were told to the sink.
+    /// Records of any kind that were lost for lack of room; the sink was told this number.
     pub lost: u64,
-    /// Records that came out of order by more than a round: they have a later time than they should.
+    /// Records that were out of order by more than a round: they have a later time than they should.
     pub late: u64,
-    /// Records, or bytes, of which the meaning is not known.
+    /// Records, or bytes, of unknown meaning.
     pub malformed: u64,
-    /// Times that the kernel stopped telling for a while, because something happened too often.
+    /// Times that the kernel paused an event because it happened too often.
     pub throttled: u64,
-    /// Each processor's ring.
+    /// The size of each processor's ring.
     pub ring: ByteCount,
 }
 
 impl Recorder {
-    /// Prepares the recording of all threads of running processes, and of what they make.
+    /// Prepares the recording of all threads of running processes, and of threads and processes that they
+    /// create.
     ///
     /// # Errors
-    /// [`ErrorKind::Vanished`](super::ErrorKind) if one is not there, `Denied` if it may not be watched.
+    /// [`ErrorKind::Vanished`](super::ErrorKind) if one does not exist, `Denied` if it may not be watched.
     pub fn attach(pids: &[i32], options: &Options) -> Result<Self, Error> {
         Self::new(pids, None, options)
     }
@@ -136,17 +137,17 @@ impl Recorder {
         })
     }
 
-    /// What is known before the first event.
+    /// The header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Each processor's ring: smaller than it should be where that is not permitted.
+    /// The size of each processor's ring: smaller than intended where that is not permitted.
     pub fn ring(&self) -> ByteCount {
         self.attached.rings.iter().map(|ring| ring.size()).min().unwrap_or_default()
     }
 
-    /// Begins. Of running processes, `sink` is given what they have mapped.
+    /// Begins. For running processes, `sink` gets their present mappings.
     pub fn start(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
         self.merge.begin_round(process::now_ns());
         if let Some(program) = &mut self.program {
@@ -170,13 +171,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// Whether all that is recorded has ended.
+    /// True if all recorded threads have ended.
     pub fn has_ended(&self) -> bool {
         self.ended.iter().all(|it| *it)
     }
 
-    /// Waits until there is something to do, `wake` can be read, or some time has passed; gives `sink` what is
-    /// old enough to be in order.
+    /// Waits until there is something to do, `wake` can be read, or some time has passed; then passes the
+    /// records that are old enough to be in order to `sink`.
     pub fn round(&mut self, wake: BorrowedFd<'_>, sink: &mut dyn Sink) -> io::Result<()> {
         let ended = &mut self.ended;
         let watched: Vec<_> =
@@ -189,7 +190,7 @@ impl Recorder {
         self.drain(sink, false)
     }
 
-    /// Detaches, and gives `sink` the rest. What is recorded goes on.
+    /// Detaches, and passes the rest to `sink`. The recorded programs continue.
     pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<RecordingOutcome> {
         self.attached.stop();
         self.drain(sink, true)?;
@@ -197,7 +198,7 @@ impl Recorder {
         let sources = self.plan.sources.iter().zip(&counts);
         let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));
         let faults = ends.map(|(_, count)| count.value).sum();
-        // The kernel tells what was lost before the next record that finds room; the last ones it only counts.
+        // The kernel reports losses before the next record that finds room; the last ones it only counts.
         let counted: u64 = counts.iter().filter_map(|count| count.lost).sum();
         let untold = counted.saturating_sub(self.tally.told_lost);
         if untold > 0 {
@@ -215,7 +216,7 @@ impl Recorder {
         })
     }
 
-    /// What was counted from the beginning on, by source.
+    /// The counts since the beginning, by source.
     fn counts(&self) -> Vec<Count> {
         let since = |(now, before): (Count, &Count)| Count {
             value: now.value.saturating_sub(before.value),

@@ -1,17 +1,17 @@
-//! Events in the order of time on their way out, held while one before them is not certain yet.
+//! Puts events into the order of time on their way out: they wait while an earlier one is uncertain.
 //!
-//! A call that changes mappings happens when it begins, as far as others can tell, but whether it succeeded is
-//! known when it ends. Its event's place is held until then.
+//! To other threads, a call that changes mappings happens when it begins, but its success is known when it
+//! ends. Until then, the place of its event is held.
 
 use std::collections::VecDeque;
 use std::io;
 
 use crate::model::{Event, Sink};
 
-/// Events that may wait for one that is not certain; a call that takes longer loses its place.
+/// Events that may wait for an uncertain one; a call that takes longer loses its place.
 const MOST_WAITING: usize = 1 << 16;
 
-/// A place that is held.
+/// A held place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket(u64);
 
@@ -26,7 +26,7 @@ enum Place {
 #[derive(Debug, Default)]
 pub(super) struct ReorderBuffer {
     queue: VecDeque<Place>,
-    /// The number of the first in the queue.
+    /// The number of the first place in the queue.
     first: u64,
 }
 
@@ -49,7 +49,7 @@ impl ReorderBuffer {
         Ticket(self.first + self.queue.len() as u64 - 1)
     }
 
-    /// Gives a held place to an event, or up; says whether it was still held.
+    /// Fills a held place with an event, or releases it; false if it was no longer held.
     pub(super) fn settle(
         &mut self,
         ticket: Ticket,
@@ -65,7 +65,7 @@ impl ReorderBuffer {
         Ok(true)
     }
 
-    /// Gives up every place that is still held.
+    /// Releases every place that is still held.
     pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         for place in &mut self.queue {
             if matches!(place, Place::Pending) {

@@ -1,4 +1,4 @@
-//! What is mapped where in each process, as events tell it.
+//! The mappings of each process, according to events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, EventKind, Map, StackId};
 
-/// The kernel's name for what `brk(2)` moves the end of.
+/// The kernel's name for the memory below the break of `brk(2)`.
 const HEAP: &str = "[heap]";
 /// Its name for the first thread's stack.
 const STACK: &str = "[stack]";
@@ -66,7 +66,7 @@ impl Spaces {
         }
     }
 
-    /// A thread of a process that was there before the first event.
+    /// Adds a thread from before the first event.
     pub(super) fn add_thread(&mut self, pid: u32) {
         self.spaces.entry(pid).or_default().threads += 1;
     }
@@ -77,7 +77,7 @@ impl Spaces {
         maps.filter_map(|map| map.stack.as_ref())
     }
 
-    /// What a process that does everything that was applied would have, as events of this time.
+    /// The names and mappings after all applied events, as events of this time.
     pub(super) fn describe(&self, time_ns: u64) -> impl Iterator<Item = Event> {
         let names = self.names.iter().map(move |(&tid, (pid, name))| Event {
             time_ns,
@@ -158,13 +158,13 @@ impl Space {
         self.break_at.get_or_insert(end);
     }
 
-    /// The mapping that `address` lies in.
+    /// The mapping that contains `address`.
     pub(super) fn at(&self, address: usize) -> Option<&Map> {
         let (_, map) = self.maps.range(..=address).next_back()?;
         map.range.contains(address).then_some(map)
     }
 
-    /// The mappings with something in `range`, in the order of addresses.
+    /// The mappings that overlap `range`, in the order of addresses.
     fn within(&self, range: VirtRange) -> impl Iterator<Item = &Map> {
         let first = self.at(range.start).map_or(range.start, |map| map.range.start);
         self.maps.range(first..range.end().max(first)).map(|(_, map)| map)
@@ -184,8 +184,8 @@ impl Space {
         }
     }
 
-    /// The parts of a mapping that are new, where the kernel told the whole of it: joined with its neighbours,
-    /// or after a change of its protection.
+    /// The new parts of a mapping, where the kernel reported the whole: merged with its neighbours, or after
+    /// a change of its protection.
     pub(super) fn news(&mut self, told: &Map) -> Vec<Map> {
         let mut gaps = Vec::new();
         let mut protected = Vec::new();
@@ -213,14 +213,14 @@ impl Space {
     }
 }
 
-/// `map` as far as it lies in `range`; `None` if that is empty.
+/// The part of `map` in `range`; `None` if that is empty.
 fn part(map: &Map, range: VirtRange) -> Option<Map> {
     let range = map.range.intersect(range);
     let offset_bytes = offset_at(map, range.start);
     (!range.is_empty()).then(|| Map { range, offset_bytes, ..map.clone() })
 }
 
-/// Where in its file a mapping has an address; what is of no file has the same offset everywhere.
+/// The offset of an address in a mapping's file; without a file, the mapping's own offset.
 fn offset_at(map: &Map, address: usize) -> u64 {
     let skipped = if is_file(map) { address.saturating_sub(map.range.start) as u64 } else { 0 };
     map.offset_bytes + skipped
@@ -234,9 +234,9 @@ fn is_private(map: &Map) -> bool {
     map.flags & MAP_PRIVATE != 0
 }
 
-/// Whether `map`, as far as it lies in `range`, is what `told` is there: the same place of the same file, or
-/// memory of no file alike. The kernel counts offsets into the latter as well, a stack's from where it begins
-/// now.
+/// True if `map`, within `range`, is the same memory as `told`: the same place of the same file, or similar
+/// memory without a file. The kernel has offsets for the latter as well; for a stack, they depend on its
+/// current beginning.
 fn is_same_memory(map: &Map, range: VirtRange, told: &Map) -> bool {
     map.name == told.name
         && map.inode == told.inode
@@ -244,13 +244,13 @@ fn is_same_memory(map: &Map, range: VirtRange, told: &Map) -> bool {
         && (!is_file(map) || offset_at(map, range.start) == offset_at(told, range.start))
 }
 
-/// Whether two mappings of no file differ by their addresses only.
+/// True if two mappings without a file differ only in their addresses.
 fn is_alike(one: &Map, other: &Map) -> bool {
     let facts = |map: &Map| (map.protection, map.flags, map.stack);
     one.name == other.name && facts(one) == facts(other)
 }
 
-/// Whether it is private memory of no file.
+/// True if it is private memory without a file.
 pub(super) fn is_anonymous(map: &Map) -> bool {
     is_private(map)
         && map.name.as_deref().is_none_or(|name| name == HEAP || name.starts_with("[anon"))
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(news(&mut space, map(0x6000, 0x8000, 3, Some("/a"))), [(0x6000, 0x8000)]);
     }
 
-    /// The kernel tells the whole of a stack whenever it grew, with another offset each time.
+    /// The kernel reports the whole of a stack whenever it grows, with another offset each time.
     #[test]
     fn a_stack_that_grew_is_one_mapping_of_which_the_growth_is_new() {
         const TOP: usize = 0x7fff_0000_0000;
@@ -307,7 +307,7 @@ mod tests {
             assert_eq!(space.maps.len(), 1);
         }
         assert_eq!(space.at(TOP - 1).unwrap().range, stack(19_999).range);
-        // An executable stack is the same one.
+        // An executable stack is the same stack.
         assert_eq!(news(&mut space, Map { protection: 7, ..stack(19_999) }), []);
         assert_eq!(space.maps.len(), 1);
     }

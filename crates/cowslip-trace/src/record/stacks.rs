@@ -1,4 +1,4 @@
-//! Call stacks in bounded memory: those that nothing refers to any more make room.
+//! Call stacks in bounded memory: unreferenced ones make room.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use crate::model::StackId;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// An event comes this long after its stack at most.
+/// The longest time between a stack and its event.
 const ON_THE_WAY_NS: u64 = 10 * SECOND_NS;
 
-/// Stacks by their ids, for as long as events that lie this far back are kept.
+/// Stacks by their ids, kept for as long as events of this age.
 #[derive(Debug)]
 pub(super) struct Stacks {
     span_ns: u64,
@@ -31,7 +31,7 @@ impl Stacks {
     pub(super) fn new(span_ns: u64, memory_bytes: usize) -> Self {
         Self {
             span_ns,
-            // Each is there twice: by its id, and to be found.
+            // Each is stored twice: by its id, and as a key.
             most_words: memory_bytes / size_of::<u64>() / 2,
             words: 0,
             ids: HashMap::new(),
@@ -41,8 +41,8 @@ impl Stacks {
         }
     }
 
-    /// The id of a stack, which is used at about `now_ns`; `None` if there is no room, even without those that
-    /// are too old and not among `kept`.
+    /// The id of a stack, which is used at about `now_ns`; `None` if there is no room, even after removing
+    /// old ones that are not among `kept`.
     pub(super) fn id<'a>(
         &mut self,
         frames: &[u64],

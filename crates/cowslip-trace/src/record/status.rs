@@ -1,4 +1,4 @@
-//! Whether the kernel lets one see something, and the command that makes it.
+//! The status of a permission, and the command that grants it.
 
 use std::fmt;
 
@@ -11,27 +11,27 @@ pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
 pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
 pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
 
-/// Whether something works here.
+/// The result of trying something here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PermissionStatus {
-    /// It was done.
+    /// It worked.
     Available,
     /// This kernel, or this build, cannot do it.
     Unsupported,
-    /// The kernel could, but a privilege or a setting is in the way.
+    /// The kernel supports it, but a privilege or a setting prevents it.
     Denied {
-        /// The command that takes it out of the way, for root.
+        /// The command that permits it, for root.
         fix: &'static str,
     },
     /// It failed for another reason.
     Unknown {
-        /// The kernel's error number; 0: what was read was not understood.
+        /// The kernel's error number; 0 if its answer was not understood.
         errno: i32,
     },
 }
 
 impl PermissionStatus {
-    /// One word for it, for programs.
+    /// One word, for programs.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Available => "available",
@@ -41,17 +41,17 @@ impl PermissionStatus {
         }
     }
 
-    /// How it is made to work, if a privilege or a setting is in the way.
+    /// The way to permit it, if a privilege or a setting prevents it.
     pub fn advice(&self) -> Option<String> {
         match self {
-            // Nothing is there to be read, also not by root.
+            // Even root cannot read it until then.
             Self::Denied { fix: MOUNT_TRACEFS } => Some(format!("after `{MOUNT_TRACEFS}` by root")),
             Self::Denied { fix } => Some(format!("as root, or after `{fix}`")),
             _ => None,
         }
     }
 
-    /// What is to be said after naming what is not seen.
+    /// The end of a sentence about missing events.
     pub(super) fn or_fix(self) -> String {
         match self {
             Self::Denied { fix: MOUNT_TRACEFS } => format!(": run `{MOUNT_TRACEFS}` as root"),

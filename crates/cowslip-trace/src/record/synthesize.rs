@@ -1,4 +1,4 @@
-//! What a process has when it is attached to: its threads' names and its mappings, as events.
+//! The state of a process when it is attached to: its threads' names and its mappings, as events.
 
 use std::fs;
 
@@ -10,13 +10,13 @@ const MAP_SHARED: u32 = 1;
 const MAP_PRIVATE: u32 = 2;
 const MAP_ANONYMOUS: u32 = 0x20;
 
-/// The threads of a process. What cannot be read, because it ended meanwhile, is not there.
+/// The threads of a process; none if it has ended.
 pub(super) fn threads(pid: u32) -> Vec<u32> {
     let listed = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Their names, and the mappings.
+/// The names of the threads, and the mappings.
 pub(super) fn events(pid: u32, threads: &[u32], time_ns: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for &tid in threads {

@@ -1,4 +1,4 @@
-//! The last seconds only: a sink that forgets.
+//! The last seconds only: a sink that drops old events.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ use crate::model::{Event, EventKind, Sink, StackId};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Keeps the events of the last seconds, in bounded memory, and what was mapped when they began.
+/// Keeps the events of the last seconds, in bounded memory, and the mappings at their beginning.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct EventWindow {
     events: VecDeque<Event>,
     before: Spaces,
     stacks: Stacks,
-    /// An event has it whose stack found no room.
+    /// The stack of events for whose own stack there was no room.
     no_stack: Option<StackId>,
     newest_ns: u64,
     rate: Rate,
@@ -50,7 +50,7 @@ struct Rate {
 }
 
 impl EventWindow {
-    /// The last `span`, in about this much memory: less of it, if more happens than fits.
+    /// A window of the last `span`, in about this much memory; it is shorter if more happens than fits.
     pub fn new(span: Duration, memory: ByteCount) -> Self {
         let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let half = (memory.0 / 2) as usize;
@@ -67,22 +67,22 @@ impl EventWindow {
         }
     }
 
-    /// Events that are kept.
+    /// The number of events kept.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing is kept.
+    /// True if no events are kept.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// The most faults that there were in a second.
+    /// The most faults in a second.
     pub fn highest_rate(&self) -> u64 {
         self.rate.highest
     }
 
-    /// Gives `sink` what was mapped when the window begins, as old mappings, and then its events.
+    /// Passes the mappings at the beginning of the window, as old ones, and then its events to `sink`.
     pub fn pour(self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self { events, before, stacks, .. } = self;
         let mut ids = HashMap::new();
@@ -106,7 +106,7 @@ impl EventWindow {
 
 impl Sink for EventWindow {
     fn stack(&mut self, frames: &[u64]) -> io::Result<StackId> {
-        // The stack of no frames is always there, for those that find no room.
+        // The stack without frames is always there, for those that find no room.
         if self.no_stack.is_none() {
             self.no_stack = self.stacks.id(&[], u64::MAX, [].iter());
         }

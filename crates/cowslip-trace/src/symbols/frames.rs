@@ -14,7 +14,7 @@ use crate::analysis::{Frame, StackSums, Sums};
 pub struct Names(Option<Symbols>);
 
 impl Names {
-    /// Those that the files of the trace's programs have.
+    /// The names in the files of the trace's programs.
     pub fn new(symbols: Symbols) -> Self {
         Self(Some(symbols))
     }
@@ -28,14 +28,14 @@ impl Names {
     }
 }
 
-/// The faults of call stacks that have the same functions, wherever in them.
+/// The faults of call stacks with the same functions, regardless of the place in them.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionSums {
     /// The innermost first.
     pub functions: Vec<Arc<str>>,
-    /// There are callers that are not told apart.
+    /// True if further callers were left out.
     pub has_more: bool,
-    /// Over their faults.
+    /// Sums of their faults.
     #[serde(flatten)]
     pub sums: Sums,
 }
@@ -65,8 +65,8 @@ impl Names {
 impl Symbols {
     /// The functions of a call stack, the innermost first.
     ///
-    /// What a caller's frame holds is behind its call, and may belong to the next function: the place
-    /// before it is asked for.
+    /// A caller's frame holds the place after its call, which may belong to the next function: the place
+    /// before it is looked up.
     fn frames(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
         let name = |(depth, frame): (usize, &Frame)| match &frame.module {
             _ if frame.function.is_some() => frame.to_string().into(),

@@ -19,7 +19,7 @@ use modules::AddressSpaces;
 /// From here on addresses are the kernel's.
 const KERNEL: u64 = 1 << 63;
 
-/// Knows which file was mapped where, and reads its symbols when they are asked for.
+/// Keeps track of mapped files, and reads their symbols on demand.
 ///
 /// ```
 /// use cowslip_trace::model::Header;
@@ -32,14 +32,14 @@ pub struct Symbols {
     spaces: AddressSpaces,
     code: PerfMaps,
     symbolizer: Symbolizer,
-    /// A file that is younger is not what was running.
+    /// A younger file is not the one that was running.
     began: SystemTime,
     files: HashMap<Arc<str>, Readable>,
     names: HashMap<(Arc<str>, u64), Option<Arc<str>>>,
 }
 
 impl Symbols {
-    /// For the trace of this header.
+    /// The symbols for the trace of this header.
     pub fn new(header: &Header) -> Self {
         Self {
             spaces: AddressSpaces::default(),
@@ -51,17 +51,17 @@ impl Symbols {
         }
     }
 
-    /// Follows what is mapped. Give it all events in their order, and ask between them.
+    /// Follows the mappings. It needs all events in their order; answers are for the events so far.
     pub fn observe(&mut self, event: &Event) {
         self.spaces.observe(event);
         self.code.observe(event);
     }
 
-    /// The function at `ip` in a process now, also of code that it made itself ([`PerfMaps`]); without symbols
-    /// `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
+    /// The function at `ip` in a process now, including code that the process generated ([`PerfMaps`]);
+    /// without symbols `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
     ///
-    /// The address in a caller's frame is that of the instruction behind the call: ask for the one before.
-    /// A file that was changed since the trace began has no symbols.
+    /// A caller's frame holds the address after the call: ask for the one before. A file that was changed
+    /// since the trace began has no symbols.
     pub fn name(&mut self, pid: u32, ip: u64) -> Arc<str> {
         if ip >= KERNEL {
             return "[kernel]".into();
@@ -79,7 +79,7 @@ impl Symbols {
         }
     }
 
-    /// The function at a place in a file; without symbols the place.
+    /// The function at a place in a file; the place, if there are no symbols.
     fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
         let function = self.function_in(file.clone(), offset_bytes);
         function.unwrap_or_else(|| unnamed(&file, offset_bytes))
@@ -112,7 +112,7 @@ impl Symbols {
                 Err(_) => *readable = Readable::OwnSymbols,
             }
         }
-        // The debug information that belongs to the file may be damaged, or lack what the file itself names.
+        // The separate debug information may be damaged, or lack a function that the file itself names.
         match readable {
             Readable::None => None,
             _ => symbol(&self.symbolizer, file, offset_bytes, false).ok().flatten(),
@@ -120,14 +120,14 @@ impl Symbols {
     }
 }
 
-/// What can be read of a file.
+/// The readable parts of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Readable {
     /// Its debug information, wherever that is, and its symbols.
     All,
     /// Its symbols.
     OwnSymbols,
-    /// It is not there, or not what it was.
+    /// The file is missing, or has changed.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! Which file lay where in each process.
+//! The files in each process, and their addresses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, EventKind, Map};
 
-/// The files of all processes. A child's are its parent's until one of them changes.
+/// The files of all processes. A child shares its parent's until one of them changes.
 #[derive(Default)]
 pub(super) struct AddressSpaces(HashMap<u32, Arc<Space>>);
 
@@ -18,7 +18,7 @@ type Space = BTreeMap<u64, Module>;
 struct Module {
     end: u64,
     file: Arc<str>,
-    /// Where in the file the first address is.
+    /// The offset in the file of the first address.
     offset_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ impl AddressSpaces {
         }
     }
 
-    /// The file at an address, and the place in it.
+    /// The file at an address, and the offset in it.
     pub(super) fn find(&self, pid: u32, address: u64) -> Option<(Arc<str>, u64)> {
         let (start, module) = self.0.get(&pid)?.range(..=address).next_back()?;
         let is_inside = address < module.end;
@@ -46,7 +46,7 @@ impl AddressSpaces {
 
     fn map(&mut self, pid: u32, map: &Map) {
         self.take(pid, map.range);
-        // Whatever its protection: mprotect(2) may make it code later.
+        // Regardless of the protection: mprotect(2) may make it executable later.
         if let Some(file) = &map.name {
             let (start, end) = (map.range.start as u64, map.range.end() as u64);
             let module = Module { end, file: file.clone(), offset_bytes: map.offset_bytes };
@@ -68,7 +68,7 @@ impl AddressSpaces {
         }
     }
 
-    /// Takes what lies in `range` out, cut to it.
+    /// Takes the parts of modules in `range` out.
     fn take(&mut self, pid: u32, range: VirtRange) -> Vec<(u64, Module)> {
         let (from, to) = (range.start as u64, range.end() as u64);
         let Some(space) = self.0.get_mut(&pid) else { return Vec::new() };
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!((spaces.find(2, 99), spaces.find(2, 150)), (None, None));
     }
 
-    /// Beside a model that knows every address by itself.
+    /// Compares with a model that stores every address by itself.
     #[test]
     fn maps_unmaps_and_moves_are_those_of_each_address() {
         let mut seed = 1_u64;

@@ -12,14 +12,14 @@ use tungstenite::{Message, WebSocket};
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A page in a browser of its own, which ends with it.
+/// A page in its own browser, which ends when this value is dropped.
 pub(crate) struct Browser {
     child: Child,
     profile: PathBuf,
     socket: WebSocket<TcpStream>,
     session: Option<String>,
     calls: u64,
-    /// What the page wrote to its console, and the errors that nobody caught.
+    /// The page's console output, and its uncaught errors.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Browser {
             line.unwrap().strip_prefix("DevTools listening on ws://").map(str::to_owned)
         });
         let address = listening.expect("Chromium says where it listens");
-        // Nobody else reads what it says; a full pipe would stop it.
+        // The output must be read: a full pipe would block the browser.
         std::thread::spawn(move || said.for_each(drop));
         let (host, _) = address.split_once('/').unwrap();
         let stream = TcpStream::connect(host).unwrap();
@@ -72,7 +72,7 @@ impl Browser {
         self.call("Runtime.enable", json!({}));
     }
 
-    /// A command of the protocol, and its answer.
+    /// Sends a command of the protocol; returns its result.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let mut message = json!({ "id": self.calls, "method": method, "params": params });
@@ -95,7 +95,7 @@ impl Browser {
         }
     }
 
-    /// Opens a page and waits until it says that it is ready.
+    /// Opens a page and waits until it is ready.
     pub(crate) fn open(&mut self, page: &Path) {
         self.call("Log.enable", json!({}));
         self.call("Page.navigate", json!({ "url": format!("file://{}", page.display()) }));
@@ -110,7 +110,7 @@ impl Browser {
         assert_eq!(state, "ready", "{:?}", self.complaints);
     }
 
-    /// The value of an expression in the page; of a promise, what it comes to.
+    /// The value of an expression in the page; of a promise, its result.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let how = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", how);
@@ -119,7 +119,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until the page has drawn what was asked for.
+    /// Waits until the page has been drawn.
     pub(crate) fn settle(&mut self) {
         self.evaluate(
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))",
@@ -133,7 +133,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// Presses the left button at one point and lets it go at another. `modifiers`: 8 is Shift.
+    /// Presses the left button at one point and releases it at another. `modifiers`: 8 is Shift.
     pub(crate) fn drag(&mut self, from: (f64, f64), to: (f64, f64), modifiers: u32) {
         let held =
             json!({ "button": "left", "buttons": 1, "clickCount": 1, "modifiers": modifiers });
@@ -160,13 +160,13 @@ impl Browser {
         self.settle();
     }
 
-    /// The text of the first element that a selector finds.
+    /// The text of the first element that matches a selector.
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let text = self.evaluate(&format!("document.querySelector({selector:?}).textContent"));
         text.as_str().unwrap().to_owned()
     }
 
-    /// The middle of the first element that a selector finds, brought into view.
+    /// The middle of the first element that matches a selector, scrolled into view.
     pub(crate) fn middle(&mut self, selector: &str) -> (f64, f64) {
         let middle = self.evaluate(&format!(
             "(element => {{
@@ -178,7 +178,7 @@ impl Browser {
         (middle[0].as_f64().unwrap(), middle[1].as_f64().unwrap())
     }
 
-    /// For people: a picture of the page, if `COWSLIP_SHOTS` names a folder for it.
+    /// Saves a picture of the page for people, if `COWSLIP_SHOTS` names a folder.
     pub(crate) fn show(&mut self, name: &str) {
         use base64::Engine;
         let Some(folder) = std::env::var_os("COWSLIP_SHOTS") else { return };

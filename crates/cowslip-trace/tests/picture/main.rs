@@ -1,4 +1,4 @@
-//! The picture of a trace: what the page shows in a browser, and the still pictures.
+//! The picture of a trace: the page in a browser, and the still pictures.
 
 mod browser;
 mod page;
@@ -7,7 +7,7 @@ mod story;
 
 use std::path::PathBuf;
 
-/// A directory of a test's own, which goes with it.
+/// A directory of a test, removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,5 @@
-//! The page, in a real browser, by what its user does. The oracle counts in Rust, over the trace's own events.
+//! The page in a real browser, driven by the actions of its user. The oracle counts in Rust, over the trace's
+//! own events.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::story::{LIBC, LIBC_OFFSET, MIB, PID, POOL, POOL_BYTES, Story};
 
 const SHIFT: u32 = 8;
 
-/// The faults with what the page shows of them: nanoseconds since the first event.
+/// The faults, with their times on the page: nanoseconds since the first event.
 fn faults(trace: &Trace) -> Vec<(f64, &Event, &Fault)> {
     let origin_ns = trace.events[0].time_ns;
     let faults = trace.events.iter().filter_map(|event| match &event.what {
@@ -30,7 +31,7 @@ fn words(number: usize) -> String {
     groups.join(",")
 }
 
-/// Where a fault is drawn, in pixels of the page.
+/// The place where a fault is drawn, in pixels of the page.
 fn place(browser: &mut Browser, index: usize) -> (f64, f64) {
     let place = browser.evaluate(&format!(
         "(box => {{
@@ -41,7 +42,7 @@ fn place(browser: &mut Browser, index: usize) -> (f64, f64) {
     (place[0].as_f64().unwrap(), place[1].as_f64().unwrap())
 }
 
-/// Zooms in until a fault is alone, and puts the pointer on it.
+/// Zooms in until a fault is alone, and moves the pointer to it.
 fn hover_alone(browser: &mut Browser, index: usize) {
     for _ in 0..14 {
         let at = place(browser, index);
@@ -58,7 +59,7 @@ fn range(browser: &mut Browser, what: &str) -> (f64, f64) {
     (range[0].as_f64().unwrap(), range[1].as_f64().unwrap())
 }
 
-/// The number that the page says it is counting.
+/// The number of faults that the page shows.
 fn counted(browser: &mut Browser) -> String {
     let text = browser.text("#meant");
     text.split(" of ").next().unwrap().to_owned()
@@ -73,7 +74,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     browser.open(&folder.write("page.html", &picture.html().unwrap()));
     let faults = faults(&trace);
 
-    // All of it, by kind and by mapping.
+    // All faults, by kind and by mapping.
     assert_eq!(browser.text("#patterns th"), "Patterns");
     assert_eq!(counted(&mut browser), words(faults.len()));
     let kinds = browser.text("#kinds");
@@ -88,7 +89,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
         assert!(patterns.contains(&words(pattern.faults as usize)), "{pattern:?} {patterns}");
     }
 
-    // The kind's colour is where the fault is; the hover says its address, thread and mapping.
+    // The kind's colour is at the fault's place; the hover shows its address, thread and mapping.
     browser.key("0");
     let index = faults.iter().position(|(_, event, _)| event.tid == PID + 1).unwrap();
     let (_, _, fault) = faults[index];
@@ -127,7 +128,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     browser.key("0");
     hover_alone(&mut browser, index);
 
-    // Zoomed in, the tables are of what is in view.
+    // When zoomed in, the tables cover the visible part.
     let in_view = counted(&mut browser);
     let (left, right) = range(&mut browser, "view.x");
     assert!(right - left < 1e9, "{left} {right}");
@@ -139,7 +140,8 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     };
     assert_eq!(in_view, words(faults.iter().filter(is_in).count()));
 
-    // A pattern's sentence has numbers of its own; the last label of the time axis is whole, however long.
+    // A pattern's sentence has its own numbers; the last label of the time axis is not cut, even if it is
+    // long.
     assert_eq!(browser.text("#patterns th"), "Patterns, told of the whole trace");
     let overhang = browser.evaluate(
         "(() => {
@@ -174,7 +176,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     assert_eq!(counted(&mut browser), words(brushed));
     assert_eq!(browser.text("#threads tbody td:nth-child(2)"), words(brushed), "one thread's");
 
-    // A row chosen, and let go; a kind switched off, and on.
+    // A row is selected and deselected; a kind is switched off and on.
     browser.key("Escape");
     assert_eq!(counted(&mut browser), words(faults.len()));
     let row = browser.middle("#groups tbody tr");
@@ -205,7 +207,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     browser.settle();
     assert_eq!(range(&mut browser, "view.x"), whole);
 
-    // Light, dark, and as the system has it.
+    // Light, dark, and the system's theme.
     let background = "getComputedStyle(document.body).backgroundColor";
     assert_eq!(browser.evaluate(background), "rgb(255, 255, 255)");
     browser.key("t");
@@ -319,7 +321,7 @@ fn many_programs_one_fault_or_none() {
         .open(&folder.write("none.html", &Picture::new(&Trace::default(), None).html().unwrap()));
     assert_eq!(counted(&mut browser), "0");
 
-    // A shell with nine programs; each has as many faults as its number.
+    // A shell with nine programs; the number of faults in each is its own number.
     let mut events = Vec::new();
     let mut happened = |pid, what| {
         events.push(Event { time_ns: events.len() as u64 * 1000, pid, tid: pid, what });

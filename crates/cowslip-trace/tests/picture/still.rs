@@ -1,4 +1,4 @@
-//! The still pictures, and the library that the page carries.
+//! The still pictures, and the library in the page.
 
 use std::process::Command;
 

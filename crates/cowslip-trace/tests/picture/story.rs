@@ -1,5 +1,5 @@
-//! A made-up program that does what programs do: starts, grows its heap, fills a cache from the top down, forks,
-//! gives memory back and touches it again.
+//! A made-up program with typical behaviour: it starts, grows its heap, fills a cache from the top down,
+//! forks, gives memory back and touches it again.
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::model::{
@@ -33,7 +33,7 @@ impl Scatter {
     }
 }
 
-/// A trace being made up.
+/// A trace under construction.
 pub(crate) struct Story {
     pub(crate) trace: Trace,
     now_ns: u64,
@@ -147,7 +147,8 @@ impl Story {
         }
     }
 
-    /// One map of the cache: filled from the top down; beside it the heap grows, and a thread scatters.
+    /// One map of the cache, filled from the top down; meanwhile the heap grows, and a thread touches random
+    /// addresses.
     fn cache_map(&mut self, map: u64, maps: u64, budget_ns: u64) {
         let end_ns = self.now_ns + budget_ns;
         self.pace_ns = budget_ns / 520;

@@ -1,5 +1,5 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
-//! Traces made up from a seed.
+//! Traces generated from a seed.
 
 use std::num::NonZeroU32;
 
@@ -32,7 +32,7 @@ impl Scatter {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Small, large, and at the edges.
+    /// Small and large numbers, and edge cases.
     fn number(&mut self) -> u64 {
         let edges = [0, 1, 4095, 4096, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
         match self.below(4) {
@@ -99,7 +99,7 @@ impl Scatter {
         }
     }
 
-    /// Whatever can be in a trace, in the order of time, with stacks of numbers up to `stacks`.
+    /// Events of all kinds, in the order of time, with stacks of numbers up to `stacks`.
     pub(crate) fn events(&mut self, count: usize, stacks: u32) -> Vec<Event> {
         let mut time_ns = self.below(1 << 40);
         let mut next = || {
@@ -112,7 +112,7 @@ impl Scatter {
     }
 }
 
-/// The file that a trace becomes.
+/// The file of a trace.
 pub(crate) fn written(
     header: &Header,
     stacks: &[Box<[u64]>],
@@ -126,7 +126,7 @@ pub(crate) fn written(
     writer.finish(0).unwrap()
 }
 
-/// Says that a test could not be done; `COWSLIP_EXPECT` makes that a failure.
+/// Reports that a test could not be done; `COWSLIP_EXPECT` makes that a failure.
 pub(crate) fn skip(capability: &str, why: &str) {
     let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
     let is_declared = declared.split(',').any(|it| it.trim() == capability);

@@ -1,4 +1,5 @@
-//! Address spaces page by page, with the rules of `docs/trace.md` written a second time: slow and plain.
+//! Address spaces page by page, with a second, slow and plain implementation of the rules in
+//! `docs/trace.md`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use cowslip_trace::model::{Access, Event, EventKind, Fault, Map, Severity};
 use crate::support::Scatter;
 
 pub(crate) const PAGE: u64 = 4096;
-/// Pages that a model has, from `FIRST` on: eight huge pages.
+/// Pages of a model, from `FIRST` on: eight huge pages.
 pub(crate) const PAGES: u64 = 4096;
 pub(crate) const FIRST: u64 = 512 * 1000;
 
@@ -33,7 +34,7 @@ pub(crate) struct Page {
     pub(crate) map: usize,
     memory: Memory,
     state: State,
-    /// A fork came after what made its state.
+    /// Its state is from before a fork.
     is_before_fork: bool,
 }
 
@@ -54,7 +55,7 @@ type Objects = BTreeMap<(usize, u64), State>;
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Process(pub(crate) BTreeMap<u64, Page>);
 
-/// What a fault should be.
+/// The expected attribution of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Expected {
     pub(crate) map: Option<usize>,
@@ -149,7 +150,7 @@ impl Process {
         self.0.retain(|page, _| !(first..first + count).contains(page));
     }
 
-    /// The longest run of pages of one map from a random page on.
+    /// The longest run of pages of one map, beginning at a random page.
     fn some_run(&self, scatter: &mut Scatter) -> Option<(u64, u64)> {
         let first = FIRST + scatter.below(PAGES);
         let map = self.0.get(&first)?.map;
@@ -164,7 +165,7 @@ impl Model {
         Self { processes, objects: Objects::new(), maps: 0, pids: 1 }
     }
 
-    /// Something that may happen, and what it should be if it is a fault.
+    /// A random event, and the expected attribution if it is a fault.
     pub(crate) fn next(&mut self, scatter: &mut Scatter) -> (Event, Option<Expected>) {
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         let pid = pids[scatter.below(pids.len() as u64) as usize];
@@ -205,14 +206,14 @@ impl Model {
         let map = Map { range: range(first, count), protection: 3, ..Map::default() };
         let (memory, map) = match scatter.below(6) {
             0 => (Memory::File, Map { flags: PRIVATE, name: Some("/a/file".into()), ..map }),
-            // Of no name, with the kernel's number or without: another one each time.
+            // Without a name, with the kernel's number or without: a new one each time.
             1 => {
                 let memory = Memory::Shared { object: self.maps, page: 0 };
                 let name = (scatter.below(2) == 0).then(|| "/dev/zero (deleted)".into());
                 let inode = name.as_ref().map_or(0, |_| self.maps as u64);
                 (memory, Map { flags: SHARED, inode, name, ..map })
             }
-            // Three files that have one name.
+            // Three files with the same name.
             2 => {
                 let (object, page) = (scatter.below(3) as usize, scatter.below(700));
                 let (inode, offset_bytes) = (1_000_000 + object as u64, page * PAGE);
@@ -313,7 +314,7 @@ impl Page {
         Self { state: State::Unseen, is_before_fork: false, ..self }
     }
 
-    /// One of the same mapping, so many pages behind it.
+    /// A page of the same mapping, this many pages further on.
     fn ahead(self, pages: u64) -> Self {
         match self.memory {
             Memory::Shared { object, page } => {

@@ -13,7 +13,7 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const START: usize = 0x7f00_0000_0000;
 
-/// What process 7 does, a microsecond apart.
+/// Events of process 7, a microsecond apart.
 pub(crate) struct Scene(pub(crate) Trace);
 
 impl Scene {
@@ -44,7 +44,7 @@ impl Scene {
         self.then(EventKind::Map(Map { range, protection, flags, stack, ..Map::default() }));
     }
 
-    /// A program's file at an address.
+    /// Maps a program's file at an address.
     pub(crate) fn program(&mut self, start: usize) {
         let (range, protection, flags) = (VirtRange::new(start, MIB), 5, 2);
         let name = Some("/bin/program".into());

@@ -1,4 +1,4 @@
-//! Checkpoints in the background, and what of the store is durable.
+//! Background checkpoints, and the durable part of the store.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,27 +12,27 @@ use crate::table::Table;
 /// Long enough for a thaw on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is known of the checkpoints.
+/// The state of the checkpoints.
 #[derive(Clone, Default)]
 pub(crate) struct State {
-    /// Checkpoints asked for, and of these, those that a finished one answers.
+    /// The number of requested checkpoints, and of those that a finished one has answered.
     asked: u64,
     answered: u64,
     pub(crate) is_saving: bool,
-    /// What the newest image holds.
+    /// The mark of the newest image.
     pub(crate) durable: Option<Mark>,
     pub(crate) durable_unix_s: u64,
-    /// Why the last one failed, if it did.
+    /// The reason why the last one failed, if it did.
     pub(crate) fault: Option<String>,
 }
 
 /// Takes checkpoints, from a thread of its own, and lets others wait for them.
 ///
-/// Who holds the lock of the table may take this one's, not the other way round.
+/// A thread that holds the lock of the table may take this one's, but not the other way round.
 pub(crate) struct Checkpoints {
     state: Mutex<State>,
     changed: Condvar,
-    /// From the beginning of one to that of the next; zero: only when asked.
+    /// From the beginning of one checkpoint to that of the next; zero: only on request.
     every: Duration,
 }
 
@@ -47,7 +47,7 @@ impl Checkpoints {
         self.state.lock().expect("a panic ends the process")
     }
 
-    /// Asks for a checkpoint that begins from now on; [`Self::wait`] waits for it.
+    /// Requests a checkpoint that begins from now on; [`Self::wait`] waits for it.
     pub(crate) fn ask(&self) -> u64 {
         let mut state = self.state();
         state.asked += 1;
@@ -55,14 +55,14 @@ impl Checkpoints {
         state.asked
     }
 
-    /// Waits for a checkpoint that was asked for; why it failed, if it did.
+    /// Waits for a requested checkpoint; returns the reason if it failed.
     pub(crate) fn wait(&self, ticket: u64) -> Option<String> {
         let unanswered = |state: &mut State| state.answered < ticket;
         let state = self.changed.wait_while(self.state(), unanswered);
         state.expect("a panic ends the process").fault.clone()
     }
 
-    /// Waits until so many changing commands are durable; whether they are.
+    /// Waits until this number of changing commands is durable; returns true if it is.
     pub(crate) fn wait_durable(&self, writes: u64, patience: Duration) -> bool {
         let lacks = |state: &mut State| state.durable.is_none_or(|mark| mark.writes < writes);
         let waited = self.changed.wait_timeout_while(self.state(), patience, lacks);
@@ -76,7 +76,8 @@ impl Checkpoints {
         mut images: Images,
         restored: Option<Restored>,
     ) -> ! {
-        // A freeze would wait for the rest, and everybody for the freeze. Damage ends the process.
+        // A freeze would wait for the rest, and all clients for the freeze. Damage ends the
+        // process.
         while restored.as_ref().is_some_and(|it| it.wait(PATIENCE).is_ok_and(|is_all| !is_all)) {}
         let mut due = Instant::now() + self.every;
         loop {
@@ -103,7 +104,7 @@ impl Checkpoints {
         }
     }
 
-    /// What was asked for by the time that the next one is to begin.
+    /// The number of requests by the time that the next checkpoint begins.
     fn wait_until_due(&self, due: Instant) -> u64 {
         let mut state = self.state();
         while state.asked == state.answered {
@@ -120,14 +121,14 @@ impl Checkpoints {
         state.asked
     }
 
-    /// One checkpoint; `None` if the newest image holds it all.
+    /// Takes one checkpoint; `None` if the newest image is up to date.
     fn take(&self, table: &Mutex<Table>, images: &mut Images) -> Result<Option<Mark>> {
         let lock = || table.lock().expect("a panic ends the process");
         let arena = lock().memory().arena().clone();
-        // Without the lock: the last checkpoint may still be thawed.
+        // Without the lock: the last checkpoint may still be thawing.
         arena.wait_live(PATIENCE);
         let (frozen, root, mark) = {
-            // Commands run under this lock: it is between two of them for everybody.
+            // Commands run under this lock: for every client the freeze is between two of them.
             let mut table = lock();
             let writes = table.writes();
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! What each command does.
+//! Executes each command.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::resp::Replies;
 use crate::server::Server;
 use crate::table::Table;
 
-/// What is left to do when a command was executed, without the lock of the table.
+/// The work left after a command was executed, done without the lock of the table.
 pub(crate) enum Then {
     Nothing,
-    /// Take a checkpoint, and reply when it is there.
+    /// Take a checkpoint, and reply when it is done.
     Save,
-    /// Reply when so many writes are durable, or after this time.
+    /// Reply when this number of writes is durable, or after this time.
     WaitDurable(u64, Duration),
     Close,
     /// End the process, with a last checkpoint or without.
@@ -22,12 +22,12 @@ pub(crate) enum Then {
 
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
-/// As good as for ever.
+/// Practically for ever.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const NAMES: &str = " ping echo set get mget del exists incr mset dbsize flushall flushdb info config \
                      command select save bgsave lastsave waitaof quit shutdown ";
 
-/// Executes one command, wholly or not at all.
+/// Executes one command, completely or not at all.
 pub(crate) fn execute(
     words: &[&[u8]],
     server: &Server,
@@ -124,7 +124,7 @@ fn changed(done: Result<(), Full>, table: &mut Table, replies: &mut Replies) {
     }
 }
 
-/// All of the pairs, or none of them if there is no room for all.
+/// Sets all of the pairs, or none of them if there is no room for all.
 fn set_all(table: &mut Table, pairs: &[&[u8]]) -> Result<(), Full> {
     let mut prepared = Vec::with_capacity(pairs.len() / 2);
     for pair in pairs.chunks_exact(2) {
@@ -158,7 +158,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
     str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// What redis-benchmark asks for.
+/// The settings that redis-benchmark asks for.
 fn config(server: &Server, table: &Table, names: &[&[u8]], replies: &mut Replies) {
     let every = server.every.as_secs();
     let settings = [

@@ -1,4 +1,4 @@
-//! An allocator whose whole state lies in the memory that it manages, so that a restored heap goes on as it was.
+//! An allocator with its whole state in the memory that it manages, so that a restored heap continues unchanged.
 //!
 //! ```text
 //!  0          HEAD                      top                len
@@ -13,15 +13,15 @@ use crate::memory::Memory;
 
 /// Classes of 16 bytes up to 128, then four to each doubling, up to 512 MiB.
 const CLASSES: usize = 8 + 4 * 22;
-/// Where the first block lies.
+/// The offset of the first block.
 pub(crate) const FIRST_BLOCK: u64 = size_of::<Head>() as u64;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Head {
-    /// Where memory begins that was never handed out.
+    /// The offset at which never-allocated memory begins.
     top: u64,
-    /// Bytes in blocks that are handed out.
+    /// Bytes in allocated blocks.
     used_bytes: u64,
     /// The first free block of each class, 0 if there is none; it begins with the offset of the next.
     free: [u64; CLASSES],
@@ -36,7 +36,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// An empty heap in memory whose content does not matter.
+    /// An empty heap in memory with any content.
     pub(crate) fn new(memory: Memory) -> Self {
         let mut heap = Self { memory };
         *heap.head_mut() = Head { top: FIRST_BLOCK, ..Head::zeroed() };
@@ -62,7 +62,7 @@ impl Heap {
         self.memory.value_mut(0)
     }
 
-    /// The offset of a block of at least so many bytes, aligned to 16, of any content.
+    /// The offset of a block of at least `bytes`, aligned to 16, of any content.
     pub(crate) fn allocate(&mut self, bytes: u64) -> std::result::Result<u64, Full> {
         let class = class_of(bytes).ok_or(Full)?;
         let head = *self.memory.value::<Head>(0);
@@ -70,7 +70,7 @@ impl Heap {
         let at = match head.free[class] {
             0 => {
                 while head.top + size > self.memory.len() {
-                    // An error here is the machine's lack of memory.
+                    // An error here means that the machine is out of memory.
                     if !self.memory.grow().unwrap_or(false) {
                         return Err(Full);
                     }
@@ -87,7 +87,7 @@ impl Heap {
         Ok(at)
     }
 
-    /// Takes back a block that was allocated with `bytes`, or as many as are of one class with them.
+    /// Frees a block that was allocated with `bytes`, or with another size of the same class.
     pub(crate) fn free(&mut self, at: u64, bytes: u64) {
         let class = class_of(bytes).expect("the class it was allocated from");
         let head = self.head_mut();
@@ -97,7 +97,7 @@ impl Heap {
     }
 }
 
-/// The smallest class that holds so many bytes; `None` if none does.
+/// The smallest class that holds `bytes`; `None` if none does.
 pub(crate) fn class_of(bytes: u64) -> Option<usize> {
     let last = bytes.max(1) - 1; // of the offsets in the block
     let class = if last < 128 {

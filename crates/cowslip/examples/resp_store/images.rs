@@ -1,10 +1,10 @@
-//! The files of a store: a chain of images, whose newest is always FILE.
+//! The files of a store: a chain of images, the newest of which is always FILE.
 //!
 //! ```text
 //!  FILE.4 ◀── FILE.7 ◀── FILE.8 ◀── FILE      a link keeps FILE under a name of its own, then the next
 //!  complete   what changed in between          incremental image replaces FILE: at every instant FILE is whole
 //! ```
-//! When a chain is long, or as big as what it began with, a complete image replaces FILE and the others go.
+//! When a chain is long, or as big as its first image, a complete image replaces FILE and the others are removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ use crate::{Failure, Result};
 const PROGRAM: &str = "resp_store/1";
 const ROOT: &str = "heap";
 
-/// What the newest image holds.
+/// The state in the newest image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Mark {
     pub(crate) generation: u64,
-    /// Changing commands that it has, all of them until then.
+    /// The number of changing commands up to then; it has all of them.
     pub(crate) writes: u64,
 }
 
@@ -36,14 +36,14 @@ struct Link {
 
 pub(crate) struct Images {
     file: PathBuf,
-    /// The complete one first, FILE last.
+    /// The complete image first, FILE last.
     chain: Vec<Link>,
     longest_chain: usize,
     /// Keeps other processes away as long as it is open.
     _lock: File,
 }
 
-/// What a restored program looks for.
+/// The newest image, and its parts that a restored program needs.
 pub(crate) struct Found {
     pub(crate) image: Image,
     pub(crate) mark: Mark,
@@ -51,7 +51,7 @@ pub(crate) struct Found {
 }
 
 impl Images {
-    /// Looks for the newest image; nothing is changed if that fails.
+    /// Looks for the newest image; changes nothing if that fails.
     pub(crate) fn open(file: &Path, longest_chain: usize) -> Result<(Self, Option<Found>)> {
         let lock_file = beside(file, ".lock");
         let during = |error: io::Error| Failure::io(&lock_file, &error);
@@ -81,7 +81,7 @@ impl Images {
         Ok((images, Some(Found { image, mark, root })))
     }
 
-    /// Saves to FILE what was frozen; if that fails, FILE is a whole image all the same.
+    /// Saves the frozen memory to FILE; if that fails, FILE is still a whole image.
     pub(crate) fn save(&mut self, frozen: &Frozen, root: Root, mark: Mark) -> Result<()> {
         let saved = self.save_next(frozen, root, mark);
         if saved.is_err() && self.file.exists() {
@@ -99,7 +99,7 @@ impl Images {
         let is_due =
             self.chain.len() >= self.longest_chain || increments_bytes > self.chain[0].file_bytes;
         match is_due.then(|| self.save_complete(frozen, root.clone(), mark)) {
-            // Not due, or no room for it beside the chain: what changed takes less.
+            // Not due, or no room for it beside the chain: the changes take less.
             None => self.save_increment(frozen, root, mark),
             Some(Err(failure)) if failure.is_for_lack_of_room => {
                 self.save_increment(frozen, root, mark)
@@ -112,7 +112,7 @@ impl Images {
         let saved = save(&[frozen], &self.file, &options(None, root, mark), &mut proceed)?;
         self.chain.clear();
         self.chain.push(Link { generation: mark.generation, file_bytes: saved.file_bytes });
-        // It is saved, whatever becomes of the others, which are looked for again next time.
+        // The save has succeeded, even if the others remain; they are searched for again next time.
         let _ = self.remove_unneeded();
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Images {
         File::open(folder_of(&self.file))?.sync_all()
     }
 
-    /// Removes images that the chain does not need any more, and what saves left that were killed.
+    /// Removes images that the chain no longer needs, and leftovers of killed saves.
     fn remove_unneeded(&self) -> io::Result<()> {
         let needed = &self.chain[..self.chain.len() - 1];
         for (generation, path) in self.others()? {
@@ -147,7 +147,7 @@ impl Images {
         Ok(())
     }
 
-    /// `FILE.<generation>`; and `.FILE.<process>`, the name that an image has just before it is FILE.
+    /// `FILE.<generation>`; and `.FILE.<process>`, the name that an image has just before it becomes FILE.
     fn others(&self) -> io::Result<Vec<(Option<u64>, PathBuf)>> {
         let folder = folder_of(&self.file);
         let name = self.file.file_name().expect("the name of a file").as_encoded_bytes();
@@ -176,7 +176,7 @@ fn options(parent: Option<PathBuf>, root: Root, mark: Mark) -> SaveOptions {
     ];
     SaveOptions {
         parent,
-        // The other processors are the server's.
+        // The other processors belong to the server.
         threads: 1,
         roots: BTreeMap::from([(ROOT.to_owned(), root)]),
         user: user.map(|(name, value)| (name.to_owned(), value)).into(),

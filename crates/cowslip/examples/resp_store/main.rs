@@ -1,11 +1,11 @@
-//! A key-value store that lives on images: it speaks Redis' protocol, has its whole heap in an arena, is saved
-//! while it serves, and goes on from the last completed image after any end.
+//! A key-value store that lives on images: it speaks Redis' protocol, has its whole heap in an arena, is saved while it
+//! serves, and continues from the last completed image after any end.
 //!
 //! ```text
 //! cargo run --release --example resp_store -- --image store.cowslip --every 1s
 //! redis-cli -p 6380 set greeting hello
 //! ```
-//! `docs/guides/store.md` says how it works and what a client can rely on.
+//! `docs/guides/store.md` explains how it works and its guarantees for clients.
 
 mod checkpoints;
 mod commands;
@@ -66,7 +66,7 @@ struct Args {
     track: bool,
 }
 
-/// Why the store cannot start, or a checkpoint cannot be taken.
+/// The reason why the store cannot start, or a checkpoint cannot be taken.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -110,7 +110,7 @@ impl From<cowslip::Error> for Failure {
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    // A command that was broken off by a panic must not get into a checkpoint.
+    // A command interrupted by a panic must not get into a checkpoint.
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         report(info);
@@ -125,7 +125,7 @@ fn run(args: &Args, started: Instant) -> Result<()> {
     if args.image.file_name().is_none() || args.image.is_dir() {
         return Err(Failure::new(2, format!("{}: a file is wanted", args.image.display())));
     }
-    // First: clients that come early wait, and nothing was touched if the port is taken.
+    // First: early clients wait, and nothing has been touched if the port is taken.
     let tcp = TcpListener::bind(("127.0.0.1", args.port))
         .map_err(|error| Failure::io(Path::new(&format!("port {}", args.port)), &error))?;
     let unix = args.unix.as_deref().map(listen).transpose()?;
@@ -168,7 +168,7 @@ fn restore(found: &Found, started: Instant) -> Result<Restored> {
     println!("restoring generation {} ({} writes)", mark.generation, mark.writes);
     let file = image.path().to_owned();
     let on_damage = OnDamage::new(move |error, _| {
-        // Without its content the store is not what it says it is.
+        // Without its content the store would serve wrong data.
         eprintln!("resp_store: {} is damaged: {error}", file.display());
         process::exit(6);
     });
@@ -178,7 +178,7 @@ fn restore(found: &Found, started: Instant) -> Result<Restored> {
     Ok(restored)
 }
 
-/// Listens on a Unix socket, in place of one that nobody listens on any more.
+/// Listens on a Unix socket, replacing one without a listener.
 fn listen(path: &Path) -> Result<UnixListener> {
     let of_path = |error: io::Error| Failure::io(path, &error);
     match UnixListener::bind(path) {

@@ -1,18 +1,18 @@
 #![allow(unsafe_code)]
 //! The arena's memory, by offsets from its start. All `unsafe` of the store is here.
 //!
-//! Offsets and not pointers: an image is then restored wherever there is room, whatever the new process has
-//! mapped where the old one had its arena.
+//! Offsets, not pointers: an image can then be restored anywhere, even if the new process has other memory where the
+//! old one had its arena.
 
 use bytemuck::Pod;
 use cowslip::image::Root;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, FreezeMethod, Frozen, Prot, Result};
 
-/// The arena hands this much out at a time; an image is not asked to hold the rest of the capacity.
+/// The arena allocates this much at a time; an image need not hold the rest of the capacity.
 const STEP_BYTES: usize = 8 * CHUNK_BYTES;
 
-/// The first `len` bytes of an arena, which nobody else accesses.
+/// The first `len` bytes of an arena, which no other code accesses.
 pub(crate) struct Memory {
     arena: Arena,
     len: usize,
@@ -26,12 +26,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// What [`Self::root`] named, in an arena that was restored.
+    /// The memory that [`Self::root`] described, in a restored arena.
     pub(crate) fn of(arena: Arena, root: &Root) -> Self {
         Self { arena, len: root.length_bytes as usize }
     }
 
-    /// Where it is in an image.
+    /// Its place in an image.
     pub(crate) fn root(&self) -> Root {
         Root { arena: 0, offset_bytes: 0, length_bytes: self.len as u64 }
     }
@@ -48,7 +48,7 @@ impl Memory {
         &self.arena
     }
 
-    /// Makes it a step longer; `false` at the end of the capacity.
+    /// Grows it by a step; `false` at the end of the capacity.
     pub(crate) fn grow(&mut self) -> Result<bool> {
         let range = self.arena.range();
         let step = VirtRange::new(range.start + self.len, STEP_BYTES).intersect(range);
@@ -57,27 +57,28 @@ impl Memory {
         Ok(is_longer)
     }
 
-    /// Makes whole chunks from `at` on zeroes, and gives their pages back.
+    /// Zeroes whole chunks from `at` on, and gives their pages back.
     pub(crate) fn discard_from(&mut self, at: u64) -> Result<()> {
         let range = self.arena.range();
         let rest = VirtRange::between(range.start + at as usize, range.start + self.len);
-        // SAFETY: aligned, handed out, and `&mut self` means that nobody has a reference into it.
+        // SAFETY: aligned, allocated, and `&mut self` guarantees that there is no reference into
+        // it.
         unsafe { self.arena.discard(rest.inner_aligned(CHUNK_BYTES)) }
     }
 
-    /// Has the arena live again after a freeze whose view is not needed any more.
+    /// Makes the arena live again after a freeze, when its view is no longer needed.
     pub(crate) fn thaw(&mut self, frozen: Frozen) -> Result<()> {
         match frozen.method() {
             FreezeMethod::Userfaultfd => Ok(()), // Dropped here, it is thawed in the background.
-            // SAFETY: whoever stores to the memory borrows it from `self`, which is borrowed here.
+            // SAFETY: all stores to the memory borrow it from `self`, which is borrowed here.
             FreezeMethod::WithoutUserfaultfd => unsafe { frozen.thaw_exclusive() },
         }
     }
 
     pub(crate) fn bytes(&self, at: u64, len: u64) -> &[u8] {
         let start = self.place(at, len);
-        // SAFETY: `len` bytes of the arena that are handed out, readable, initialised (new memory is
-        // zeroes); writes to them need `&mut self`. A freeze changes neither addresses nor content.
+        // SAFETY: `len` bytes of the arena that are allocated, readable, initialised (new memory is zeroes); writes to
+        // them need `&mut self`. A freeze changes neither addresses nor content.
         unsafe { std::slice::from_raw_parts(start as *const u8, len as usize) }
     }
 

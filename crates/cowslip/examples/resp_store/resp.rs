@@ -1,13 +1,13 @@
 //! The server's side of the Redis protocol (RESP 2).
 
-/// As in Redis.
+/// The same as in Redis.
 const MAX_WORDS: usize = 1 << 20;
 const MAX_WORD_BYTES: usize = 512 << 20;
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// What the beginning of the received bytes is.
+/// The meaning of the beginning of the received bytes.
 pub(crate) enum Received<'a> {
-    /// A request of so many bytes. No words: an empty line.
+    /// A request of this many bytes. No words: an empty line.
     Request(Vec<&'a [u8]>, usize),
     Incomplete,
     Invalid(&'static str),
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Replies that are to be sent.
+/// Replies to send.
 #[derive(Default)]
 pub(crate) struct Replies(pub(crate) Vec<u8>);
 
@@ -101,7 +101,7 @@ impl Replies {
         self.line('$', "-1");
     }
 
-    /// Begins an array of so many replies.
+    /// Begins an array of `length` replies.
     pub(crate) fn array(&mut self, length: usize) {
         self.line('*', &length.to_string());
     }

@@ -1,4 +1,4 @@
-//! Connections, a thread each, which take turns at the table.
+//! Connections, with a thread each, which take turns at the table.
 
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, Once};
@@ -12,7 +12,7 @@ use crate::resp::{Received, Replies, parse};
 use crate::table::Table;
 
 const READ_BYTES: usize = 64 << 10;
-/// Replies that wait for the lock to be given up.
+/// The most bytes of replies before the lock is released.
 const MOST_REPLY_BYTES: usize = 1 << 20;
 
 pub(crate) struct Server {
@@ -20,7 +20,7 @@ pub(crate) struct Server {
     pub(crate) table: Mutex<Table>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) every: Duration,
-    /// What it began with, if there was an image.
+    /// The state that it began with, if there was an image.
     pub(crate) restored: Option<Mark>,
     pub(crate) started: Instant,
     pub(crate) first: Once,
@@ -34,7 +34,7 @@ impl Server {
     ) {
         for connection in connections {
             let started = connection.and_then(|stream| {
-                // An error is the end of the connection.
+                // An error ends the connection.
                 thread::Builder::new().spawn(move || drop(self.serve(stream)))
             });
             if let Err(error) = started {
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// Executes what was received, as far as it is whole and needs nothing but the table.
+    /// Executes the received requests that are complete and need nothing but the table.
     fn execute_some(&self, received: &[u8], at: &mut usize, replies: &mut Replies) -> (Then, bool) {
         let mut table = self.table.lock().expect("a panic ends the process");
         while replies.0.len() < MOST_REPLY_BYTES {

@@ -18,15 +18,15 @@ use crate::memory::Memory;
 
 const FIRST_BUCKETS: u64 = 1024;
 const SEGMENTS: usize = 24;
-/// The first block that is allocated is the root.
+/// The first allocated block is the root.
 const ROOT: u64 = FIRST_BLOCK;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Root {
-    /// Changing commands that were executed since the store was made.
+    /// Changing commands that have been executed since the store was made.
     writes: u64,
-    /// Checkpoints that were begun.
+    /// Checkpoints that have begun.
     generation: u64,
     keys: u64,
     buckets: u64,
@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// An entry that is allocated and filled, and not yet in the table.
+/// An entry that is allocated and filled, but not yet in the table.
 pub(crate) struct Prepared(u64);
 
 pub(crate) struct Table {
@@ -72,7 +72,7 @@ impl Table {
         Self { heap: Heap::of(memory) }
     }
 
-    /// Makes an empty table the first thing in an empty heap.
+    /// Puts an empty table at the start of an empty heap.
     fn found(&mut self, counters: Root) -> std::result::Result<(), Full> {
         let root = self.heap.allocate(size_of::<Root>() as u64)?;
         assert_eq!(root, ROOT, "the first block");
@@ -128,7 +128,7 @@ impl Table {
         Some(self.heap.memory.bytes(value, entry.value_bytes.into()))
     }
 
-    /// Sets a value, in place if a block of its class holds the old one.
+    /// Sets a value, in place if it fits a block of the old one's class.
     pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), Full> {
         if let Some((_, at)) = self.find(key) {
             let entry = *self.entry(at);
@@ -144,7 +144,7 @@ impl Table {
         Ok(())
     }
 
-    /// The part of a change that may fail, and changes nothing yet.
+    /// The part of a change that may fail; it does not change the table yet.
     pub(crate) fn prepare(
         &mut self,
         key: &[u8],
@@ -158,12 +158,12 @@ impl Table {
         Ok(Prepared(at))
     }
 
-    /// Gives back what will not be inserted.
+    /// Frees an entry that will not be inserted.
     pub(crate) fn give_up(&mut self, prepared: Prepared) {
         self.heap.free(prepared.0, self.entry(prepared.0).block_bytes());
     }
 
-    /// Puts an entry in the place of the one with its key, or adds it.
+    /// Replaces the entry with the same key, or adds a new one.
     pub(crate) fn insert(&mut self, Prepared(at): Prepared) {
         let key_bytes = self.entry(at).key_bytes.into();
         let key = self.heap.memory.bytes(at + ENTRY_BYTES, key_bytes);
@@ -180,7 +180,7 @@ impl Table {
         }
     }
 
-    /// Whether there was one to remove.
+    /// Removes a key; returns true if there was one.
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
         let Some((link, at)) = self.find(key) else { return false };
         let entry = *self.entry(at);
@@ -214,7 +214,7 @@ impl Table {
         rest[key.len()..].copy_from_slice(value);
     }
 
-    /// The entry of a key, and where the offset stands that leads to it.
+    /// The place of the link to the entry of a key, and the entry.
     fn find(&self, key: &[u8]) -> Option<(u64, u64)> {
         let hash = self.hash(key);
         let mut link = self.bucket(self.bucket_of(hash));
@@ -240,7 +240,7 @@ impl Table {
         if bucket < buckets { bucket } else { bucket - rounded / 2 }
     }
 
-    /// Where a bucket stands.
+    /// The place of a bucket.
     fn bucket(&self, bucket: u64) -> u64 {
         let (segment, first) = segment_of(bucket);
         self.root().segments[segment] + (bucket - first) * 8
@@ -276,7 +276,7 @@ impl Table {
     }
 }
 
-/// The segment that a bucket lies in, and the segment's first.
+/// The segment of a bucket, and the segment's first bucket.
 fn segment_of(bucket: u64) -> (usize, u64) {
     match (bucket / FIRST_BUCKETS).checked_ilog2() {
         None => (0, 0),

@@ -1,9 +1,9 @@
 //! Handing out the arena's memory and taking it back, in every state.
 //!
 //! The rules that keep private memory private (I5):
-//! * What is handed out reads as zeroes. Free space may hold old content; it is cleaned when it is
-//!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
-//!   is not split for them ([`super::trim`] gives such parts back when they are many). Only an image's content is handed out as it is.
+//! * Memory is handed out as zeroes. Free space may hold old content; it is cleaned when it is handed out, whole chunks
+//!   by punching a hole, parts of chunks by overwriting, so that a huge page is not split for them ([`super::trim`]
+//!   gives such parts back when they are many). Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
 //! * A clean chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
@@ -36,12 +36,12 @@ const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
 const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
-    /// Memory is handed out, and mapped, by so many bytes.
+    /// The unit, in bytes, in which memory is handed out and mapped.
     pub(crate) fn unit(&self) -> usize {
         if self.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
     }
 
-    /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB if they are as many.
+    /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB from that size on.
     pub(crate) fn allocate(&self, state: &mut State, len: usize, prot: Prot) -> Result<VirtRange> {
         if state.role == Role::Reader {
             return Err(Error::new(ErrorKind::Busy, ALLOCATE)
@@ -84,7 +84,7 @@ impl Shared {
         Ok(is_free)
     }
 
-    /// As [`Self::allocate_at`], with the content that the file has there, now or soon.
+    /// Like [`Self::allocate_at`], with the content that the file has there, now or soon.
     pub(crate) fn allocate_filled(
         &self,
         state: &mut State,
@@ -107,8 +107,8 @@ impl Shared {
             && self.usable_parts(state, range) == [range]
     }
 
-    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which is not the arena's from then on.
-    /// A closed arena gives its holes up, and so does a reader, to which the memory there would be its parent's.
+    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which then no longer belongs to
+    /// the arena. A closed arena drops its holes, and so does a reader: their memory would be its parent's.
     pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
         for hole in state.vma_map.holes(range) {
             if state.is_closed || state.role == Role::Reader {
@@ -138,7 +138,7 @@ impl Shared {
                 pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
                 Ok(true)
             }
-            // The rest is of use without the part where that is.
+            // The rest is useful without the occupied part.
             Err(Errno::EXIST) if hole.len > CHUNK_BYTES => {
                 let (left, right) = halves(hole);
                 let is_whole = self.claim_hole(state, left)?;
@@ -196,7 +196,7 @@ impl Shared {
             }
             // It is thawed first.
             Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
-            // A view shows what is under free private chunks too. Those of hugetlb have no other file.
+            // A view also shows the base of free private chunks. Those of hugetlb have no other file.
             Chunk::FreePrivate => {
                 self.pages != Pages::Hugetlb || state.generations.view_count() == 0
             }
@@ -256,13 +256,13 @@ impl Shared {
         parts
     }
 
-    /// Takes memory back. Its place stays the arena's: all of it is few mappings to a freeze. A later touch of it may go
-    /// unnoticed.
+    /// Takes memory back. Its place stays mapped by the arena, so that a freeze has few mappings. A later touch of it
+    /// may go unnoticed.
     pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
         self.take_back(state, range, Usage::Free)
     }
 
-    /// Unmaps memory (`munmap`): who touches it gets what he gets where nothing is mapped.
+    /// Unmaps memory (`munmap`): touching it has the same effect as anywhere where nothing is mapped.
     pub(crate) fn unmap(&self, state: &mut State, range: VirtRange) -> Result<()> {
         self.take_back(state, range, Usage::Hole)?;
         if state.role == Role::Owner {
@@ -271,7 +271,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What was handed out of `range` is for `vacant` from now on.
+    /// Makes the memory of `range` that was handed out `vacant`.
     fn take_back(&self, state: &mut State, range: VirtRange, vacant: Usage) -> Result<()> {
         for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
@@ -305,7 +305,7 @@ impl Shared {
                     self.revive(state, i).during(RELEASE)?
                 }
                 Chunk::Clean if part.len == CHUNK_BYTES => {
-                    // If it fails it is as with live memory.
+                    // A failure is harmless, as with live memory.
                     let _ = self.revive(state, i);
                 }
                 Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
@@ -327,7 +327,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes memory read as zeroes and gives its pages back (`MADV_DONTNEED`), of a huge page as [`super::trim`] says.
+    /// Makes memory read as zeroes and gives its pages back (`MADV_DONTNEED`); for huge pages, see [`super::trim`].
     pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
         for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
@@ -340,7 +340,7 @@ impl Shared {
                     piece.advise(Advice::DontNeed).during(DISCARD)?;
                     piece.map_anonymous(span.prot).during(DISCARD)?;
                     self.keep_wiped(state, span.range);
-                    // Not of the file any more, whoever will own it.
+                    // It no longer belongs to the file, whichever process will own that.
                     self.set_detached(state, span.range, span.prot);
                     self.end_borrowing(state);
                 }
@@ -352,8 +352,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes less than a chunk of what this process reads of its parent's read as zeroes: whether that could be done within
-    /// the mapping that it is of. It is not tried where the parent froze without userfaultfd: that may be forbidden.
+    /// Makes a part of a chunk that this process reads of its parent's read as zeroes. True if that was possible within
+    /// its mapping. It is not tried where the parent froze without userfaultfd, which may be forbidden.
     fn puts_zero_pages(&self, state: &mut State, range: VirtRange) -> bool {
         let is_frozen =
             |chunk: usize| matches!(state.chunk(chunk), Chunk::Frozen | Chunk::Borrowed);
@@ -367,8 +367,8 @@ impl Shared {
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
         if self.pages == Pages::Hugetlb {
-            // hugetlbfs has no write(2), and a page given back to the pool may be another's when it is
-            // touched again, which kills.
+            // hugetlbfs has no write(2), and a page given back to the pool may be taken when it is needed again, which
+            // kills the program.
             return self.zero_in_place(state, range);
         }
         for (i, part) in self.by_chunk_or_live_run(state, range) {
@@ -398,15 +398,14 @@ impl Shared {
                     self.discard_part(state, i, part).during(DISCARD)?;
                 }
                 Chunk::Poisoned => return Err(lost(DISCARD, part)),
-                // Nothing that is handed out lies in a free private chunk, and nobody gets here before the rest
-                // is restored.
+                // No memory handed out lies in a free private chunk, and callers wait until the rest is restored.
                 Chunk::FreePrivate | Chunk::Missing => {}
             }
         }
         Ok(())
     }
 
-    /// Makes a chunk whose content nobody wants any more live again, all zeroes.
+    /// Makes a chunk with useless content live again, all zeroes.
     pub(crate) fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
@@ -418,7 +417,7 @@ impl Shared {
         }
         self.clean(state, range)?;
         state.density.forget(chunk);
-        // A borrowed chunk is one piece: what was live already would be filled again after an error.
+        // A borrowed chunk is one piece: parts that are live already would be filled again after an error.
         for (piece, prot) in state.pieces(range) {
             self.map_live(state, piece, prot)?;
         }
@@ -438,8 +437,8 @@ impl Shared {
                 self.zero_in_place(state, piece)?;
                 continue;
             }
-            // What may not be written cannot be overwritten without others noticing: it leaves the
-            // arena, whose base stays as it is for its readers.
+            // Memory that may not be written cannot be overwritten unnoticed: it leaves the arena, and its base stays
+            // as it is for its readers.
             self.piece(piece).map_anonymous(prot).during(DISCARD)?;
             self.set_detached(state, piece, prot);
         }
@@ -465,8 +464,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Has chunks leave that `range` meets and that are cut into many mappings: a freeze makes two mappings of each, which
-    /// takes longer than a fork that copies the page tables of what they map, and the kernel has only so many.
+    /// Detaches chunks that `range` meets and that are cut into many mappings: a freeze makes two mappings of each,
+    /// which takes longer than a fork that copies their page tables, and the kernel limits the number of mappings.
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
@@ -475,22 +474,21 @@ impl Shared {
             if state.vma_map.within(whole).count() <= most {
                 continue;
             }
-            // If it fails the memory stays, and a freeze takes as long as it does.
+            // If it fails, the memory stays, and a freeze takes longer.
             for used in state.vma_map.used_within(whole) {
                 let _ = self.detach(state, used, Departure::Fragmented);
             }
         }
     }
 
-    /// Makes the allocation `range` longer in place, if what follows is free.
+    /// Makes the allocation `range` longer in place, if the space behind it is free.
     pub(crate) fn grow(&self, state: &mut State, range: VirtRange, len: usize) -> Result<bool> {
         let Some(end) = range.start.checked_add(len) else { return Ok(false) };
         let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);
         self.allocate_at(state, VirtRange::between(range.end(), end), prot)
     }
 
-    /// Makes memory that is handed out as good as new: zeroes, with another protection. `false` if a
-    /// part of it is not handed out.
+    /// Resets memory that is handed out to zeroes, with another protection. `false` if a part of it is not handed out.
     pub(crate) fn remap_zeroed(
         &self,
         state: &mut State,
@@ -499,7 +497,7 @@ impl Shared {
     ) -> Result<bool> {
         let is_used = self.range.covers(range) && state.vma_map.is_all(range, Usage::Used);
         if is_used && prot.contains(Prot::RW) {
-            // First: what may be written can be overwritten where it lies.
+            // First: writable memory can be overwritten where it lies.
             self.protect(state, range, prot)?;
             self.discard(state, range)?;
         } else if is_used {
@@ -509,21 +507,21 @@ impl Shared {
         Ok(is_used)
     }
 
-    /// The program maps something of its own over `range`.
+    /// Notes that the program maps something of its own over `range`.
     pub(crate) fn replace_mapping(&self, state: &mut State, range: VirtRange) {
         state.vma_map.set(range, Usage::Foreign, Prot::NONE);
         self.end_borrowing(state);
         self.count_used(state);
     }
 
-    /// What is in use there is private anonymous memory now.
+    /// Notes that memory in use there is private anonymous memory now.
     pub(crate) fn set_detached(&self, state: &mut State, range: VirtRange, prot: Prot) {
         state.vma_map.set(range, Usage::Detached, prot);
         self.count_used(state);
     }
 
-    /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies. Its user gave the
-    /// content up, and no other thread uses it meanwhile.
+    /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies. Its user
+    /// dropped the content, and no other thread uses it meanwhile.
     fn zero_in_place(&self, state: &State, part: VirtRange) -> Result<()> {
         let writable = state.vma_map.within(part).all(|span| span.prot.contains(Prot::RW));
         if !writable {
@@ -544,7 +542,7 @@ impl Shared {
     }
 }
 
-/// What an operation says that needs the content of memory which could not be restored.
+/// The error of an operation that needs content that could not be restored.
 pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
     Error::new(ErrorKind::Corrupt, operation)
         .on(range)
@@ -552,7 +550,7 @@ pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
         .advise("give whole chunks of 2 MiB back to go on without it")
 }
 
-/// The pages of a part that is whole pages.
+/// The pages of a page-aligned part.
 pub(super) fn pages_of(part: VirtRange) -> impl Iterator<Item = VirtRange> {
     let page = page_size_bytes();
     (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))

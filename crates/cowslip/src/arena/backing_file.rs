@@ -13,7 +13,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, procfs};
 
 use super::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
-/// What an arena asks its memory to be made of.
+/// The kind of memory that an arena asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backing {
     /// Transparent huge pages where the system lets a process have them, else base pages.
@@ -25,7 +25,7 @@ pub enum Backing {
     Hugetlb,
 }
 
-/// What an arena's memory is made of.
+/// The kind of memory that an arena has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pages {
@@ -40,7 +40,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Whether the file is made of huge pages.
+    /// True if the file is made of huge pages.
     pub fn is_huge(self) -> bool {
         self != Self::Base
     }
@@ -62,7 +62,7 @@ pub(crate) struct BackingFile {
     file: ReservedFd,
     identity: FileIdentity,
     pub(crate) pages: Pages,
-    /// As [`Self::look`] found last.
+    /// Set by [`Self::look`] or [`Self::set_exposed`].
     is_exposed: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ impl BackingFile {
             Backing::Hugetlb => {
                 let file = memfile::memfd("cowslip", MemfdKind::Hugetlb2M, capacity.0);
                 let file = file.during(OPERATION).map_err(pool_too_small)?;
-                // An empty pool says so only when a page is taken of it.
+                // An empty pool fails only when a page is taken from it.
                 let taken = memfile::allocate(file.as_fd(), 0, CHUNK_BYTES as u64);
                 taken.during(OPERATION).map_err(pool_too_small)?;
                 memfile::punch_hole(file.as_fd(), 0, CHUNK_BYTES as u64).during(OPERATION)?;
@@ -99,7 +99,7 @@ impl BackingFile {
         Self::of(file, pages).during(OPERATION)
     }
 
-    /// Another file of that length and kind.
+    /// Another file of the same kind, `len_bytes` long.
     pub(crate) fn another(&self, len_bytes: u64) -> Result<Self, Errno> {
         // Beyond the limit the kernel sends a signal that ends the program.
         if MemoryLimit::FileSize.current().is_some_and(|limit| limit.0 < len_bytes) {
@@ -123,9 +123,9 @@ impl BackingFile {
         Ok(Self { file: ReservedFd::hold(file), identity, pages, is_exposed })
     }
 
-    /// In a reader: tells the owner for good that a process which is not to be trusted maps the file, and may map any part of it.
-    /// Both have the same open file description. A mapping of hugetlb pages cannot be made longer, and there is no other file
-    /// for them: such a file is not exposed.
+    /// In a reader: tells the owner for good that an untrusted process maps the file, and may map any part of it. Both
+    /// have the same open file description. A mapping of hugetlb pages cannot be made longer, and there is no other
+    /// file for them: such a file is not exposed.
     pub(crate) fn expose(&self) -> Result<(), Errno> {
         self.check_identity()?;
         if self.pages == Pages::Hugetlb { Ok(()) } else { memfile::mark(self.fd()) }
@@ -138,14 +138,14 @@ impl BackingFile {
         }
     }
 
-    /// In the owner: processes that are not to be trusted may get mappings of the file for good.
+    /// In the owner: notes that untrusted processes may get mappings of the file for good.
     pub(crate) fn set_exposed(&self) {
         if self.pages != Pages::Hugetlb {
             self.is_exposed.store(true, Relaxed);
         }
     }
 
-    /// True if nothing may become live in the file any more, whatever becomes of its readers.
+    /// True if no chunk may become live in the file any more, even once its readers have ended.
     pub(crate) fn is_exposed(&self) -> bool {
         self.is_exposed.load(Relaxed)
     }
@@ -166,7 +166,7 @@ impl BackingFile {
         })
     }
 
-    /// As [`Self::check`]: `BADF`, before anything is written to the file, or punched into it.
+    /// Like [`Self::check`], with `BADF`: called before anything is written to the file, or punched into it.
     pub(crate) fn check_identity(&self) -> Result<(), Errno> {
         if cowslip_sys::reserved_fd::same_file(self.fd(), self.identity) {
             Ok(())
@@ -182,14 +182,15 @@ impl BackingFile {
         Ok(())
     }
 
-    /// As [`Self::map_live`] without a protection, where nothing is mapped (else `EXIST`).
+    /// Like [`Self::map_live`] without a protection, where nothing is mapped (else `EXIST`).
     pub(crate) fn map_in_hole(&self, hole: ArenaPiece) -> Result<(), Errno> {
         memory::map_file_in_hole(**hole, self.fd(), hole.offset)?;
         self.advise_live(hole);
         Ok(())
     }
 
-    /// Best effort: without it a fork that goes around us shares the memory, and without huge pages it is slower.
+    /// Best effort: without `DontFork` a fork that goes around us shares the memory, and without huge pages it is
+    /// slower.
     fn advise_live(&self, piece: ArenaPiece) {
         let _ = piece.advise(Advice::DontFork);
         if self.pages == Pages::HugeMemfd {
@@ -215,7 +216,8 @@ pub(crate) fn take_huge_page(
     taken
 }
 
-/// Reads what `file` holds from an offset on; its holes stay as they are, here and there. Whether there was anything.
+/// Reads the data of `file` from an offset on; at its holes neither the file nor `content` changes. True if there was
+/// any data.
 pub(crate) fn read_file(
     file: BorrowedFd<'_>,
     start: u64,
@@ -230,7 +232,8 @@ pub(crate) fn read_file(
     Ok(at > start)
 }
 
-/// Reads what `file` holds of a part of the arena; its holes stay as they are, here and there. Whether there was anything.
+/// Reads the data of `file` in a part of the arena; at its holes neither the file nor `content` changes. True if there
+/// was any data.
 pub(crate) fn read_part(
     file: &BackingFile,
     arena: VirtRange,
@@ -245,8 +248,8 @@ pub(crate) fn read_part(
     read_file(file.fd(), start, content)
 }
 
-/// Copies a part of `from` to the same place of `to`. The part begins at an offset, `shown` maps it, and nothing writes it.
-/// Holes stay holes.
+/// Copies a part of `from` to the same place of `to`. The part begins at the offset `start`, `shown` maps it, and no
+/// thread writes it. Holes stay holes.
 pub(crate) fn copy_data(
     from: &BackingFile,
     to: &BackingFile,
@@ -257,7 +260,7 @@ pub(crate) fn copy_data(
     while let Some((first, last)) = memfile::next_data(from.fd(), at, end)? {
         let place = shown.start + (first - start) as usize;
         let part = shown.part(VirtRange::new(place, (last - first) as usize));
-        // A write(2) whose source is not mapped fills its fresh page with zeroes first.
+        // If its source is not mapped, write(2) fills the fresh page with zeroes first.
         let _ = part.advise(Advice::PopulateRead);
         part.write_to(to.fd(), first)?;
         at = last;
@@ -265,7 +268,7 @@ pub(crate) fn copy_data(
     Ok(())
 }
 
-/// Whether `file` is known to have no hole in a part of the arena.
+/// True if `file` is known to have no hole in a part of the arena.
 pub(crate) fn is_all_data(
     file: &BackingFile,
     arena: VirtRange,
@@ -280,18 +283,18 @@ pub(crate) fn is_all_data(
     Ok(memfile::next_data(file.fd(), whole.0, whole.1)? == Some(whole))
 }
 
-/// Whether a memfd gets huge pages when they are asked for with `madvise`.
+/// True if a memfd gets huge pages when `madvise` asks for them.
 fn shmem_gives_huge_pages() -> bool {
     let setting = procfs::shmem_setting();
     matches!(setting.as_deref(), Some("always" | "within_size" | "advise" | "force"))
 }
 
-/// `deny` overrides what a tmpfs was mounted with.
+/// True if the setting is `deny`, which overrides the mount options of a tmpfs.
 fn system_denies_huge_pages() -> bool {
     procfs::shmem_setting().as_deref() == Some("deny")
 }
 
-/// Where in the file a part of the arena lies.
+/// The offset of a part of the arena in its file.
 pub(crate) fn offset(arena: VirtRange, range: VirtRange) -> u64 {
     debug_assert!(arena.covers(range));
     (range.start - arena.start) as u64

@@ -6,17 +6,17 @@
 //!      ▼ then, several together, as frozen chunks: write-protect, copy private pages, map shared, wake
 //!  live       R ──MAP_SHARED──▶ own file
 //! ```
-//! Nobody writes the base, so that it is copied while threads write to R: their private pages follow, under write
-//! protection. A chunk whose thaw fails half-way maps both files, and is *frozen* from then on: its own file holds
-//! all of the base by then.
+//! No process writes the base, so that it is copied while threads write to R: their private pages follow, under write
+//! protection. After a thaw that fails half-way a chunk maps both files, and is *partial* from then on: its own file
+//! holds all of the base by then.
 //!
-//! # What holds
-//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base, and
-//!   by nobody else, and given up after the last mapping of it is gone.
-//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them. So that file may
-//!   hold what the parent wrote since. A child that takes it over empties it there first
+//! # Invariants
+//! * **I2, of the lender**: the pin is mapped before any part of the base, inherited by exactly the processes that
+//!   inherit the base, and dropped after the last mapping of the base is gone.
+//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them, and that file
+//!   may hold later writes of the parent. A child that takes it over empties it there first
 //!   ([`crate::raw::RawArena::adopt`]).
-//! * What the own file has under a borrowed chunk is a part of its base, as a thaw that failed left it.
+//! * The own file's content under a borrowed chunk is a part of its base, left by a thaw that failed.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -40,20 +40,20 @@ pub(crate) const UNREAD: u64 = u64::MAX;
 pub(crate) struct BorrowedBase {
     /// The part of the arena that lies in the file.
     extent: VirtRange,
-    /// Shows that part of the file, to the kernel alone.
+    /// Maps that part of the file, for the kernel alone.
     view: OwnSpace,
     file: ReservedFd,
     identity: FileIdentity,
-    /// Where it was last found to have data, in bytes: to find the end of a run takes time for each of its pages.
+    /// The data that was last found in it, in bytes: finding the end of a run takes time for each of its pages.
     known_data: Cell<(u64, u64)>,
-    /// Chunks of the arena of which the own file holds the base, and that are borrowed still. They become live together.
+    /// Chunks that are still borrowed though the own file holds their base. They become live together.
     filled: Cell<(usize, usize)>,
-    /// Last: what is mapped goes before it.
+    /// Last: mappings of the base are dropped before it.
     pin: Pin,
 }
 
 impl BorrowedBase {
-    /// `file`, for reading only, holds `extent` of the arena `arena`.
+    /// A base in `file`, which is for reading only and holds `extent` of the arena `arena`.
     pub(crate) fn new(
         file: OwnedFd,
         pin: Pin,
@@ -72,7 +72,7 @@ impl BorrowedBase {
         Ok(base)
     }
 
-    /// Whether children get what keeps and shows the base: all that get a mapping of it.
+    /// Sets whether children inherit the pin and the view of the base, as all that get a mapping of it must.
     pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
         self.pin.set_inherited(advice)?;
         self.view.advise(advice)
@@ -90,12 +90,12 @@ impl BorrowedBase {
     /// Maps a piece of the arena, which is not in use yet, to the base, privately.
     pub(crate) fn map(&self, piece: ArenaPiece, prot: Prot) -> Result<(), Errno> {
         piece.map(self.fd()?, Sharing::Private, prot)?;
-        // As frozen memory: children have it if they are told of the arena.
+        // Like frozen memory: children have it if they are told of the arena.
         piece.advise(Advice::DontFork)
     }
 
-    /// Has `own` hold what the base has of `part`, which lies in one chunk. In `own` it is a hole, or was filled before: its
-    /// holes stay holes.
+    /// Copies the base's data of `part`, which lies in one chunk, to `own`. There it is a hole, or was filled before:
+    /// its holes stay holes.
     pub(crate) fn fill(
         &self,
         own: &BackingFile,
@@ -114,7 +114,7 @@ impl BorrowedBase {
                 take_huge_page(own, arena, part)?;
             }
             let source = shown(from, (to - from) as usize);
-            // A write(2) whose source is not mapped fills its fresh page with zeroes first.
+            // If its source is not mapped, write(2) fills the fresh page with zeroes first.
             let _ = source.advise(Advice::PopulateRead);
             source.write_to(own.fd(), from)?;
             at = to;
@@ -122,11 +122,11 @@ impl BorrowedBase {
         if is_first {
             return Ok(());
         }
-        // What is mapped counts as memory of the program.
+        // Mapped pages count as memory of the program.
         shown(start, part.len).advise(Advice::DontNeed)
     }
 
-    /// As [`memfile::next_data`], of the base, which does not change.
+    /// Like [`memfile::next_data`], for the base, which does not change.
     fn next_data(
         &self,
         file: BorrowedFd<'_>,
@@ -144,7 +144,7 @@ impl BorrowedBase {
         Ok(found.filter(|(from, _)| *from < end).map(|(from, to)| (from, to.min(end))))
     }
 
-    /// The chunks that the own file has filled, one after the other.
+    /// The run of chunks that are filled in the own file.
     pub(crate) fn filled(&self) -> Range<usize> {
         let (first, end) = self.filled.get();
         first..end
@@ -155,18 +155,19 @@ impl BorrowedBase {
         self.filled.set(if chunk == end { (start, end + 1) } else { (chunk, chunk + 1) });
     }
 
-    /// What the own file has is to be used for something else, or is no longer this process' to tell.
+    /// Forgets the filled chunks: the own file is about to be used for something else there, or no longer this process'
+    /// concern.
     pub(crate) fn forget_filled(&self) {
         self.filled.set((0, 0));
     }
 
-    /// Whether memory left the arena where it lies, and children inherit it for good.
+    /// True if memory left the arena where it lies, and children inherit it for good.
     pub(crate) fn is_left(&self, state: &State) -> bool {
         state.vma_map.within(self.extent).any(|span| span.usage == Usage::Left)
     }
 
-    /// Whether the base is known to have data everywhere: its file takes as much memory as it is long, and has nothing
-    /// else. Three calls, however long it is.
+    /// True if the base is known to have data everywhere: its file takes as much memory as the base is long, and has
+    /// nothing else. Three calls, however long it is.
     pub(crate) fn is_dense(&self, arena: VirtRange) -> Result<bool, Errno> {
         let file = self.fd()?;
         let start = offset(arena, self.extent);
@@ -176,8 +177,8 @@ impl BorrowedBase {
         Ok(is_all && memfile::allocated_bytes(file)? >= end - start)
     }
 
-    /// The runs of chunks in `run` in which the base has anything. In so many parts at most, as each is a mapping: the last
-    /// has all of the rest.
+    /// The runs of chunks in `run` in which the base has data: at most `most`, since each is a mapping. The last has
+    /// all of the rest.
     pub(crate) fn chunks_with_data(
         &self,
         arena: VirtRange,
@@ -188,7 +189,7 @@ impl BorrowedBase {
         let (start, end) = (offset(arena, run), offset(arena, run) + run.len as u64);
         let mut runs: Vec<VirtRange> = Vec::new();
         let mut at = start;
-        // Where data ends is not asked for: that takes time for each of its pages.
+        // Does not ask where data ends: that takes time for each of its pages.
         while let Some(data) = memfile::data_at_or_after(file, at, end)? {
             let chunk = data - (data - start) % CHUNK_BYTES as u64;
             let place = VirtRange::new(run.start + (chunk - start) as usize, CHUNK_BYTES);
@@ -206,7 +207,7 @@ impl BorrowedBase {
         Ok(runs)
     }
 
-    /// Copies what the base has of `part` to `content`, which is zeroes.
+    /// Copies the base's data of `part` to `content`, which is all zeroes.
     pub(crate) fn read(
         &self,
         arena: VirtRange,
@@ -233,7 +234,7 @@ impl BorrowedBase {
 }
 
 impl Shared {
-    /// Has the arena's own file hold the base of those of `chunks` that are borrowed.
+    /// Copies the base of the borrowed ones of `chunks` to the arena's own file.
     pub(crate) fn fill_borrowed(
         &self,
         state: &State,
@@ -252,12 +253,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the arena's own file hold nothing of `range`, whole chunks that nobody maps it in.
+    /// Empties the arena's own file in `range`: whole chunks in which nothing maps it.
     pub(crate) fn empty_file(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         state.by_file(range).try_for_each(|part| self.punch_in(state.file_at(part.start), part))
     }
 
-    /// Gives the borrowed base up if nothing maps it any more.
+    /// Drops the borrowed base if nothing maps it any more.
     pub(crate) fn end_borrowing(&self, state: &mut State) {
         if state.borrowed() > 0 || state.map.count(Chunk::Partial) > 0 {
             return;

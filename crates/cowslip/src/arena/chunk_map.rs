@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Files that an arena has at a time, at most: each holds a descriptor.
 pub(crate) const MOST_FILES: usize = 80;
 
-/// What a chunk of 2 MiB maps.
+/// States of a chunk of 2 MiB, by its mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Chunk {
@@ -19,12 +19,12 @@ pub(crate) enum Chunk {
     Frozen,
     /// Nothing of the file: the program dropped all of it while frozen.
     Anonymous,
-    /// As frozen, but free at the freeze: its base has no reader, and it can be live at once.
+    /// Like frozen, but free at the freeze: its base has no reader, and it can be live at once.
     FreePrivate,
-    /// As frozen, but without readers of its base, and left so by a thaw because nothing had been
-    /// written to it: what is written from here on are copies, which can be found.
+    /// Like frozen, but without readers of its base, and left so by a thaw because nothing had been written to it:
+    /// later writes make copies, which can be found.
     Clean,
-    /// As frozen, with a base in the file of another arena ([`BorrowedBase`](super::borrowed::BorrowedBase)).
+    /// Like frozen, with a base in the file of another arena ([`BorrowedBase`](super::borrowed::BorrowedBase)).
     Borrowed,
     /// Its file, shared, without its content: an image is being restored, and an access waits.
     Missing,
@@ -45,7 +45,7 @@ pub(crate) enum Event {
     FreezeFree,
     /// Its private pages are in its file, and all of it is mapped shared.
     Thaw,
-    /// As [`Self::Thaw`], in a file that readers of its base do not have.
+    /// Like [`Self::Thaw`], in a file that readers of its base do not have.
     Move,
     /// A freeze, a thaw or a move failed half-way.
     Break,
@@ -55,17 +55,17 @@ pub(crate) enum Event {
     Offer,
     /// The program dropped all of its content while readers of the base may be left.
     Drop,
-    /// Its content is of no use any more, and its base has no reader: zeroes.
+    /// Its content is of no use any more, and its base has no reader: it becomes zeroes.
     Revive,
     /// Free space is handed out.
     HandOut,
     /// A template's base is mapped there.
     Borrow,
-    /// Its content is to come from an image.
+    /// Its content will come from an image.
     Miss,
     /// Its content has come.
     Show,
-    /// Its content cannot be had.
+    /// Its content could not be restored.
     Lose,
     /// It maps its place of an earlier freeze again, privately.
     RollBack,
@@ -134,7 +134,7 @@ impl fmt::Display for Illegal {
 impl Chunk {
     const COUNT: usize = Self::Partial as usize + 1;
 
-    /// A freeze made it so, and a thaw makes it live (or keeps it).
+    /// True if a freeze made it private and a thaw makes it live (or keeps it).
     pub(crate) fn is_private(self) -> bool {
         matches!(
             self,
@@ -142,12 +142,12 @@ impl Chunk {
         )
     }
 
-    /// Other processes may map its place in its file.
+    /// True if other processes may map its place in its file.
     pub(crate) fn has_base(self) -> bool {
         self.is_private() && self != Self::Borrowed
     }
 
-    /// Maps a file privately, all of it.
+    /// True if all of it maps a file privately.
     pub(crate) fn is_private_file(self) -> bool {
         matches!(self, Self::Frozen | Self::FreePrivate | Self::Borrowed)
     }
@@ -178,13 +178,13 @@ impl Event {
 pub(crate) struct ChunkMap {
     chunks: Vec<Chunk>,
     counts: [usize; Chunk::COUNT],
-    /// The generation that each private chunk was frozen for; of no meaning for others.
+    /// The generation that each private chunk was frozen for; meaningless for others.
     since: Vec<u64>,
     /// Number of the file that each chunk maps, or would map.
     files: Vec<u8>,
     /// How many chunks map each file, and how many of them are private.
     of_file: [FileCounts; MOST_FILES],
-    /// Frozen chunks that no huge page maps and all of whose pages in memory were mapped: once is enough.
+    /// Frozen chunks without a huge mapping of which all pages in memory were mapped: once is enough.
     mapped_singly: Vec<bool>,
 }
 
@@ -254,7 +254,7 @@ impl ChunkMap {
         self.files[chunk]
     }
 
-    /// Has chunks map another file.
+    /// Notes that chunks map another file.
     pub(crate) fn set_file(&mut self, run: Range<usize>, file: u8) {
         for chunk in run {
             let before = std::mem::replace(&mut self.files[chunk], file);
@@ -276,7 +276,7 @@ impl ChunkMap {
         self.of_file[usize::from(file)].private
     }
 
-    /// Where the run of chunks ends that map the file that `first` maps.
+    /// The end of the run of chunks that map the same file as `first`.
     pub(crate) fn file_run_end(&self, first: usize, end: usize) -> usize {
         let file = self.files[first];
         if self.in_file(file) == self.files.len() {
@@ -289,12 +289,12 @@ impl ChunkMap {
         self.since[chunk]
     }
 
-    /// A chunk was frozen for this generation.
+    /// Notes that a chunk was frozen for this generation.
     pub(crate) fn set_since(&mut self, chunk: usize, generation: u64) {
         self.since[chunk] = generation;
     }
 
-    /// All of a frozen chunk was mapped though no huge page does: see [`super::residency`].
+    /// True if all of a frozen chunk was mapped without a huge page: see [`super::residency`].
     pub(crate) fn is_mapped_singly(&self, chunk: usize) -> bool {
         self.mapped_singly[chunk]
     }
@@ -336,7 +336,7 @@ impl ChunkMap {
     }
 }
 
-/// How many items at the start of `items` are alike, whole blocks at a time.
+/// The number of items at the start of `items` that are alike, found whole blocks at a time.
 fn run_of<T>(items: &[T], is_alike: impl Fn(&T) -> bool) -> usize {
     const BLOCK: usize = 64;
     let is_whole = |block: &&[T]| block.iter().fold(true, |all, item| all & is_alike(item));
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// A row for each state, a column for each state after it.
+    /// A row for each state, with the events that change it.
     fn written() -> String {
         let mut rows = String::from("| state | events that change it |\n| --- | --- |\n");
         for state in STATES {

@@ -1,4 +1,4 @@
-//! An arena that takes nothing in any more, and gives back what address space it has no use for.
+//! Closing an arena: it hands out no more memory, and gives back address space that it does not use.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile;
@@ -11,7 +11,7 @@ use crate::arena::backing_file::offset;
 const OPERATION: &str = "give an arena's address space back";
 
 impl Shared {
-    /// Unmaps what is free, for good, and old views. What a freeze that lies ahead would need is not kept.
+    /// Unmaps free memory, for good, and old views. Nothing is kept for a later freeze.
     pub(crate) fn close(&self, state: &mut State) -> Result<()> {
         state.is_closed = true;
         state.retired_views.clear();

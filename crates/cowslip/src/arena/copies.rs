@@ -1,8 +1,8 @@
-//! A limit to what children cost their parent: private copies.
+//! A limit on the private copies that children cost their parent.
 //!
-//! As long as a child reads what was frozen, each page that the parent writes is there twice. `fork(2)` has the same price, and
-//! a program that saves under heavy writes may need twice its memory. Who cannot have that sets a limit: beyond it the
-//! youngest child that still reads is asked to end, and ended if it does not. The program goes on, and sees a child that a
+//! While a child reads frozen memory, each page that the parent writes exists twice. `fork(2)` has the same price, and
+//! a program that saves under heavy writes may need twice its memory. A limit bounds that: beyond it, the youngest
+//! child that still reads is asked to end, and killed if it does not. The program goes on, and sees a child that a
 //! signal ended: a save that failed.
 //!
 //! ```text
@@ -21,14 +21,14 @@ use cowslip_sys::{Errno, process};
 
 use super::state::{Chunk, Shared, State};
 
-/// So often copies are counted while somebody reads.
+/// Time between two counts of the copies while there are readers.
 const LOOK: Duration = Duration::from_millis(10);
 const GRACE_NS: u64 = 1_000_000_000;
-/// More children than this are looked through for such as have ended.
+/// If there are this many children, those that have ended are removed.
 const MANY: usize = 64;
 const NO_LIMIT: u64 = u64::MAX;
 
-/// The limit, and whom it may cost their lives.
+/// The limit, and the children that it may end.
 #[derive(Debug)]
 pub(crate) struct CopyLimit {
     bytes: AtomicU64,
@@ -63,7 +63,7 @@ struct Ending {
     is_killed: bool,
 }
 
-/// What to do now.
+/// The next step against a child.
 #[derive(PartialEq, Eq, Debug)]
 enum Act {
     Nothing,
@@ -71,7 +71,7 @@ enum Act {
     Kill,
 }
 
-/// `ending` is a child that was asked and has not ended.
+/// `ending` is a child that was asked to end and has not.
 fn decide(is_over: bool, ending: Option<Ending>, now_ns: u64) -> Act {
     match ending {
         Some(it) if it.is_killed || now_ns.saturating_sub(it.asked_ns) < GRACE_NS => Act::Nothing,
@@ -97,18 +97,18 @@ impl CopyLimit {
         self.next_look_ns.store(0, Relaxed);
     }
 
-    /// Has `tell` called with the id of each child that is ended. The first of several is.
+    /// Registers `tell`, called with the id of each child that is ended. Only the first registration counts.
     pub(crate) fn on_child_ended(&self, tell: fn(i32)) {
         let _ = self.tell.set(tell);
     }
 
-    /// Whether one chunk more, held twice, might exceed the limit.
+    /// True if one more chunk, held twice, might exceed the limit.
     pub(crate) fn is_near(&self, shared: &Shared, state: &State) -> bool {
         let below = |limit: u64| limit.saturating_sub(2 * CHUNK_BYTES as u64);
         self.limit().is_some_and(|limit| copies_exceed(shared, state, below(limit)))
     }
 
-    /// `pid` was forked just now.
+    /// Notes that `pid` was forked just now.
     pub(crate) fn note(&self, pid: i32) {
         if self.limit().is_none() {
             return;
@@ -120,14 +120,15 @@ impl CopyLimit {
         forked.pids.push(pid);
     }
 
-    /// In a child, whose siblings they are.
+    /// In a child: forgets the children, which are its siblings.
     pub(crate) fn in_child(&self) {
         if let Ok(mut forked) = self.forked.try_lock() {
             *forked = Forked::default();
         }
     }
 
-    /// Called while somebody reads: ends a child if there are too many copies. How soon to look again, if there is a limit.
+    /// Called while there are readers: ends a child if there are too many copies. Returns the time to the next look, if
+    /// there is a limit.
     pub(crate) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let now_ns = process::now_ns();
@@ -165,13 +166,13 @@ impl CopyLimit {
     }
 }
 
-/// Whether what is held for readers alone comes to more than this: private copies of what is frozen, and places that were
-/// moved out of.
+/// True if memory that is held only for readers comes to more than this: private copies of frozen memory, and places
+/// that chunks moved out of.
 fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
     let page_bytes = page_size_bytes() as u64;
     let vacated_bytes = state.files.vacated_bytes();
     let Some(limit_bytes) = limit_bytes.checked_sub(vacated_bytes) else { return true };
-    // Cheap, and no less than they are.
+    // Cheap, and an upper bound.
     if process::anonymous_pages().is_some_and(|pages| pages * page_bytes <= limit_bytes) {
         return false;
     }
@@ -194,7 +195,7 @@ fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
     Ok(pages)
 }
 
-/// Whether the process has memory at the arena's addresses: it was forked with it, and has not become another program.
+/// True if the process has memory at the arena's addresses: it was forked with it, and has not become another program.
 fn reads(pid: i32, arena: VirtRange) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     procfs::mappings(&maps).any(|mapping| mapping.has_file && arena.contains(mapping.range.start))

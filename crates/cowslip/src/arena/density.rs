@@ -1,6 +1,6 @@
-//! How much of a huge page is used, and what follows from that.
+//! The used share of huge pages, and the decisions that follow from it.
 //!
-//! Nothing here asks the kernel or changes memory: `trim` and `grow` do what this says.
+//! Nothing here asks the kernel or changes memory: `trim` and `grow` carry the decisions out.
 //!
 //! ```text
 //!            first touch                    15/16 are there
@@ -9,9 +9,9 @@
 //!        │                 └── an eighth was given back: split ────┘
 //!        └─ as much again of the next mapping begins huge once three quarters of what was handed out before are there
 //! ```
-//! The eighth is what a bound on memory asks for: of a huge page that stays at least 7/8 are used, so that it holds at
-//! most 8/7 = 1.143 times what is used. A page is made huge again at 15/16 only, so that a program that gives back and takes
-//! again around one of the two does not have pages split and made in turn.
+//! The eighth bounds memory: at least 7/8 of a huge page that stays are used, so that it holds at most 8/7 = 1.143
+//! times the memory in use. A page is made huge again at 15/16 only, so that a program that gives back and takes again
+//! around one of the two does not have pages split and made in turn.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 use super::page_size::BaseChunks;
 
-/// Of a huge page, given back until it is split.
+/// A huge page is split once one in this many of its pages was given back.
 const SPLIT_SHARE: usize = 8;
-/// Of a chunk of base pages, missing at most when it is made huge.
+/// A chunk of base pages is made huge if at most one in this many of its pages is missing.
 const MISSING_SHARE: u64 = 16;
-/// Of what was handed out, there when more of it may begin on huge pages.
+/// The part of memory handed out that must be there before more of it may begin on huge pages.
 const TRUST: (u64, u64) = (3, 4);
 
 const WORD_BITS: usize = u64::BITS as usize;
-/// Of the smallest pages that any kernel has.
+/// For the smallest pages that any kernel has.
 const MOST_PAGES: usize = CHUNK_BYTES / 4096;
 
-/// Pages of a chunk.
+/// A set of pages of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PageSet([u64; MOST_PAGES / WORD_BITS]);
 
@@ -62,7 +62,7 @@ impl PageSet {
     }
 }
 
-/// What of each chunk was given back.
+/// The parts of chunks that were given back.
 #[derive(Debug, Default)]
 pub(crate) struct Density {
     chunks: BTreeMap<usize, Given>,
@@ -70,31 +70,31 @@ pub(crate) struct Density {
     pub(crate) begins_small: bool,
     /// Chunks that the program wants no huge pages in.
     pub(crate) refused: BaseChunks,
-    /// What may have begun on huge pages since the last look.
+    /// Memory that may have begun on huge pages since the last look.
     pub(crate) trusted: Option<VirtRange>,
     pub(crate) tending: Tending,
 }
 
-/// How far the background is with what is to become huge.
+/// Progress of the background work that makes chunks huge.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
-    /// The chunk that is looked at next.
+    /// The next chunk to look at.
     pub(crate) next: usize,
     /// Not before this time; 0 is a moment after the next look.
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
-    /// What the file held when a round began.
+    /// The size of the file's content when a round began.
     pub(crate) held_bytes: u64,
     /// In this round something was done, or could not be done yet.
     pub(crate) has_changed: bool,
     /// Time that this round took.
     pub(crate) busy_ns: u64,
-    /// The kernel makes no file memory huge afterwards.
+    /// The kernel cannot make file memory huge afterwards.
     pub(crate) is_futile: bool,
 }
 
 impl Tending {
-    /// What could not be looked at may be now.
+    /// Looks again at once: chunks that could not be looked at may be ready now.
     pub(crate) fn hurry(&mut self) {
         self.delay_ns = 0;
         self.not_before_ns = 0;
@@ -103,7 +103,7 @@ impl Tending {
 
 #[derive(Debug, Default)]
 struct Given {
-    /// Kept in memory, and of no use when they were given back.
+    /// Pages that were of no use when they were given back, and are kept in memory.
     kept: PageSet,
     is_split: bool,
 }
@@ -113,19 +113,19 @@ impl Density {
         Self { refused: BaseChunks::new(chunks), ..Self::default() }
     }
 
-    /// A part of a chunk was given back, and its pages are kept. Whether it is worth splitting by now.
+    /// Notes that a part of a chunk was given back and its pages are kept. True if the chunk is worth splitting by now.
     pub(crate) fn keep(&mut self, chunk: usize, pages: PageSet) -> bool {
         let given = self.chunks.entry(chunk).or_default();
         given.kept.add(pages);
         is_worth_splitting(given.kept.count())
     }
 
-    /// The pages that were kept, which from here on are not.
+    /// Takes the kept pages, which from here on are not kept.
     pub(crate) fn take_kept(&mut self, chunk: usize) -> PageSet {
         self.chunks.get_mut(&chunk).map(|given| std::mem::take(&mut given.kept)).unwrap_or_default()
     }
 
-    /// It is on base pages from here on.
+    /// Notes that a chunk is on base pages from here on.
     pub(crate) fn set_split(&mut self, chunk: usize) {
         self.chunks.entry(chunk).or_default().is_split = true;
     }
@@ -134,7 +134,7 @@ impl Density {
         self.chunks.get(&chunk).is_some_and(|given| given.is_split)
     }
 
-    /// It is as if new.
+    /// Treats a chunk as new.
     pub(crate) fn forget(&mut self, chunk: usize) {
         self.chunks.remove(&chunk);
     }
@@ -143,34 +143,34 @@ impl Density {
         !self.chunks.is_empty()
     }
 
-    /// The first chunk from `from` on of which something was given back.
+    /// The first chunk from `from` on of which a part was given back.
     pub(crate) fn next_given(&self, from: usize) -> Option<usize> {
         self.chunks.range(from..).next().map(|(chunk, _)| *chunk)
     }
 
-    /// Whether enough of a chunk was given back, and is kept.
+    /// True if enough of a chunk was given back and is kept.
     pub(crate) fn is_due(&self, chunk: usize) -> bool {
         self.chunks.get(&chunk).is_some_and(|given| is_worth_splitting(given.kept.count()))
     }
 
-    /// Whether that is so of any chunk.
+    /// True if any chunk is due.
     pub(crate) fn is_any_due(&self) -> bool {
         self.chunks.keys().any(|chunk| self.is_due(*chunk))
     }
 }
 
-/// Whether so many pages of a huge one are better given back than kept for the sake of the rest.
+/// True if this many pages of a huge one are better given back than kept for the sake of the rest.
 pub(crate) fn is_worth_splitting(given_pages: usize) -> bool {
     given_pages * page_size_bytes() * SPLIT_SHARE >= CHUNK_BYTES
 }
 
-/// Whether a chunk of base pages is better one huge page.
+/// True if a chunk of base pages is better one huge page.
 pub(crate) fn is_dense(held_bytes: u64) -> bool {
     (CHUNK_BYTES as u64).saturating_sub(held_bytes) * MISSING_SHARE <= CHUNK_BYTES as u64
 }
 
-/// How much of new memory may begin on huge pages in a program that has used `used_bytes` so far, of which `held_bytes` are
-/// in memory. As much again, so that what is held beyond what is used is bounded by what is used.
+/// The amount of new memory that may begin on huge pages in a program that has used `used_bytes` so far, of which
+/// `held_bytes` are in memory: as much again, so that unused memory is bounded by used memory.
 pub(crate) fn trusted_bytes(used_bytes: u64, held_bytes: u64) -> u64 {
     let (enough, all) = TRUST;
     if held_bytes.saturating_mul(all) >= used_bytes.saturating_mul(enough) { used_bytes } else { 0 }

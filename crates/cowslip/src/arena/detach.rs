@@ -1,16 +1,17 @@
-//! Memory that leaves an arena: it becomes what the kernel would have given, under the same addresses.
+//! Memory that leaves an arena: it becomes ordinary memory of the kernel, under the same addresses.
 //!
 //! ```text
 //!  write-protect ──▶ copy elsewhere ──▶ move the copy over it ──▶ wake
 //! ```
-//! For what an arena cannot follow, because a freeze makes new mappings: memory locked in RAM, kept from
-//! children, wiped in them, with protection keys, read into by devices, with shared futexes. Its later forks cost what
-//! they cost on stock Linux.
+//! For uses that an arena cannot follow, because a freeze makes new mappings: memory locked in RAM, kept from children,
+//! wiped in them, with protection keys, read into by devices, with shared futexes. Its later forks cost as much as on
+//! stock Linux.
 //!
 //! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
-//! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
-//! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
-//! again: children that inherited it read that base, and are not counted for it.
+//! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately
+//! where it lies, in one step that no thread has to wait for, and never thawed. Its base stays in the file as long as
+//! the arena, and its place is never handed out again: children that inherited it read that base, and are not counted
+//! as readers.
 //!
 //! Every address shows the same content before and after.
 
@@ -36,14 +37,16 @@ use crate::service::Service;
 
 const OPERATION: &str = "take memory out of an arena";
 
-/// Why memory leaves an arena and becomes the kernel's.
+/// Reasons for which memory leaves an arena and becomes the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Departure {
-    /// The program asked for what a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys, `mseal(2)`.
+    /// The program asked for a state that a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys,
+    /// `mseal(2)`.
     Advice,
-    /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins what it reads into.
+    /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins the target of its
+    /// reads.
     DirectIo,
     /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`, `AF_XDP`.
     Ring,
@@ -61,9 +64,9 @@ pub enum Departure {
     Poked,
     /// The program is about to restrict its system calls (`seccomp(2)`).
     Filter,
-    /// Code that nobody looks at may fork: a namespace of its own was loaded (`dlmopen(3)`).
+    /// Code that is not watched may fork: a namespace of its own was loaded (`dlmopen(3)`).
     Namespace,
-    /// It could be frozen but never thawed: there is no userfaultfd to be had.
+    /// It could be frozen but never thawed: no userfaultfd is available.
     NoThaw,
     /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
     Descriptors,
@@ -87,7 +90,7 @@ impl Departure {
         Self::Descriptors,
     ];
 
-    /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
+    /// The reasons that [`Metrics::left_for`](crate::Metrics::left_for) names.
     pub fn of_metrics(left_for: u64) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |why| left_for & why.bit() != 0)
     }
@@ -120,7 +123,7 @@ impl fmt::Display for Departure {
 }
 
 impl Shared {
-    /// Makes `range` private anonymous memory with the content it has.
+    /// Makes `range` private anonymous memory with its present content.
     pub(crate) fn detach(&self, state: &mut State, range: VirtRange, why: Departure) -> Result<()> {
         if self.pages == Pages::Hugetlb {
             return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
@@ -141,12 +144,12 @@ impl Shared {
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
             let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
-            // Who copied his own stack would wait for himself, or lose what he wrote to it meanwhile.
+            // A thread that copied its own stack would wait for itself, or lose its writes to it meanwhile.
             let moved = match has_writers || is_stood_on(whole) {
                 true => Err(Errno::BUSY),
                 false => self.detach_run(state, whole, run, service, guard),
             };
-            // What could not be copied, for the lack of memory or of a descriptor, need not be.
+            // Memory that could not be copied, for lack of memory or of a descriptor, can be left.
             let is_left = moved.is_err() && state.vma_map.is_all(whole, Usage::Used);
             let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
             let left = if is_left { leave() } else { moved };
@@ -167,7 +170,7 @@ impl Shared {
                 }
             }
             if !is_left {
-                // If it fails, the file keeps what nobody shows.
+                // If it fails, the file keeps content that no mapping shows.
                 let _ = self.give_back(state, whole);
             }
             self.counters.left_bytes.fetch_add(whole.len as u64, Relaxed);
@@ -176,7 +179,7 @@ impl Shared {
         done
     }
 
-    /// Has writers wait in an arena without a service thread; no event of it has to be read by anybody.
+    /// A userfaultfd to make writers wait in an arena without a service thread; its events need no reader.
     fn own_guard() -> Option<Uffd<ReservedFd>> {
         const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
             .union(Features::MISSING_SHMEM)
@@ -185,7 +188,7 @@ impl Shared {
         Uffd::new(ReservedFd::hold(fd), FEATURES).ok()
     }
 
-    /// Maps a span privately where it lies, for good. What is frozen is so already.
+    /// Maps a span privately where it lies, for good. Frozen chunks are mapped so already.
     fn leave_span(&self, state: &State, span: Span) -> Result<(), Errno> {
         for (i, part) in self.by_chunk(span.range) {
             if let Some(base) = &state.borrowed_base
@@ -222,7 +225,8 @@ impl Shared {
         state.wiped = state.wiped.drain(..).flat_map(cut).filter(|part| !part.is_empty()).collect();
     }
 
-    /// What children are to find empty of an anonymous mapping that takes the place of what left, the kernel empties.
+    /// Makes the kernel empty wiped memory in children, once an anonymous mapping has taken the place of memory that
+    /// left.
     pub(crate) fn keep_wiped(&self, state: &State, range: VirtRange) {
         let wiped = state.wiped.iter().map(|wiped| wiped.intersect(range));
         for part in wiped.filter(|part| !part.is_empty()) {
@@ -230,13 +234,13 @@ impl Shared {
         }
     }
 
-    /// What a child is to find empty that the kernel does not empty: files' mappings still.
+    /// The spans that a child must find empty and that the kernel does not empty, since they still map files.
     pub(crate) fn emptied_in_child(&self, state: &State) -> impl Iterator<Item = Span> {
         let left = |range| state.vma_map.within(range).filter(|span| span.usage == Usage::Left);
         state.wiped.iter().copied().flat_map(left)
     }
 
-    /// In a child: what it is to find empty is.
+    /// In a child: empties the spans that it must find empty.
     pub(crate) fn wipe(&self, state: &mut State) {
         let spans: Vec<Span> = self.emptied_in_child(state).collect();
         state.wiped.clear();
@@ -244,13 +248,13 @@ impl Shared {
             let piece = self.piece(span.range);
             if piece.map_anonymous(span.prot).is_ok() {
                 self.set_detached(state, span.range, span.prot);
-                // Its children are to find it empty, too.
+                // Its children must find it empty, too.
                 let _ = piece.advise(Advice::WipeOnFork);
             }
         }
     }
 
-    /// Has all leave that is live, as what cannot be frozen cannot be forked.
+    /// Detaches all live memory: memory that cannot be frozen cannot be forked.
     pub(crate) fn detach_live(&self, state: &mut State, why: Departure) -> Result<()> {
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
@@ -271,8 +275,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes `whole`, spans without gaps, private anonymous memory. If it fails, a part of it may be that already, and is
-    /// not the arena's any more.
+    /// Makes `whole`, spans without gaps, private anonymous memory. If it fails, a part of it may be that already, and
+    /// no longer the arena's.
     fn detach_run(
         &self,
         state: &mut State,
@@ -282,7 +286,7 @@ impl Shared {
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
         let mut copy = OwnSpace::reserve_apart(whole.len, page_size_bytes())?;
-        // A handler could store to what waits for this very thread.
+        // A signal handler could store to memory that waits for this very thread.
         let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;
         let detached = (|| {
@@ -304,7 +308,7 @@ impl Shared {
             }
             Ok(())
         })();
-        // Where parts were moved away from, another thread may have mapped something by now.
+        // Another thread may have mapped something by now where parts were moved away.
         drop(copy);
         if detached.is_err() {
             for span in spans.iter().filter(|span| span.range.end() <= moved_to) {
@@ -315,7 +319,7 @@ impl Shared {
             if detached.is_err() {
                 let _ = guard.unregister(whole);
             }
-            // After the mapping, so that who wakes finds it; on errors too (I6).
+            // After the mapping, so that woken threads find it; on errors too (I6).
             let _ = guard.wake(whole).or_else(|_| guard.wake(whole));
         }
         detached
@@ -360,7 +364,7 @@ impl Shared {
                 return Ok(());
             }
             if state.files.are_renounced() {
-                // The mapping shows the same. A page of zeroes is not copied: the target has them.
+                // The mapping shows the same. Pages of zeroes are not copied: the target is zeroes already.
                 let is_wanted = |page: &VirtRange| !self.piece(*page).is_zero();
                 pages_of(part).filter(is_wanted).for_each(|page| {
                     let place = &mut place[page.start - part.start..][..page.len];
@@ -385,7 +389,7 @@ impl Shared {
             let runs =
                 |scanner: &Scanner<ReservedFd>| scanner.private_runs(part, &mut copy).map(drop);
             self.with_scanner(service, runs).or_else(|_| {
-                // Without a descriptor to ask with, or a way to ask: what is shown is what it is.
+                // Without a descriptor or another way to find private pages, all pages are copied as shown.
                 let is_wanted = |page: &VirtRange| {
                     state.chunk(i) != Chunk::Anonymous || !self.piece(*page).is_zero()
                 };
@@ -399,10 +403,10 @@ impl Shared {
         copied
     }
 
-    /// Frees whole chunks of the file that nobody shows any more.
+    /// Frees whole chunks of the file that no mapping shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
-        // Nobody reads what is under a clean chunk either.
+        // The base of a clean chunk has no readers either.
         let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Clean);
         if state.role == Role::Reader {
             return Ok(());
@@ -413,7 +417,7 @@ impl Shared {
         })
     }
 
-    /// As in a thaw: stores to `range` wait from here on.
+    /// Makes stores to `range` wait from here on, as in a thaw.
     fn hold_writers(
         &self,
         state: &State,

@@ -1,17 +1,19 @@
-//! The files of an arena: one for each generation that is read, and one more for what is live.
+//! The files of an arena: one for each generation that is read, and one more for live memory.
 //!
 //! ```text
 //!   file 0   ████████████████   live at the fork: frozen, mapped privately by parent and children
 //!   file 1   ··█··██···█·····   live since then: moved out of file 0, or used for the first time
 //!   R        000 1 00 11 0000   each chunk knows its file; its offset is its place in the arena, in every file
 //! ```
-//! * A file with private chunks, or with places that were moved out of, may have readers. Nothing becomes live in it but
-//!   by a thaw, which comes after the last reader. So a child has no mapping of anything that its parent writes later.
-//! * A reader that [renounces](crate::raw::RawArena::renounce) the arena, as it is about to have fewer rights, marks the
-//!   files that it maps as *exposed*. It may end the mapping that counts it, and make others longer: nothing becomes live in
-//!   such a file ever again. Its frozen chunks move out instead of being thawed, and it is closed when none maps it.
-//! * A *vacated* place keeps its content as long as generations that read it are there. Then it is punched out, or its
-//!   file is closed if no chunk maps it any more.
+//! * A file with private chunks, or with places that were moved out of, may have readers. Chunks become live in it only
+//!   by a thaw, which comes after the last reader. A child therefore has no mapping of anything that its parent writes
+//!   later.
+//! * A reader that [renounces](crate::raw::RawArena::renounce) the arena, because it is about to have fewer rights,
+//!   marks the files that it maps as *exposed*. It may end the mapping that counts it, and make others longer: no chunk
+//!   becomes live in such a file ever again. Its frozen chunks move out instead of being thawed, and it is closed when
+//!   none maps it.
+//! * A *vacated* place keeps its content while there are generations that read it. Then it is punched out, or its file
+//!   is closed if no chunk maps it any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +30,7 @@ use crate::freeze::{Frozen, FrozenPiece};
 #[derive(Debug)]
 pub(crate) struct Files {
     slots: Vec<Option<Arc<BackingFile>>>,
-    /// Where chunks become live while others are read. Asked for again after each freeze and fork.
+    /// The file in which chunks become live while others are read. Chosen again after each freeze and fork.
     target: Option<u8>,
     vacated: Vec<Vacated>,
 }
@@ -103,7 +105,7 @@ impl Files {
             .sum()
     }
 
-    /// Whether places are kept for readers alone.
+    /// True if places are kept for readers alone.
     pub(crate) fn has_vacated(&self) -> bool {
         !self.vacated.is_empty()
     }
@@ -113,13 +115,13 @@ impl Files {
         (self.vacated.len() * CHUNK_BYTES) as u64
     }
 
-    /// Nothing maps or reads a place any more: it is given back as others are, in the background.
+    /// Gives back, in the background like others, a place that nothing maps or reads any more.
     pub(crate) fn abandon(&mut self, file: u8, chunk: usize) {
         const UNREAD: u64 = u64::MAX;
         self.vacated.push(Vacated { file, chunk, since: UNREAD, until: 0 });
     }
 
-    /// A place that was kept is mapped again: the generation that it was frozen for.
+    /// Notes that a kept place is mapped again. Returns the generation that it was frozen for.
     pub(crate) fn reoccupy(&mut self, file: u8, chunk: usize) -> Option<u64> {
         let is_it = |place: &Vacated| (place.file, place.chunk) == (file, chunk);
         let place = self.vacated.iter().position(is_it)?;
@@ -138,7 +140,7 @@ impl Files {
         Some(free as u8)
     }
 
-    /// In a forked child: what the parent moved is the parent's to give back.
+    /// In a forked child: forgets the vacated places, which the parent gives back.
     pub(crate) fn in_child(&mut self) {
         self.vacated.clear();
         self.target = None;
@@ -146,17 +148,17 @@ impl Files {
 }
 
 impl Shared {
-    /// Number of a file without readers, for what becomes live while others are read.
+    /// The number of a file without readers, for chunks that become live while others are read.
     ///
     /// # Errors
-    /// The kernel's, if there is no other file to be had; `NFILE` if there are [`MOST_FILES`].
+    /// The kernel's, if it gives no other file; `NFILE` if there are [`MOST_FILES`].
     pub(crate) fn target(&self, state: &mut State) -> Result<u8, Errno> {
         if let Some(target) = state.files.target {
             return Ok(target);
         }
         let writable = state.files.all().map(|(number, _)| number);
         let writable = writable.filter(|number| state.is_writable(*number));
-        // The fuller one: fewer runs of one file.
+        // The fuller one, for fewer runs of one file.
         let target = match writable.max_by_key(|number| state.map.in_file(*number)) {
             Some(target) => target,
             None => {
@@ -171,11 +173,11 @@ impl Shared {
         Ok(target)
     }
 
-    /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Those of hugetlb stay
-    /// in theirs, at a place that no reader maps.
+    /// Before free space is handed out: makes chunks without memory in use map a file without readers. Those of hugetlb
+    /// stay in theirs, at a place that no reader maps.
     ///
     /// # Errors
-    /// As [`Self::target`].
+    /// See [`Self::target`].
     pub(crate) fn place_new(&self, state: &mut State, range: VirtRange) -> Result<(), Errno> {
         let has_readers = state.not_live() > 0 || state.files.has_vacated();
         if !has_readers && !state.files.has_exposed() {
@@ -200,7 +202,7 @@ impl Shared {
                     (first..at).for_each(|chunk| self.vacate(state, chunk, target));
                 }
                 Ok(target) => state.map.set_file(first..at, target),
-                // A mapping of hugetlb pages cannot be made longer, by which a reader would see others of its file.
+                // A reader cannot make a mapping of hugetlb pages longer, to see others of its file.
                 Err(_) if self.pages == Pages::Hugetlb && !has_views => {}
                 Err(errno) => return Err(errno),
             }
@@ -220,7 +222,7 @@ impl Shared {
     /// chunk stays: a part of it is live there already, and moves after the next fork.
     ///
     /// # Errors
-    /// As [`Self::target`].
+    /// See [`Self::target`].
     pub(crate) fn other_file(&self, state: &mut State, chunk: usize) -> Result<Option<u8>, Errno> {
         let is_exposed = state.files.get(state.map.file(chunk)).is_exposed();
         if !is_exposed || state.chunk(chunk) == Chunk::Partial {
@@ -230,7 +232,7 @@ impl Shared {
         if state.chunk(chunk) != Chunk::Borrowed {
             return Ok(Some(target));
         }
-        // Nothing maps the place that its content is to have.
+        // Nothing maps the place that its content will have.
         self.punch_in(state.files.get(target), self.chunk_range(chunk, 1))?;
         if let Some(base) = &state.borrowed_base {
             base.forget_filled();
@@ -239,7 +241,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// A chunk maps `target` from here on. Readers of what it mapped before may be left.
+    /// Notes that a chunk maps `target` from here on. The place that it mapped before may still have readers.
     pub(crate) fn vacate(&self, state: &mut State, chunk: usize, target: u8) {
         let file = state.map.file(chunk);
         if state.chunk(chunk).has_base() {
@@ -253,7 +255,8 @@ impl Shared {
         state.map.set_file(chunk..chunk + 1, target);
     }
 
-    /// Has one file hold all that a view shows, for readers that get one: what lies in others is copied to its place there.
+    /// Gathers all that a view shows in one file, for readers that get one: content of others is copied to its place
+    /// there.
     ///
     /// # Errors
     /// `BUSY` if readers of an earlier generation have those places.
@@ -284,7 +287,7 @@ impl Shared {
             for (chunk, part) in self.by_chunk(piece.range) {
                 self.punch_in(&home, part)?;
                 copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
-                // The copy goes with the readers that it is made for.
+                // The copy is given back after the readers that it is made for.
                 let since = state.map.since(chunk);
                 state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });
             }
@@ -292,8 +295,8 @@ impl Shared {
         Ok(home)
     }
 
-    /// Gives back the places of readers that are gone, and says if there were any. Readers are the views, and other processes,
-    /// which read generations up to `read`.
+    /// Gives back the places of readers that are gone. True if there were any. Readers are the views, and other
+    /// processes, which read generations up to `read`.
     pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
         let before = state.files.vacated.len();
         let mut gone = Vec::new();
@@ -334,7 +337,7 @@ impl Shared {
         }
     }
 
-    /// Tells observers from outside where the files are.
+    /// Updates the counters that tell outside observers the files' descriptors.
     fn count_files(&self, state: &State) {
         let descriptors = || state.files.all().map(|(_, file)| file.fd().as_raw_fd() as u64);
         let first = descriptors().min().unwrap_or(0);
@@ -363,7 +366,7 @@ impl Shared {
 }
 
 impl State {
-    /// True of a file without readers: no private chunk maps it, nothing was moved out of it for any, and none has exposed it.
+    /// True if a file has no readers: no private chunk maps it, it has no vacated place, and no reader has exposed it.
     fn is_writable(&self, number: u8) -> bool {
         let is_vacated = || self.files.vacated.iter().any(|place| place.file == number);
         let is_exposed = || self.files.get(number).is_exposed();

@@ -1,8 +1,8 @@
 //! A program's memory begins on base pages, as it does natively, and becomes huge when it is dense.
 //!
-//! The page that a fault takes is the mapping's choice: [chunks](super::page_size) that take base pages are mapped with
-//! `MADV_NOHUGEPAGE`. What [`super::density`] trusts to be filled is mapped without it before it is touched. The service
-//! thread makes the rest huge: one chunk at a time (`MADV_COLLAPSE`), while nobody has to wait for it but who touches it.
+//! The mapping decides the page that a fault takes: [chunks](super::page_size) that take base pages are mapped with
+//! `MADV_NOHUGEPAGE`. Memory that [`super::density`] trusts to be filled is mapped without it before it is touched. The
+//! service thread makes the rest huge, one chunk at a time (`MADV_COLLAPSE`): only threads that touch it have to wait.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -18,20 +18,21 @@ use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::Usage;
 use crate::freeze::thaw::Step;
 
-/// A round is followed by a pause so many times as long.
+/// The pause after a round is this many times as long as the round.
 const REST: u64 = 16;
 const FIRST_ROUND_NS: u64 = 20_000_000;
 const LAST_ROUND_NS: u64 = 2_000_000_000;
 /// Chunks looked at in one step.
 const LOOK_CHUNKS: usize = 16;
-/// Runs of base pages and of huge ones, in turns: each is a mapping of its own, which every freeze has to move.
+/// The most borders between runs of base pages and runs of huge ones: each run is a mapping, which every freeze has to
+/// move.
 const MOST_BORDERS: usize = 64;
-/// Pages of what was trusted that are looked at before more is.
+/// Samples of trusted memory that are read before more is trusted.
 const SAMPLES: usize = 32;
 const SAMPLE_BYTES: usize = 512;
 
 impl Shared {
-    /// Maps a piece so that writes reach the file, with the pages that its faults are to take.
+    /// Maps a piece so that writes reach the file, with the page size chosen for its faults.
     pub(crate) fn map_live(
         &self,
         state: &State,
@@ -43,7 +44,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the faults on a mapping that was made just now take the pages that they are to take.
+    /// Sets the page size chosen for the faults on a new mapping.
     pub(crate) fn mark_base(&self, state: &State, piece: VirtRange) {
         if state.vma_map.is_base(piece.start) {
             // Best effort: without it more memory is held.
@@ -51,7 +52,7 @@ impl Shared {
         }
     }
 
-    /// Has all that was not touched yet begin on base pages.
+    /// Makes all untouched memory begin on base pages.
     pub(crate) fn begin_small(&self, state: &mut State) {
         if self.is_thp() {
             state.density.begins_small = true;
@@ -66,7 +67,7 @@ impl Shared {
         pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
     }
 
-    /// Has faults on live chunks take huge pages. What is mapped of them is touched anew.
+    /// Makes faults on live chunks take huge pages. Their mapped pages fault again.
     fn set_huge(&self, state: &mut State, chunks: std::ops::Range<usize>) -> Result<(), Errno> {
         for (piece, prot) in state.pieces(self.chunk_range(chunks.start, chunks.len())) {
             state.file_at(piece.start).map_live(self.piece(piece), prot)?;
@@ -75,14 +76,15 @@ impl Shared {
         Ok(())
     }
 
-    /// A chunk was split: khugepaged, which fills holes with zeroes, shall not make it huge again.
+    /// Keeps a chunk that was split on base pages: khugepaged, which fills holes with zeroes, must not make it huge
+    /// again.
     pub(crate) fn keep_small(&self, state: &mut State, chunk: usize) {
         if !self.would_cut_up(state, chunk) {
             self.set_base(state, chunk..chunk + 1);
         }
     }
 
-    /// Whether there would be more runs than a freeze is to move if a chunk were not as it is.
+    /// True if another page size of a chunk would make more runs than a freeze should move.
     fn would_cut_up(&self, state: &State, chunk: usize) -> bool {
         let (all, base) = (self.chunks_of(self.range), &state.vma_map.base_chunks);
         let differs =
@@ -91,7 +93,7 @@ impl Shared {
         !has_neighbour && base.borders(all.clone()) >= MOST_BORDERS
     }
 
-    /// What the program thinks of huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`).
+    /// Follows the program's advice about huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`).
     pub(crate) fn prefer_huge(&self, state: &mut State, range: VirtRange, is_wanted: bool) {
         if !self.is_thp() || state.role == Role::Reader {
             return;
@@ -113,10 +115,10 @@ impl Shared {
         while let Some(first) = (at..chunks.end).find(|chunk| is_empty_base(state, *chunk)) {
             let end = (first..chunks.end).find(|chunk| !is_empty_base(state, *chunk));
             at = end.unwrap_or(chunks.end);
-            // If it fails they are on base pages still.
+            // If it fails, they stay on base pages.
             let _ = self.set_huge(state, first..at);
         }
-        // What was touched becomes huge when it is dense.
+        // Touched chunks become huge when they are dense.
         state.density.tending.has_changed = true;
         state.density.tending.hurry();
         self.notify(state);
@@ -146,7 +148,7 @@ impl Shared {
         data.is_ok_and(|data| data.is_none())
     }
 
-    /// Before `range` is handed out: has as much of it begin on huge pages as the program is trusted with.
+    /// Before `range` is handed out: makes as much of it begin on huge pages as the program is trusted with.
     pub(crate) fn trust(&self, state: &mut State, range: VirtRange) {
         if !state.density.begins_small || range.len < CHUNK_BYTES {
             return;
@@ -173,7 +175,7 @@ impl Shared {
         VirtRange::new(range.start, len)
     }
 
-    /// Whether what was trusted last was filled: half of a sample of it is not zero.
+    /// True if the memory that was trusted last was filled: half of a sample of it is not zero.
     fn was_trust_kept(&self, state: &State) -> bool {
         let Some(part) = state.density.trusted else { return true };
         let step = (part.len / SAMPLES).next_multiple_of(SAMPLE_BYTES);
@@ -188,7 +190,7 @@ impl Shared {
     }
 }
 
-/// What the background does when nothing is to be thawed.
+/// The work of the background when nothing is to be thawed.
 pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
     let may = state.role == Role::Owner && !state.is_pinned && !state.io.any();
     let has_any = state.density.has_any() || !state.vma_map.base_chunks.is_empty();
@@ -197,7 +199,7 @@ pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
     }
     let now = process::now_ns();
     if state.density.tending.not_before_ns == 0 {
-        // The thread was started for a fork, which waits for whoever has the arena locked.
+        // The thread was started for a fork, which waits for the arena's lock.
         state.density.tending.not_before_ns = now + FIRST_ROUND_NS;
     }
     if now < state.density.tending.not_before_ns {
@@ -218,7 +220,7 @@ pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
     Step::Again
 }
 
-/// Whether there may be something to do.
+/// True if there may be something to do.
 fn begin_round(state: &mut State) -> bool {
     let held_bytes = state.files.allocated_bytes();
     let is_any_due = state.density.is_any_due();
@@ -240,12 +242,12 @@ fn end_round(state: &mut State) -> Step {
     Step::Later(delay)
 }
 
-/// The next chunk of this round that something may be done about.
+/// The next chunk of this round that may need work.
 fn next_wanted(shared: &Shared, state: &State) -> Option<usize> {
     let from = state.density.tending.next;
     let end = shared.chunks_of(shared.range).end;
     let given = state.density.next_given(from);
-    // What was never handed out holds nothing.
+    // Memory that was never handed out holds nothing.
     let rest = VirtRange::between(shared.range.start + from * CHUNK_BYTES, shared.range.end());
     let mut used = state.vma_map.within(rest).filter(|span| span.usage == Usage::Used);
     let base = used.find_map(|span| {
@@ -255,10 +257,10 @@ fn next_wanted(shared: &Shared, state: &State) -> Option<usize> {
     given.into_iter().chain(base).min()
 }
 
-/// Splits a chunk or makes it huge, if one of them is due: whether it did, or will.
+/// Splits a chunk or makes it huge, if one of them is due. True if it did, or will.
 fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     if state.chunk(chunk) != Chunk::Live {
-        // When it is live again.
+        // The next round looks at it again.
         state.density.tending.has_changed = true;
         return false;
     }
@@ -281,7 +283,7 @@ fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
         && make_huge(shared, state, chunk)
 }
 
-/// Makes a dense chunk huge: whether it did, or will.
+/// Makes a dense chunk huge. True if it did, or will.
 fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     let place = shared.chunk_range(chunk, 1);
     let was_base = state.vma_map.base_chunks.contains(chunk);
@@ -291,7 +293,7 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
         return false;
     }
     let began_ns = process::now_ns();
-    // Filled with zeroes from here on: kept, and of no use.
+    // Filled with zeroes from here on: kept, but of no use.
     let holes = shared.holes(state, chunk);
     let piece = shared.piece(place);
     // Linux 6.1 answers EINVAL, as if it could not, where the range has no page table, though the file's pages were collapsed.
@@ -318,7 +320,7 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     }
 }
 
-/// Where the kernel makes no file memory huge afterwards, all that the program lets be huge begins so.
+/// Where the kernel cannot make file memory huge afterwards, all memory that the program lets be huge begins so.
 fn give_up(shared: &Shared, state: &mut State) {
     state.density.tending.is_futile = true;
     state.density.begins_small = false;

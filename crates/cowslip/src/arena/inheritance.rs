@@ -1,12 +1,12 @@
-//! What children have of frozen memory, and who reads it therefore.
+//! The part of frozen memory that children inherit, and so its readers.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::Advice;
 
 use super::state::{Chunk, ForkInheritance, Shared, State};
 
-/// The youngest generation that other processes read: chunks frozen after it are nobody else's. Children made from here
-/// on, but by a [`PreparedFork`](crate::raw::PreparedFork), have nothing of what is frozen.
+/// The youngest generation that other processes read: chunks frozen after it have no other readers. Children made from
+/// here on, except by a [`PreparedFork`](crate::raw::PreparedFork), inherit no frozen memory.
 pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
     match withdraw(shared, state) {
         Ok(()) => {
@@ -21,7 +21,7 @@ pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
     }
 }
 
-/// Ends the offer: children made from now on, by whatever means, are no readers.
+/// Ends the offer: children made from now on, by whatever means, are not readers.
 fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
     if state.inheritance == ForkInheritance::None {
         return Ok(());
@@ -33,8 +33,8 @@ fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Frozen memory goes to the children of a [`PreparedFork`](crate::raw::PreparedFork), and to no others while it is not offered: all
-/// who have it are counted as readers.
+/// Sets whether children inherit frozen memory. Unless it is offered, only children of a
+/// [`PreparedFork`](crate::raw::PreparedFork) get it: every process that has it is counted as a reader.
 pub(crate) fn set_inherited(
     shared: &Shared,
     state: &State,
@@ -42,7 +42,7 @@ pub(crate) fn set_inherited(
 ) -> cowslip_sys::Result<()> {
     let base = state.borrowed_base.as_ref();
     if let Some(base) = base.filter(|_| advice == Advice::DoFork) {
-        // First: who has a mapping of the base keeps it.
+        // First: every child with a mapping of the base must keep the base.
         base.set_inherited(advice)?;
     }
     let mut result = Ok(());

@@ -1,9 +1,9 @@
 //! Memory that a device reads or writes by itself.
 //!
-//! `O_DIRECT`, io_uring's fixed buffers, RDMA: the kernel looks up once which page frames are behind an address, and the
-//! device then works on those. A freeze puts other frames behind the address at the first write, and a thaw copies what is
-//! in them and lets them go: what a device writes afterwards is lost, or shows in a view. Nothing tells a library that it
-//! is going on. So who starts such I/O says so, and freezes and thaws wait until it has ended:
+//! `O_DIRECT`, io_uring's fixed buffers, RDMA: the kernel looks up once which page frames are behind an address, and
+//! the device then works on those. A freeze puts other frames behind the address at the first write, and a thaw copies
+//! their content and frees them: later writes of the device are lost, or show in a view. A library cannot notice such
+//! I/O. The program that starts it therefore says so, and freezes and thaws wait until it has ended:
 //!
 //! ```text
 //!   hold ───▶ I/O ───▶ release          hold … release      (a new hold comes after who waits, within reason)
@@ -22,10 +22,10 @@ use super::{Arena, Handle};
 
 const OPERATION: &str = "hold memory for I/O";
 
-/// A new hold waits no longer for a freeze that waits for others: who has one already may need this one to end it.
+/// The longest wait of a new hold for a freeze that waits for others: a holder may need this one to end its own.
 const LONGEST_COURTESY: Duration = Duration::from_millis(10);
 
-/// Who uses page frames of an arena, and who waits for that.
+/// The number of holds on an arena's page frames, and of waits for their end.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     now: usize,
@@ -33,30 +33,29 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// Whether frames must stay where they are.
+    /// True if frames must stay where they are.
     pub(crate) fn any(&self) -> bool {
         self.now > 0
     }
 }
 
-/// As long as this lives no freeze, fork or thaw changes which page frames an arena's memory is: see
-/// [`Arena::hold_for_io`].
+/// While this lives, no freeze, fork or thaw changes the page frames of an arena's memory: see [`Arena::hold_for_io`].
 #[must_use = "memory is held until this is dropped"]
 #[derive(Debug)]
 pub struct IoGuard {
     handle: Arc<Handle>,
     range: VirtRange,
-    /// In a child that was forked around us there is no hold.
+    /// The holder: a child that was forked without our knowledge has no hold.
     pid: i32,
 }
 
 impl Arena {
-    /// Has freezes and thaws of this arena wait until the guard is dropped: while a device reads or writes `range` by
-    /// itself, as it does with `O_DIRECT`, io_uring, AIO or RDMA. Threads go on reading and writing.
+    /// Makes freezes and thaws of this arena wait until the guard is dropped, for a device that reads or writes `range`
+    /// by itself (`O_DIRECT`, io_uring, AIO, RDMA). Threads go on reading and writing.
     ///
     /// Meanwhile [`Self::freeze`] is [`ErrorKind::Busy`], [`Self::freeze_timeout`] waits, and so does a
-    /// [fork](crate::fork), for as long as it takes: a thread that forks while it has the only guard waits for ever.
-    /// Buffers that are registered with a ring are held for as long as they are.
+    /// [fork](crate::fork), as long as it takes: a thread that forks while it has the only guard waits for ever.
+    /// Buffers that are registered with a ring must be held until they are unregistered.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if `range` is not of this arena.
@@ -91,7 +90,7 @@ impl Arena {
                 .on(range)
                 .because("it is not all in this arena"));
         }
-        // A thaw that is at a chunk ends it before it gives the lock away.
+        // A thaw finishes its chunk before it releases the lock.
         let mut state = shared.lock();
         let until = Instant::now() + LONGEST_COURTESY;
         while state.io.awaited > 0 {
@@ -108,7 +107,7 @@ impl Arena {
 }
 
 impl IoGuard {
-    /// What it was asked to hold.
+    /// The range that it was asked to hold.
     pub fn range(&self) -> VirtRange {
         self.range
     }
@@ -130,12 +129,12 @@ impl Drop for IoGuard {
     }
 }
 
-/// New holds of these arenas wait, for a moment, until this is dropped.
+/// Makes new holds of these arenas wait, for a moment, until this is dropped.
 pub(crate) struct Await<'a>(Vec<&'a Shared>);
 
 impl<'a> Await<'a> {
-    /// Waits until nobody holds any of `arenas`, or the deadline has passed. Afterwards it may be otherwise: who locks one of
-    /// them looks again.
+    /// Waits until none of `arenas` is held, or the deadline has passed. New holds may come afterwards: callers look
+    /// again once they have the locks.
     pub(crate) fn released(arenas: &[&'a Arena], deadline: Option<Instant>) -> Self {
         let mut it = Self(Vec::new());
         for shared in arenas.iter().map(|arena| arena.shared()) {
@@ -145,7 +144,7 @@ impl<'a> Await<'a> {
             while state.io.any() {
                 let left =
                     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                // Who waits without end looks now and then all the same.
+                // A wait without a deadline looks now and then all the same.
                 let left = left.unwrap_or(Duration::from_secs(1));
                 if left.is_zero() {
                     break;
@@ -175,11 +174,11 @@ pub(crate) fn lock_released<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, Stat
     let lock = || arenas.iter().map(|arena| arena.shared().lock()).collect::<Vec<_>>();
     let mut states = lock();
     while states.iter().any(|state| state.io.any()) {
-        // Without the locks: who holds one may need another to go on.
+        // Without the locks: the holder of one may need another to go on.
         drop(states);
         let mut turn = Await::released(arenas, None);
         states = lock();
-        // Here, as its end would wait for the locks.
+        // Here, since dropping it would wait for the locks.
         turn.0.clear();
         states.iter_mut().for_each(|state| state.io.awaited -= 1);
     }

@@ -1,8 +1,8 @@
 //! Chunks that were given back while frozen.
 //!
-//! Their content is nobody's in this process, but children may read it. They are reused when the next memory is asked
-//! for, if nobody reads them by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip,
-//! and what is given back between two forks need not wait for a thaw.
+//! This process no longer uses their content, but children may read it. They are reused at the next allocation, if they
+//! have no readers by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip, and
+//! memory given back between two forks need not wait for a thaw.
 
 use cowslip_sys::process;
 
@@ -13,7 +13,7 @@ use super::state::{Role, Shared, State};
 const LOOK_FIRST_NS: u64 = 500_000;
 const LOOK_LAST_NS: u64 = 250_000_000;
 
-/// What waits for its readers to end.
+/// Chunks that wait for their readers to end.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
     chunks: Vec<usize>,
@@ -23,13 +23,13 @@ pub(crate) struct Limbo {
 }
 
 impl Limbo {
-    /// A private chunk has nothing in use any more.
+    /// Adds a private chunk that has nothing in use any more.
     pub(crate) fn add(&mut self, chunk: usize) {
         self.chunks.push(chunk);
     }
 }
 
-/// Makes those live that nobody reads, all zeroes.
+/// Makes chunks without readers live, all zeroes.
 pub(crate) fn reuse(shared: &Shared, state: &mut State) {
     if state.limbo.chunks.is_empty() || state.role != Role::Owner {
         return;

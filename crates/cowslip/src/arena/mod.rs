@@ -54,8 +54,8 @@ const BUILD: &str = "make an arena";
 ///
 /// Handles are cheap to clone; the arena ends with the last of its handles, slices and views.
 ///
-/// A `fork()` that Cowslip does not know of leaves live parts of an arena out of the child
-/// (`MADV_DONTFORK`): use [`crate::fork`], or [`Arena::install_at_fork`] where others fork.
+/// A `fork()` that Cowslip does not know of leaves live parts of an arena out of the child (`MADV_DONTFORK`): use
+/// [`crate::fork`], or [`Arena::install_at_fork`] where other code forks.
 ///
 /// ```
 /// use cowslip::{Arena, units::ByteCount};
@@ -89,19 +89,19 @@ pub struct ArenaBuilder {
 }
 
 impl ArenaBuilder {
-    /// At this address, a multiple of 1 GiB, instead of anywhere: the capacity's range must be free.
+    /// Puts it at this address, a multiple of 1 GiB, instead of anywhere: the capacity's range must be free.
     pub fn at(mut self, address: usize) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// What the memory shall be made of.
+    /// Sets the kind of memory that it is made of.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// `false`: freeze without userfaultfd even where userfaultfd works (as on a machine without it).
+    /// With `false` it freezes without userfaultfd even where userfaultfd works (like on a machine without it).
     pub fn userfaultfd(mut self, wanted: bool) -> Self {
         self.userfaultfd = wanted;
         self
@@ -138,7 +138,7 @@ impl ArenaBuilder {
         BackingFile::open(self.backing, ByteCount(self.len()? as u64)).map(Arc::new)
     }
 
-    /// As [`Self::build`], on a file that was opened before, and may have content already.
+    /// Like [`Self::build`], on a file that was opened before and may have content already.
     pub(crate) fn build_on(self, file: Arc<BackingFile>) -> Result<Arena> {
         let len = self.len()?;
         let users = UsersToken::new()?;
@@ -150,11 +150,11 @@ impl ArenaBuilder {
         let shared = Shared::new(range, Arc::clone(&file), counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
-        // A freeze shall not need a descriptor that may not be to be had then.
+        // Takes the first freeze's descriptor now: there may be none left then.
         shared.lock().generations.begin()?;
         let whole = shared.piece(range);
         file.map_live(whole, Prot::NONE).during(BUILD)?;
-        // Or a core dump would have the size of the capacity.
+        // Otherwise a core dump would have the size of the capacity.
         whole.advise(Advice::DontDump).during(BUILD)?;
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
@@ -165,8 +165,8 @@ impl ArenaBuilder {
     }
 }
 
-/// Reserves `len` bytes where the kernel puts nothing of its own choice: holes in an arena stay holes then. Where that is
-/// depends on where it puts things; if there is no room they lie among those.
+/// Reserves `len` bytes far from where the kernel places mappings of its own choice, so that holes in an arena stay
+/// holes. If there is no room, they lie among those mappings.
 fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
     const BELOW_BYTES: usize = 96 << 40;
     const LOWEST: usize = 16 << 40;
@@ -212,7 +212,7 @@ impl Arena {
         Self::builder(capacity).build()
     }
 
-    /// An arena made to order. Address space is reserved now, memory is taken as it is touched.
+    /// A builder of an arena. Building it reserves address space; memory is taken as it is touched.
     pub fn builder(capacity: ByteCount) -> ArenaBuilder {
         ArenaBuilder { capacity, backing: Backing::default(), userfaultfd: true, address: None }
     }
@@ -226,7 +226,7 @@ impl Arena {
         self.shared().range
     }
 
-    /// What its memory is made of.
+    /// The kind of pages that its memory is made of.
     pub fn pages(&self) -> Pages {
         self.shared().pages
     }
@@ -241,10 +241,10 @@ impl Arena {
         shared.counters.read()
     }
 
-    /// Hands out zeroed memory, in whole pages, aligned to 2 MiB if it is as much.
+    /// Hands out zeroed memory, in whole pages, aligned to 2 MiB from that size on.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if no free range is as long; [`ErrorKind::Busy`] in a forked child.
+    /// [`ErrorKind::OutOfMemory`] if no free range is long enough; [`ErrorKind::Busy`] in a forked child.
     pub fn allocate(&self, len: ByteCount, prot: Prot) -> Result<VirtRange> {
         let len = usize::try_from(len.0).map_err(|_| {
             Error::new(ErrorKind::OutOfMemory, "allocate from an arena")
@@ -254,8 +254,8 @@ impl Arena {
         shared.allocate(&mut shared.lock(), len, prot)
     }
 
-    /// As [`Self::allocate`], at exactly `range`; `false` if it is not free, or cannot be handed out
-    /// now because it lies in frozen chunks.
+    /// Like [`Self::allocate`], at exactly `range`; `false` if it is not free, or cannot be handed out now because it
+    /// lies in frozen chunks.
     ///
     /// # Errors
     /// The kernel's.
@@ -264,28 +264,28 @@ impl Arena {
         shared.allocate_at(&mut shared.lock(), range, prot)
     }
 
-    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
-    /// skipped, parts that were surrendered are unmapped.
+    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are skipped, parts that
+    /// left the arena are unmapped.
     ///
     /// # Errors
     /// The kernel's, if it is out of mappings (`vm.max_map_count`).
     ///
     /// # Safety
-    /// `range` is page-aligned, was handed out by [`Self::allocate`], and nobody uses it any more.
+    /// `range` is page-aligned, was handed out by [`Self::allocate`], and is no longer in use.
     #[allow(unsafe_code)]
     pub unsafe fn release(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
         shared.release(&mut shared.lock_restored(range), range)
     }
 
-    /// Makes memory read as zeroes, and gives its pages back (`MADV_DONTNEED`): of a huge page once an eighth of it was given
-    /// back.
+    /// Makes memory read as zeroes, and gives its pages back (`MADV_DONTNEED`). A huge page gives back parts once an
+    /// eighth of it was discarded.
     ///
     /// # Errors
     /// The kernel's; then the content is as before or zeroes, page by page.
     ///
     /// # Safety
-    /// As for [`Self::release`]; no other thread accesses it meanwhile.
+    /// The same as for [`Self::release`]; no other thread accesses it meanwhile.
     #[allow(unsafe_code)]
     pub unsafe fn discard(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
@@ -313,7 +313,7 @@ impl Drop for Handle {
             let mut state = shared.lock();
             let services = shared.services.take().into_iter().chain(shared.services.take_buried());
             let services: Vec<_> = services.collect();
-            // What was given back may be somebody else's by now.
+            // Other mappings may be in ranges that were given back.
             let kept = if state.is_closed { state.vma_map.used() } else { state.vma_map.mapped() };
             (state.worker.take(), services, std::mem::take(&mut state.retired_views), kept)
         };

@@ -1,6 +1,6 @@
-//! Which chunks take base pages at a fault, where the file would have huge ones.
+//! The chunks that take base pages at a fault, where the file would have huge ones.
 //!
-//! A huge page at the first touch of memory that is used sparsely holds 2 MiB for 4 KiB. So a program's memory begins on
+//! A huge page at the first touch of sparsely used memory holds 2 MiB for 4 KiB. A program's memory therefore begins on
 //! base pages, as it does natively, and becomes huge once it is [dense](super::density).
 
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl BaseChunks {
         (first < end).then_some(first)
     }
 
-    /// Where the run of chunks ends that are as `first` is.
+    /// The end of the run of chunks that are like `first`.
     pub(crate) fn run_end(&self, first: usize, end: usize) -> usize {
         let is_base = self.contains(first);
         let mut at = first + 1;
@@ -63,7 +63,7 @@ impl BaseChunks {
         at.min(end)
     }
 
-    /// How many runs of other chunks lie between those of the set.
+    /// The number of borders between runs of the set and runs of other chunks.
     pub(crate) fn borders(&self, chunks: Range<usize>) -> usize {
         let mut borders = 0;
         let mut at = chunks.start;

@@ -1,11 +1,10 @@
-//! Who still reads a base, and since when?
+//! Tells whether a base still has readers, and of which generation.
 //!
-//! Children, their children, children that closed every descriptor: all keep the memory mappings they
-//! were forked with, and only those, until they exit, are killed, or exec. So the answer is a mapping:
-//! a page of a memfd, the *token*, mapped shared and writable while a process forks and unmapped by
-//! the parent afterwards. The kernel refuses `F_SEAL_WRITE` with `EBUSY` exactly as long as such a
-//! mapping of the file exists anywhere (`fcntl(2)`): one call, no bookkeeping that a `kill -9` could
-//! leave wrong.
+//! Children, their children, children that closed every descriptor: all keep the memory mappings they were forked with,
+//! and only those, until they exit, are killed, or exec. A mapping therefore counts them: a page of a memfd, the
+//! *token*, mapped shared and writable while a process forks and unmapped by the parent afterwards. The kernel refuses
+//! `F_SEAL_WRITE` with `EBUSY` exactly as long as such a mapping of the file exists anywhere (`fcntl(2)`): one call, no
+//! bookkeeping that a `kill -9` could leave wrong.
 //!
 //! # Generations
 //! ```text
@@ -13,21 +12,22 @@
 //!   fork 2 freezes c    ── since(c)    = 2 ──▶ child maps token 2
 //!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
 //! ```
-//! What was frozen after a child was forked is nothing that it could read, so it does not wait for that child. A token
-//! is a descriptor: when there are [`MOST`] generations that somebody reads, new children join the youngest. Its chunks
-//! wait for more children than they need to, which is right, and memory that is given back a little later.
+//! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when [`MOST`]
+//! generations are read, new children join the youngest. Its chunks then wait for more children than they need to: that
+//! is safe, and only gives memory back a little later.
 //!
 //! Views in this process are readers too, each of the generation that it was frozen for. They have no token: their numbers are
 //! kept, and a generation that comes after a view has a greater one.
 //!
-//! A template's base is read by processes that were not forked. Each maps a token with a [`Pin`], from a
-//! descriptor that it was handed, before it maps the base: that fails if the token is spent, and else the
-//! base stays. Children forked from it inherit the pin with what it holds.
+//! A template's base is read by processes that were not forked. Each maps a token with a [`Pin`], from a descriptor
+//! that it was handed, before it maps the base: that fails if the token is spent, and otherwise the base stays.
+//! Children forked from it inherit the pin along with the base.
 //!
-//! # Who may take a file over
+//! # Taking a file over
 //! Every process that maps any part of an arena's file maps the [`UsersToken`] too, its owner from the beginning and
-//! its children by inheritance. Who has the token's file locked takes his own mapping away and asks: as all others
-//! keep theirs while they do not have the lock, the answer is about them. A process that ends half-way loses its lock.
+//! its children by inheritance. A process that has the token's file locked unmaps its own token and asks: since all
+//! others keep theirs while they do not have the lock, the answer is about them. A process that ends half-way loses its
+//! lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -40,7 +40,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
 use super::mapping::OwnSpace;
 
-/// Generations that somebody may read at a time: each holds a descriptor.
+/// The most generations that may be read at a time: each holds a descriptor.
 const MOST: usize = 4;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Token {
         Ok(Self { file, identity, page: OwnSpace::reserve_apart(len, len)? })
     }
 
-    /// Whether the program left its descriptor alone: what is done to another file would be done to the program's.
+    /// True if the program left its descriptor alone: otherwise we would change a file of the program's.
     fn is_there(&self) -> bool {
         same_file(self.fd(), self.identity)
     }
@@ -77,18 +77,18 @@ impl Token {
 
     /// `EPERM` if the token is spent.
     fn map(&self) -> Result<(), Errno> {
-        // Writable: else newer kernels map a spent token too.
+        // Writable: otherwise newer kernels map a spent token too.
         self.page.map_file(self.fd(), 0, Sharing::Shared, Prot::RW)
     }
 
-    /// Its page stays reserved.
+    /// Unmaps it; its page stays reserved.
     fn unmap(&self) -> Result<(), Errno> {
         self.page.map_anonymous(Prot::NONE)
     }
 
-    /// Whether anybody maps it. Once the answer was no, it stays no: the token is spent.
+    /// True if any process maps it. Once it was false, it stays false: the token is spent.
     fn is_mapped(&self) -> bool {
-        // Any refusal but a clear "nobody" counts as a mapping: that costs huge pages, not data.
+        // Any refusal counts as a mapping: that costs huge pages, not data.
         !self.is_there() || memfile::seal(self.fd(), Seals::WRITE).is_err()
     }
 
@@ -97,7 +97,7 @@ impl Token {
         self.page.word(index * size_of::<u64>())
     }
 
-    /// In a forked child: what is mapped stays so, without a descriptor.
+    /// In a forked child: keeps the mapping, without a descriptor.
     fn keep_mapping(self, shares_descriptors: bool) {
         self.page.leak();
         if shares_descriptors {
@@ -110,24 +110,24 @@ impl Token {
 struct Generation {
     number: u64,
     token: Token,
-    /// Somebody had the chance to map its token.
+    /// Another process had the chance to map its token.
     is_used: bool,
 }
 
-/// The generations of an arena that somebody may read, oldest first.
+/// The generations of an arena that may be read, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     alive: Vec<Generation>,
     last: u64,
-    /// The one whose token is mapped here, for children to inherit.
+    /// The generation with the token that is mapped here, for children to inherit.
     shown: Option<u64>,
     has_ended: bool,
-    /// Those that views in this process show.
+    /// The generations that views in this process show.
     views: Vec<u64>,
 }
 
 impl Generations {
-    /// The generation of what is frozen now: one without children, if there is room for one more.
+    /// The generation for a freeze now: one without children, if there is room for one more.
     ///
     /// # Errors
     /// The kernel's, if there is none at all: too many descriptors are open.
@@ -139,7 +139,7 @@ impl Generations {
             if self.alive.len() < MOST {
                 match Token::new("cowslip-readers") {
                     Ok(token) => self.push(token),
-                    // Coarser, and as right.
+                    // Coarser, but as correct.
                     Err(error) if self.alive.is_empty() => return Err(error),
                     Err(_) => {}
                 }
@@ -149,8 +149,8 @@ impl Generations {
         Ok(self.number())
     }
 
-    /// Gives the youngest a number of its own if a view has it. Children that joined it before count as younger than they
-    /// are: what they read is kept, and a little more.
+    /// Gives the youngest a number of its own if a view has it. Children that joined it before count as younger than
+    /// they are: the chunks that they read are kept, and a few more.
     fn come_after_views(&mut self) {
         let (youngest, view) = (self.number(), self.youngest_view());
         if view.is_none_or(|view| youngest > view) {
@@ -170,14 +170,14 @@ impl Generations {
         self.views.push(number);
     }
 
-    /// It is gone.
+    /// Forgets a view that is gone.
     pub(crate) fn end_view(&mut self, number: u64) {
         if let Some(place) = self.views.iter().position(|view| *view == number) {
             self.views.swap_remove(place);
         }
     }
 
-    /// How many views there are.
+    /// The number of views.
     pub(crate) fn view_count(&self) -> usize {
         self.views.len()
     }
@@ -205,7 +205,7 @@ impl Generations {
         self.alive.is_empty()
     }
 
-    /// Whether children forked now are counted as readers of the youngest.
+    /// True if children forked now are counted as readers of the youngest.
     pub(crate) fn is_shown(&self) -> bool {
         self.shown.is_some() && self.shown == self.alive.last().map(|youngest| youngest.number)
     }
@@ -227,7 +227,7 @@ impl Generations {
         Ok(())
     }
 
-    /// Unmaps it in this process.
+    /// Unmaps the shown token in this process.
     pub(crate) fn hide(&mut self) -> Result<()> {
         self.unmap(self.shown).during("unmap a token")?;
         self.shown = None;
@@ -239,11 +239,11 @@ impl Generations {
         shown.map_or(Ok(()), |generation| generation.token.unmap())
     }
 
-    /// The youngest generation that another process reads. Younger ones are gone then, and what they held can be thawed.
-    /// Called while nothing is shown.
+    /// The youngest generation that another process reads. Younger ones are gone then, and their chunks can be thawed.
+    /// Called while no token is shown.
     pub(crate) fn youngest_read(&mut self) -> Option<u64> {
         debug_assert!(self.shown.is_none());
-        // To ask is to spend a token. There has to be one for the next child, and a descriptor may not be to be had then.
+        // Asking spends a token. The next child needs one, and no descriptor may be available then.
         let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|it| !it.is_used);
         for i in (0..self.alive.len()).rev() {
             let is_needed = !has_spare && self.alive.len() == 1;
@@ -264,19 +264,19 @@ impl Generations {
         self.has_ended
     }
 
-    /// Whether one of them has lost its last reader since the last call.
+    /// True if a generation has lost its last reader since the last call.
     pub(crate) fn take_ended(&mut self) -> bool {
         std::mem::take(&mut self.has_ended)
     }
 
-    /// Makes room.
+    /// Makes room for another generation.
     fn forget_old(&mut self) {
         let (youngest, before) = (self.number(), self.alive.len());
         self.alive.retain(|it| it.number == youngest || it.token.is_mapped());
         self.has_ended |= self.alive.len() < before;
     }
 
-    /// Keeps what is frozen now as long as the pin lives.
+    /// Keeps the memory that is frozen now as long as the pin lives.
     pub(crate) fn pin(&mut self) -> Result<Pin, Errno> {
         let youngest = self.alive.last_mut().ok_or(Errno::SRCH)?;
         let again = youngest.token.fd().try_clone_to_owned();
@@ -310,17 +310,17 @@ impl Pin {
         self.0.fd()
     }
 
-    /// As [`ReservedFd::leave_open`]; the mapping stays.
+    /// Like [`ReservedFd::leave_open`]; the mapping stays.
     pub(crate) fn leave_open(&self) {
         self.0.file.leave_open();
     }
 
-    /// As [`ReservedFd::close_early`]; the mapping stays.
+    /// Like [`ReservedFd::close_early`]; the mapping stays.
     pub(crate) fn close_early(&self) {
         self.0.file.close_early();
     }
 
-    /// Whether children get the mapping, and keep the base with it. They do unless they are told not to.
+    /// Sets whether children get the mapping, and keep the base with it. By default they do.
     pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
         self.0.page.advise(advice)
     }
@@ -335,11 +335,11 @@ impl Pin {
 #[derive(Debug)]
 pub(crate) struct UsersToken {
     token: Token,
-    /// It could not be mapped again.
+    /// Set once it could not be mapped again.
     is_lost: AtomicBool,
 }
 
-/// The file has readers that were not forked.
+/// The word that is set if the file has readers that were not forked.
 const IS_PINNED: usize = 0;
 
 impl UsersToken {
@@ -349,7 +349,7 @@ impl UsersToken {
         Ok(Self { token, is_lost: AtomicBool::new(false) })
     }
 
-    /// The file is never to be taken over: there will be processes that map it without this token.
+    /// Forbids taking the file over, for good: there will be processes that map it without this token.
     pub(crate) fn forbid_takeover(&self) {
         if !self.is_lost.load(Relaxed) {
             self.token.word(IS_PINNED).store(1, Relaxed);
@@ -361,15 +361,15 @@ impl UsersToken {
         self.token.keep_mapping(false);
     }
 
-    /// Whether this process is the only one left. If it is, the token is spent: there has to be a new one.
+    /// True if this process is the only one left. The token is spent then, and a new one is needed.
     pub(crate) fn is_sole(&self) -> bool {
         let is_out = || self.is_lost.load(Relaxed) || self.token.word(IS_PINNED).load(Relaxed) != 0;
         if is_out() || !self.token.is_there() || memfile::lock(self.token.fd()).is_err() {
             return false;
         }
         let is_sole = self.token.unmap().is_ok() && !self.token.is_mapped();
-        // Without its mapping this process would not be counted, and another one would take over what it reads: it keeps
-        // the lock if that cannot be mended.
+        // Without its mapping this process would not be counted, and another one would take over the file that it
+        // reads: it keeps the lock if that cannot be mended.
         if is_sole || self.token.map().is_ok() {
             memfile::unlock(self.token.fd());
         } else {

@@ -1,19 +1,19 @@
-//! What a freeze or a thaw unmapped is mapped again in the background.
+//! Maps memory again, in the background, that a freeze or a thaw unmapped.
 //!
 //! ```text
 //!   freeze, thaw ──▶ nothing mapped ──▶ huge mappings ──first write to a chunk──▶ base pages, as they are touched
 //!                                            ▲  once                                       │
 //!                                            └────────── once more, as writes grow few ────┘ base pages, all
 //! ```
-//! Both change mappings and no content: the program does not notice, but whoever watches it does. Its resident set
-//! (`VmRSS`, `proc_pid_status(5)`) would fall to next to nothing, and what a child alone maps counts as that child's private
-//! memory, which Redis reports as copies. One `MADV_POPULATE_READ` maps a chunk that nobody wrote to by one fault.
+//! Both change mappings and no content: the program does not notice, but its observers do. Its resident set (`VmRSS`,
+//! `proc_pid_status(5)`) would fall to next to nothing, and memory that only a child maps counts as that child's
+//! private memory, which Redis reports as copies. One `MADV_POPULATE_READ` maps an unwritten chunk by one fault.
 //!
-//! A page that is mapped when it is written for the first time costs more than one that is not: processors have to forget the
-//! mapping. So what lost its huge mapping to writes is mapped singly once, and not while the program writes much: it maps
-//! what it touches itself.
+//! The first write to a mapped page costs more than one to an unmapped page: processors have to forget the mapping. A
+//! chunk that lost its huge mapping to writes is therefore mapped singly only once, and not while the program writes
+//! much: it maps the pages that it touches itself.
 //!
-//! Only what is in memory is mapped: nothing is allocated in a hole, or read back from swap.
+//! Only pages in memory are mapped: none is allocated in a hole, or read back from swap.
 
 use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
@@ -24,21 +24,21 @@ use super::backoff::backoff;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
 
-/// In one step: other threads may wait for the mappings meanwhile.
+/// Bytes mapped in one step: other threads may wait for the mappings meanwhile.
 const STEP_BYTES: usize = 8 << 20;
 const FIRST_ROUND_NS: u64 = 50_000_000;
 const LAST_ROUND_NS: u64 = 2_000_000_000;
 /// A program that writes to a new page in less time than this writes much.
 const FEW_WRITES_NS: u64 = 100_000;
 
-/// What is to be mapped again.
+/// Memory to be mapped again.
 #[derive(Debug, Default)]
 pub(crate) struct Unmapped {
     ranges: Vec<VirtRange>,
     rounds: Rounds,
 }
 
-/// When all that is frozen is gone over again.
+/// The schedule by which all frozen memory is mapped again.
 #[derive(Debug, Default)]
 struct Rounds {
     next_ns: u64,
@@ -51,7 +51,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// At a look, when it is time for one: whether a round is to be made now.
+    /// Called when a look is due. True if a round must be made now.
     fn look(&mut self, now_ns: u64, pages: Option<u64>) -> bool {
         let is_first = self.next_ns == 0;
         let delay = backoff(&mut self.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
@@ -67,13 +67,13 @@ impl Rounds {
 }
 
 impl Unmapped {
-    /// A freeze unmapped this.
+    /// Adds a range that a freeze unmapped.
     pub(crate) fn add_frozen(&mut self, range: VirtRange) {
         self.rounds = Rounds::default();
         self.add(range);
     }
 
-    /// A thaw did.
+    /// Adds a range that a thaw unmapped.
     pub(crate) fn add(&mut self, range: VirtRange) {
         match self.ranges.last_mut() {
             Some(last) if last.end() == range.start => last.len += range.len,
@@ -81,7 +81,7 @@ impl Unmapped {
         }
     }
 
-    /// How much there is.
+    /// The size of all ranges.
     pub(crate) fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len).sum()
     }
@@ -97,7 +97,7 @@ impl Unmapped {
     }
 }
 
-/// Maps a part of it. Whether there was one.
+/// Maps a part of the unmapped memory. True if there was one.
 pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
     let Some(part) = state.unmapped.take() else { return false };
     if shared.pages == Pages::Hugetlb {
@@ -122,23 +122,23 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
     true
 }
 
-/// Whether a frozen chunk needs no look any more: a huge page maps it, or all that was in memory was mapped singly.
+/// True if a frozen chunk needs no look any more: a huge page maps it, or all its pages in memory were mapped singly.
 fn is_mapped(shared: &Shared, state: &State, chunk: usize, whole: VirtRange) -> bool {
     let is_frozen = state.chunk(chunk) == Chunk::Frozen;
     is_frozen
         && (state.map.is_mapped_singly(chunk) || is_huge(shared, state, whole).unwrap_or(false))
 }
 
-/// `None` where that is not known.
+/// True if a huge page maps `range`; `None` where that is not known.
 fn is_huge(shared: &Shared, state: &State, range: VirtRange) -> Option<bool> {
     shared.service(state)?.scanner.is_huge(range).ok()
 }
 
-/// Maps what is in memory of a part of a chunk.
+/// Maps the pages of a part of a chunk that are in memory.
 pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange) {
     let (file, start) = (file.fd(), offset(shared.range, range));
     let (mut from, end) = (start, start + range.len as u64);
-    // What is not mapped now is when the program touches it.
+    // Pages that are not mapped now are mapped when the program touches them.
     let map = |from: u64, to: u64| {
         let part = VirtRange::new(range.start + (from - start) as usize, (to - from) as usize);
         let _ = memory::populate(part);
@@ -154,8 +154,8 @@ pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange
     }
 }
 
-/// Has all that is frozen gone over again, if it is time for that and something was written since. How long until the next
-/// look, if there is one.
+/// Queues all frozen memory to be mapped again, if it is time for that and pages were written since. Returns the time
+/// to the next look, if there is one.
 pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     if state.not_live() == 0 {
         return None;

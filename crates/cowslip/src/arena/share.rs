@@ -1,8 +1,8 @@
-//! Children that give way to the program, and get their share of a processor all the same.
+//! Children that give way to the program and still get their share of a processor.
 //!
-//! What a program leaves of the processors is enough for a child that saves, mostly, and to the kernel a processor that
-//! runs nothing but idle threads is free for whoever wakes up. But on a machine that is busy throughout there may be
-//! nothing left, for ever. So the service thread looks what a child has had since it was forked:
+//! Processor time that a program leaves is mostly enough for a child that saves, and to the kernel a processor that
+//! runs nothing but idle threads is free for any thread that wakes up. On a machine that is busy throughout there may
+//! be nothing left, for ever. The service thread therefore looks at a child's processor time since its fork:
 //!
 //! ```text
 //!               has had less than its share
@@ -10,7 +10,7 @@
 //!          ▲                                     │
 //!          └──────────── has had it ─────────────┘
 //! ```
-//! A child is ordinary at first, and stays so if its parent ends before anybody looked, as a daemon's does.
+//! A child is ordinary at first, and stays so if its parent ends before the first look, as a daemon's does.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -23,15 +23,15 @@ use cowslip_sys::{Errno, process, scheduling};
 use super::Arena;
 use super::state::Shared;
 
-/// So many ends of children are waited for, each with a descriptor. Those of others are noticed by a look at the readers.
+/// The most children with a descriptor to wait for their end. The end of others is noticed by a look at the readers.
 const MOST_ENDS: usize = 2;
 
-/// So often the service thread looks at children that give way.
+/// Time between two looks of the service thread at children that give way.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 const NONE: u8 = 0;
 
-/// What children of an arena's program get, percent of a processor, at least.
+/// The least share of a processor, in percent, for children of an arena's program.
 #[derive(Debug, Default)]
 pub(crate) struct Share(AtomicU8);
 
@@ -51,12 +51,12 @@ struct Yielding {
     is_idle: AtomicBool,
 }
 
-/// The children that are watched.
+/// The watched children.
 pub(crate) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
     shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`watched`], if nobody has them: who forks does, and is not to be held up by waking whoever waits.
+/// Like [`watched`], if their lock is free: a thread that forks takes it, and must not be held up by waking a waiter.
 pub(crate) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Child>>>> {
     match shared.children.try_lock() {
         Ok(children) => Some(children),
@@ -65,7 +65,7 @@ pub(crate) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Chil
     }
 }
 
-/// Has the child `pid`, forked just now, looked at.
+/// Watches the child `pid`, forked just now.
 pub(crate) fn watch(shared: &Shared, pid: i32) {
     let mut children = watched(shared);
     let ends = children.iter().filter(|child| child.end.is_some()).count();
@@ -83,25 +83,25 @@ pub(crate) fn watch(shared: &Shared, pid: i32) {
 }
 
 impl Child {
-    /// It is looked at now and then.
+    /// True if it is looked at now and then.
     pub(crate) fn is_looked_at(&self) -> bool {
         self.yielding.is_some()
     }
 
-    /// Asks the kernel, where nothing else tells.
+    /// Asks the kernel whether it has ended, where nothing else reports it.
     pub(crate) fn has_ended(&self) -> bool {
         !process::is_running_child(self.pid)
     }
 
-    /// Lets it run as its parent does, or when nobody else does, by what it has had. Whether there is a reason to go on
-    /// watching it.
+    /// Lets it run like its parent, or only while a processor is idle, by the time that it has had. True if there is a
+    /// reason to go on watching it.
     pub(crate) fn settle(&self, shared: &Shared) -> bool {
         let Some(it) = &self.yielding else { return true };
         let passed_ns = process::now_ns() - it.forked_ns;
         if passed_ns < LOOK.as_nanos() as u64 {
             return true;
         }
-        // Its number is its own until it was waited for; then it may be a stranger's.
+        // Its pid is its own until it is waited for; then it may be another process'.
         if self.has_ended() {
             return false;
         }
@@ -114,7 +114,7 @@ impl Child {
         true
     }
 
-    /// In a child of the same parent, which does not watch it.
+    /// In a child of the same parent, which does not watch its siblings.
     pub(crate) fn in_child(&self, shares_descriptors: bool) {
         let give_up =
             if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
@@ -127,18 +127,19 @@ fn has_had_share(used_ns: u64, passed_ns: u64, share_percent: u8) -> bool {
 }
 
 impl Arena {
-    /// Has children that the program forks from now on give way to it: each runs while a processor has nothing else
-    /// to do (`SCHED_IDLE`, `sched(7)`), and like others while it has had less than `percent` (1 to 100) of one since it
-    /// was forked. `None` has them run as they are. For children that save beside a program that serves: it is disturbed
-    /// less, and they take longer, up to 100 / `percent` times as long as alone, in which more pages are written
-    /// and copied.
+    /// Makes children that the program forks from now on give way to it: each runs while a processor has nothing else
+    /// to do (`SCHED_IDLE`, `sched(7)`), and like others while it has had less than `percent` (1 to 100) of one since
+    /// it was forked. With `None` they run as they are. This is for children that save beside a program that serves: it
+    /// is disturbed less, and they take longer, up to 100 / `percent` times as long as alone, in which more pages are
+    /// written and copied.
     ///
-    /// It is about a child's first thread; threads that it starts begin as that one is. What is forked within 10 ms of
-    /// another fork runs as it is, and so does what outlives this process, as it was last.
+    /// It applies to a child's first thread; threads that it starts begin in its state. A child forked within 10 ms of
+    /// another fork runs as it is, and a child that outlives this process stays as it was last.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] if what is idle could not be made to run like others again, which takes `CAP_SYS_NICE`
-    /// or a limit `RLIMIT_NICE` that lets this process be less nice than it is; [`ErrorKind::Usage`] for another percentage.
+    /// [`ErrorKind::Denied`] if an idle child could not be made to run like others again, which takes `CAP_SYS_NICE` or
+    /// a limit `RLIMIT_NICE` that lets this process be less nice than it is; [`ErrorKind::Usage`] for another
+    /// percentage.
     ///
     /// ```
     /// use cowslip::{Arena, ErrorKind, units::ByteCount};

@@ -34,7 +34,7 @@ impl Arena {
     /// `len` zeroed values.
     ///
     /// # Errors
-    /// As [`Arena::allocate`].
+    /// See [`Arena::allocate`].
     pub fn slice<T: Pod>(&self, len: usize) -> Result<ArenaSlice<T>> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::new(ErrorKind::OutOfMemory, "allocate a slice of an arena")
@@ -47,14 +47,14 @@ impl Arena {
 }
 
 impl Arena {
-    /// The values at `range`, which is handed out already: what was found in a restored image, for instance.
+    /// The values at `range`, which is handed out already: found in a restored image, for instance.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a part of it is not handed out for reading and writing, or if it is not whole
     /// pages.
     ///
     /// # Safety
-    /// Nobody else has this memory: no other slice or reference, and nobody releases it.
+    /// No other slice or reference has this memory, and it is not released.
     pub unsafe fn adopt_slice<T: Pod>(&self, range: VirtRange) -> Result<ArenaSlice<T>> {
         const OPERATION: &str = "take memory of an arena as a slice";
         let usable: usize = {

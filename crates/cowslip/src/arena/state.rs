@@ -1,4 +1,4 @@
-//! What an arena knows about itself, behind one lock.
+//! The state of an arena, behind one lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -37,12 +37,12 @@ pub(crate) enum Role {
     Reader,
 }
 
-/// What keeps frozen chunks from being thawed, the strongest first.
+/// Reasons not to thaw frozen chunks, the strongest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Hold {
     /// This process reads a base that another may own.
     Reader,
-    /// Page frames are known to others.
+    /// Other parts of the kernel, or devices, know its page frames.
     Pinned,
     /// Page frames are in use by a device.
     Io,
@@ -50,12 +50,12 @@ pub(crate) enum Hold {
     Paused,
 }
 
-/// What children made now would have of what is frozen.
+/// The part of the frozen memory that children forked now would inherit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ForkInheritance {
-    /// Nothing, and they are no readers.
+    /// Nothing, and they are not readers.
     None,
-    /// Perhaps a part: the change to one of the others failed half-way.
+    /// Perhaps a part: a change to one of the others failed half-way.
     Part,
     /// All of it, and they are readers.
     Whole,
@@ -64,41 +64,42 @@ pub(crate) enum ForkInheritance {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) role: Role,
-    /// It takes nothing in any more.
+    /// It hands out no more memory.
     pub(crate) is_closed: bool,
     pub(crate) vma_map: VmaMap,
     pub(crate) map: ChunkMap,
     pub(crate) files: Files,
-    /// Brings absent chunks in, as long as there are any.
+    /// Brings in absent chunks while there are any.
     pub(crate) worker: Option<Box<dyn Restoring>>,
-    /// Who reads what is frozen.
+    /// The readers of frozen memory.
     pub(crate) generations: Generations,
-    /// What borrowed chunks map.
+    /// The memory that borrowed chunks map.
     pub(crate) borrowed_base: Option<BorrowedBase>,
-    /// They stay borrowed until they are asked for, but for those that are written much.
+    /// Borrowed chunks stay so until asked for, except those that are written a lot.
     pub(crate) keeps_borrowed: bool,
-    /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
+    /// The frozen memory that children forked now have; with all of it they count as readers of the youngest
+    /// generation.
     pub(crate) inheritance: ForkInheritance,
     /// Mapped by every process that maps the file. `None` in a process that may not take it over.
     pub(crate) users: Option<UsersToken>,
-    /// Its page frames are known to others: nothing is frozen or thawed.
+    /// Its page frames are known outside: nothing is frozen or thawed.
     pub(crate) is_pinned: bool,
-    /// Whether that may be so, before a thaw.
+    /// Asked before a thaw: true if the arena may be pinned.
     pub(crate) ask_before_thaw: Option<fn() -> bool>,
-    /// What a reader gave back.
+    /// Memory that a reader gave back.
     pub(crate) zero_pages: ZeroPages,
-    /// Memory that left and that children are to find empty.
+    /// Memory that left the arena and that children must find empty.
     pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
     pub(crate) limbo: Limbo,
     pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) retired_views: Vec<OwnSpace>,
-    /// What is to be mapped again.
+    /// Memory to be mapped again.
     pub(crate) unmapped: Unmapped,
     /// Before this time nothing is done in the background: a fork is being finished.
     pub(crate) quiet_until_ns: u64,
-    /// The last fork came before the one before it was looked after.
+    /// The last fork came while the one before it was still being finished.
     pub(crate) forks_often: bool,
     pub(crate) thaw: ThawState,
     pub(crate) moving: Moving,
@@ -109,7 +110,7 @@ pub(crate) struct State {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // After the last thread: those that restore outlive the arena by a moment.
+        // After the last thread: threads that restore outlive the arena by a moment.
         self.counters.retire();
     }
 }
@@ -118,16 +119,16 @@ impl Drop for Shared {
 #[derive(Debug, Default)]
 pub(crate) struct ThawState {
     pub(crate) paused: bool,
-    /// A child was forked from what is frozen, and maybe the next one will be soon.
+    /// A child was forked from frozen memory, and the next one may follow soon.
     pub(crate) forked: bool,
     /// Until when it is worth waiting for that next child.
     pub(crate) linger_until_ns: u64,
     pub(crate) began_ns: Option<u64>,
-    /// Time for which writers waited since it was last looked at.
+    /// Time for which writers waited since the last look at it.
     pub(crate) felt_ns: u64,
     /// Work that this thaw took, without its pauses.
     pub(crate) busy_ns: u64,
-    /// Work that the last whole one took.
+    /// Work that the last whole thaw took.
     pub(crate) last_busy_ns: u64,
     /// No attempt before this time.
     pub(crate) not_before_ns: u64,
@@ -138,7 +139,7 @@ pub(crate) struct ThawState {
 }
 
 impl ThawState {
-    /// All that can be thawed now is.
+    /// Ends a round: all chunks that can be thawed now are.
     pub(crate) fn end_round(&mut self) {
         self.began_ns = None;
         let busy_ns = std::mem::take(&mut self.busy_ns);
@@ -148,10 +149,10 @@ impl ThawState {
     }
 }
 
-/// How far the search for clean chunks that were written is.
+/// Progress of the search for clean chunks that were written.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// The chunk that is looked at next.
+    /// The next chunk to look at.
     pub(crate) next: usize,
     pub(crate) has_found: bool,
     /// Not before this time.
@@ -159,12 +160,12 @@ pub(crate) struct Look {
     pub(crate) delay_ns: u64,
 }
 
-/// Those who bring in what is still to be restored of an arena.
+/// Threads that bring in the absent chunks of an arena.
 pub(crate) trait Restoring: std::fmt::Debug + Send {
-    /// Somebody who holds the arena's lock waits for these chunks.
+    /// Brings these chunks in first: a thread that holds the arena's lock is about to wait for them.
     fn prioritize(&self, chunks: &[usize]);
 
-    /// Ends the threads after the chunks they are at.
+    /// Ends the threads after their current chunks.
     fn stop(self: Box<Self>);
 }
 
@@ -172,7 +173,7 @@ pub(crate) trait Restoring: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
-    /// What its files are made of.
+    /// The kind of pages that its files are made of.
     pub(crate) pages: Pages,
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
@@ -181,8 +182,8 @@ pub(crate) struct Shared {
     waiting: AtomicU32,
     pub(crate) services: Services,
     pub(crate) changed: Condvar,
-    /// Children whose end is worth a look at the readers, or that give way. Locked for an instant only, and never waited
-    /// for in a child.
+    /// Children that give way, or that are worth a look at the readers when they end. Locked for an instant only, and
+    /// never waited for in a child.
     pub(crate) children: Mutex<Vec<Arc<Child>>>,
     pub(crate) child_share: Share,
     pub(crate) copy_limit: CopyLimit,
@@ -258,13 +259,13 @@ impl Shared {
         self.with_honest_service(state)
     }
 
-    /// Whether a thread waits in [`Self::lock`]. The release of the lock wakes it, and it comes too late if the service thread,
-    /// which wants the lock again after microseconds, does not stay away.
+    /// True if a thread waits in [`Self::lock`]. Releasing the lock wakes it, but it comes too late if the service
+    /// thread, which wants the lock again after microseconds, does not stay away.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// In a forked child, which has no thread that waits.
+    /// Resets the count in a forked child, which has no thread that waits.
     pub(crate) fn forget_waiting(&self) {
         self.waiting.store(0, Relaxed);
     }
@@ -279,25 +280,25 @@ impl Shared {
         }
     }
 
-    /// There is no service thread once it cannot do its work, though it has not ended yet.
+    /// Treats a service thread that cannot do its work as gone, though it has not ended yet.
     fn with_honest_service<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.services.bury_blind();
         state
     }
 
-    /// The service thread's part in this. It stays as long as the lock is held of which the caller has the state.
+    /// The service thread's part of this arena. It stays while the caller holds the lock on `_locked`.
     pub(crate) fn service(&self, _locked: &State) -> Option<Arc<Service>> {
         self.services.current()
     }
 
-    /// Has the service thread look at what there is to do.
+    /// Makes the service thread look for work.
     pub(crate) fn notify(&self, locked: &State) {
         if let Some(service) = self.service(locked) {
             service.notify();
         }
     }
 
-    /// The lock, once nothing of `range` is still to be restored.
+    /// Locks the arena once no chunk of `range` is still to be restored.
     pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while state.absent() > 0 {
@@ -310,7 +311,7 @@ impl Shared {
         state
     }
 
-    /// Tells who reads the counters from outside.
+    /// Updates the counters of chunks still to be restored, and of lost ones.
     pub(crate) fn count_restored(&self, state: &State) {
         self.counters.absent_chunks.store(state.absent() as u64, Relaxed);
         self.counters.lost_chunks.store(state.lost() as u64, Relaxed);
@@ -394,22 +395,22 @@ impl State {
         })
     }
 
-    /// The file that holds what the arena shows at `address`.
+    /// The file behind the memory at `address`.
     pub(crate) fn file_at(&self, address: usize) -> &Arc<BackingFile> {
         self.files.get(self.map.file(self.vma_map.chunk_at(address)))
     }
 
-    /// True if memory of `range` has left that is mapped from its file for good.
+    /// True if `range` has memory that left the arena and stays mapped from its file for good.
     pub(crate) fn has_left(&self, range: VirtRange) -> bool {
         self.vma_map.within(range).any(|span| span.usage == Usage::Left)
     }
 
-    /// Whether a chunk is to be on base pages: a copy of it in another file might take a huge one.
+    /// True if a chunk must be on base pages: a copy of it in another file might take a huge one.
     pub(crate) fn is_small(&self, chunk: usize) -> bool {
         self.vma_map.base_chunks.contains(chunk) || self.density.is_split(chunk)
     }
 
-    /// What keeps frozen chunks from being thawed.
+    /// The strongest reason not to thaw frozen chunks.
     pub(crate) fn hold(&self) -> Option<Hold> {
         let holds = [
             (Hold::Reader, self.role == Role::Reader),
@@ -420,12 +421,12 @@ impl State {
         holds.into_iter().find_map(|(hold, is_so)| is_so.then_some(hold))
     }
 
-    /// Whether readers of generations after `read` only may be left of a chunk: none.
+    /// True if a chunk has no readers when generations up to `read` are read: it was frozen later.
     pub(crate) fn is_unread(&self, index: usize, read: Option<u64>) -> bool {
         read.is_none_or(|read| self.map.since(index) > read)
     }
 
-    /// It takes nothing in any more, and has nothing: all of it left.
+    /// True if it is closed and all its memory has left.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_closed && self.vma_map.used().is_empty()
     }
@@ -455,13 +456,13 @@ impl State {
         self.map.count(Chunk::Poisoned)
     }
 
-    /// Numbers a freeze to a view, for who asks later what changed.
+    /// Numbers a freeze for a view, for later questions about changes since.
     pub(crate) fn number_freeze(&mut self) -> Known {
         let map = &self.map;
         self.tracking.freeze(|chunk| map.get(chunk) == Chunk::Frozen)
     }
 
-    /// As [`Self::next_run`], of chunks that a freeze made private and that nobody reads any more if generations up to
+    /// Like [`Self::next_run`], for chunks that a freeze made private and that have no readers if generations up to
     /// `read` are read.
     pub(crate) fn next_unread(
         &self,

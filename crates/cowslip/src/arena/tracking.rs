@@ -1,23 +1,22 @@
-//! Since when each chunk is what it is.
+//! The freeze since which each chunk has had its content.
 //!
-//! Freezes to a view are numbered. A chunk's number is that of the first of them whose content the base
-//! has held ever since; it has none while it is live, or if the base was written for any other reason.
-//! So of two freezes to a view, a chunk has the same content in both if its number at the later one is
-//! not above the earlier one's.
+//! Freezes to a view are numbered. A chunk's number is that of the first freeze with the content that its base has held
+//! ever since; it has none while it is live, or if the base was written for any other reason. A chunk has the same
+//! content in two freezes to a view if its number at the later one is not above the number of the earlier one.
 
 use std::collections::VecDeque;
 
-/// What tells one image from all others.
+/// Tells one image from all others.
 type Identity = [u8; 16];
 
-/// The number of a chunk that has none. Zero: what was never written is memory that a fork need not copy the tables of.
+/// The number of a chunk that has none. Zero: a fork need not copy the page tables of memory that was never written.
 const NEVER: u64 = 0;
 /// Images that are remembered as possible parents.
 const MOST_SAVES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Tracking {
-    /// Whether a thaw keeps chunks that nothing was written to.
+    /// True if a thaw keeps chunks that nothing was written to.
     pub(crate) is_on: bool,
     freezes: u64,
     since: Vec<u64>,
@@ -37,7 +36,7 @@ impl Tracking {
         Self { is_on: false, freezes: 0, since: vec![NEVER; chunks], saves: VecDeque::new() }
     }
 
-    /// The base of a chunk may be written from here on.
+    /// Takes a chunk's number away: its base may be written from here on.
     pub(crate) fn forget(&mut self, chunk: usize) {
         if self.since[chunk] != NEVER {
             self.since[chunk] = NEVER;
@@ -57,7 +56,7 @@ impl Tracking {
         Known { number: self.freezes, since: self.since.clone() }
     }
 
-    /// An image holds what the arena was at a freeze.
+    /// Notes that an image holds the arena's content at a freeze.
     pub(crate) fn remember(&mut self, identity: Identity, place: usize, known: &Known) {
         if self.saves.len() == MOST_SAVES {
             self.saves.pop_front();
@@ -65,8 +64,7 @@ impl Tracking {
         self.saves.push_back(Save { identity, place, freeze: known.number });
     }
 
-    /// The freeze whose content an image has of this arena; `None` if it is another's, or was saved too
-    /// long ago.
+    /// The freeze of this arena that an image holds; `None` if the image is another's, or was saved too long ago.
     pub(crate) fn saved(&self, identity: Identity, place: usize) -> Option<u64> {
         let mut saves = self.saves.iter().rev();
         let save = saves.find(|save| save.identity == identity && save.place == place)?;
@@ -74,7 +72,7 @@ impl Tracking {
     }
 }
 
-/// What tracking knows at a freeze to a view.
+/// The state of tracking at a freeze to a view.
 #[derive(Debug)]
 pub(crate) struct Known {
     number: u64,
@@ -87,7 +85,7 @@ impl Known {
         !self.since.is_empty()
     }
 
-    /// Whether a chunk's memory is what it was at an earlier freeze.
+    /// True if a chunk has the same content as at an earlier freeze.
     pub(crate) fn is_unchanged_since(&self, chunk: usize, freeze: u64) -> bool {
         self.since.get(chunk).is_some_and(|&since| since != NEVER && since <= freeze)
     }

@@ -1,15 +1,15 @@
-//! What a program gives back of a huge page leaves the file.
+//! Parts of a huge page that a program gives back leave the file.
 //!
 //! ```text
 //!   a part is given back ──▶ zeroed, kept ── an eighth is kept ──▶ hold writers ──▶ punch what is zero still ──▶ let go
 //!          └──── the chunk is on base pages ──▶ punched
 //! ```
-//! A page that was given back may be in use again: nothing tells, as it is mapped. So its content does, while no store to
-//! the chunk can complete: a page of zeroes and a hole are the same to the program. The kernel splits the huge page at the
-//! first hole. What a device may be writing to is left alone ([`super::io`]).
+//! A page that was given back may be in use again, unnoticed, as it is mapped. Its content decides, while no store to
+//! the chunk can complete: a page of zeroes and a hole are the same to the program. The kernel splits the huge page at
+//! the first hole. Memory that a device may be writing to is left alone ([`super::io`]).
 //!
-//! The call that gives the eighth back does it: a program that never forks has no service thread, and other threads that
-//! write to the chunk wait for one look at 2 MiB at most. What fails there is done in the background
+//! The call that gives the eighth back trims the chunk: a program that never forks has no service thread, and other
+//! threads that write to the chunk wait for one look at 2 MiB at most. If that fails, it is done in the background
 //! ([`super::grow::tend`]).
 
 use std::sync::Arc;
@@ -39,14 +39,14 @@ impl Shared {
         matches!(self.pages, Pages::HugeTmpfs | Pages::HugeMemfd)
     }
 
-    /// Whether a part of a chunk may be punched out without a huge page being lost.
+    /// True if a part of a chunk may be punched out without a huge page being lost.
     fn is_on_base_pages(&self, state: &State, chunk: usize) -> bool {
         self.pages == Pages::Base
             || state.vma_map.base_chunks.contains(chunk)
             || state.density.is_split(chunk)
     }
 
-    /// Makes a part of a run of live chunks read as zeroes, and gives back what of it is worth that.
+    /// Makes a part of a run of live chunks read as zeroes, and gives pages of it back where that is worthwhile.
     pub(crate) fn discard_live(&self, state: &mut State, part: VirtRange) -> Result<(), Errno> {
         self.clean_whole(state, part)?;
         self.edges(part)
@@ -54,7 +54,8 @@ impl Shared {
             .try_for_each(|(chunk, edge)| self.discard_part(state, chunk, edge))
     }
 
-    /// As [`Self::discard_live`], of what is free from here on. If it fails the memory is cleaned when it is handed out again.
+    /// Like [`Self::discard_live`], for memory that is free from here on. If it fails, the memory is cleaned when it is
+    /// handed out again.
     pub(crate) fn release_live(&self, state: &mut State, part: VirtRange) {
         let _ = self.clean_whole(state, part);
         for (chunk, edge) in self.edges(part) {
@@ -73,7 +74,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What of `part` is less than a chunk: at most the first and the last.
+    /// The parts of `part` that are less than a chunk: at most the first and the last.
     fn edges(&self, part: VirtRange) -> Vec<(usize, VirtRange)> {
         self.by_chunk(part).filter(|(_, edge)| edge.len < CHUNK_BYTES).collect()
     }
@@ -98,7 +99,7 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`Self::discard_part`], of what is free from here on: its content may stay until it is handed out.
+    /// Like [`Self::discard_part`], for memory that is free from here on: its content may stay until it is handed out.
     fn release_part(&self, state: &mut State, chunk: usize, part: VirtRange) {
         if self.is_on_base_pages(state, chunk) {
             let _ = self.punch(state, part);
@@ -118,13 +119,13 @@ impl Shared {
         state.by_file(part).try_for_each(|part| self.punch_in(state.file_at(part.start), part))
     }
 
-    /// Has a file hold nothing of `part`.
+    /// Punches `part` out of a file.
     pub(super) fn punch_in(&self, file: &BackingFile, part: VirtRange) -> Result<(), Errno> {
         file.check_identity()?;
         memfile::punch_hole(file.fd(), offset(self.range, part), part.len as u64)
     }
 
-    /// Gives back what of a live chunk was kept, and is free or zero still, if that is enough of it.
+    /// Gives back the kept pages of a live chunk that are free or still zero, if they are enough of it.
     pub(crate) fn trim(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let may_be_known = state.is_pinned
             || state.io.any()
@@ -139,7 +140,7 @@ impl Shared {
         let range = self.chunk_range(chunk, 1);
         let file = Arc::clone(state.file_at(range.start));
         file.check_identity()?;
-        // Most of what is in use again is found without anybody waiting.
+        // Most of the pages in use again are found while no thread waits.
         let idle = self.idle_pages(state, range, kept)?;
         if !is_worth_splitting(idle.iter().map(|run| run.len / page_size_bytes()).sum()) {
             return Ok(());
@@ -162,7 +163,7 @@ impl Shared {
             }
             let idle = self.idle_pages(state, range, kept)?;
             idle.iter().try_for_each(|run| self.punch_in(&file, *run))?;
-            // A huge page that the kernel cannot split now, as it has just come, it fills with zeroes instead.
+            // The kernel fills a huge page with zeroes instead if it cannot split it now, as it has just come.
             let is_there = |run: &VirtRange| {
                 let at = offset(self.range, *run);
                 memfile::data_at_or_after(file.fd(), at, at + run.len as u64)
@@ -171,7 +172,7 @@ impl Shared {
             if stays { Err(Errno::AGAIN) } else { Ok(()) }
         })();
         for (piece, _) in &pieces {
-            // That takes the protection away, and does not wake who waits for that (I6).
+            // This removes the protection, but does not wake threads that wait for that (I6).
             if insist(|| guard.unregister(*piece)).is_err() {
                 let _ = write_protect(guard, *piece, false);
             }
@@ -184,7 +185,7 @@ impl Shared {
         } else {
             state.density.set_split(chunk);
             self.keep_small(state, chunk);
-            // A split unmaps what stays.
+            // A split unmaps the pages that stay.
             for span in state.vma_map.within(range) {
                 if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
                     map_resident(self, &file, span.range);
@@ -195,7 +196,7 @@ impl Shared {
         trimmed
     }
 
-    /// Those of the pages `kept` that are free, or hold nothing but zeroes at this moment: runs.
+    /// The runs of those of the pages `kept` that are free, or hold nothing but zeroes at this moment.
     fn idle_pages(
         &self,
         state: &State,

@@ -1,8 +1,8 @@
-//! Who uses which part of an arena, and with what protection.
+//! The use and the protection of each part of an arena.
 //!
-//! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters
-//! to a freeze: parts with different protection are mappings of their own to the kernel. So are chunks that take base
-//! pages, beside those that take huge ones.
+//! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters to a freeze: parts
+//! with different protection are mappings of their own to the kernel, and so are chunks that take base pages beside
+//! those that take huge ones.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +11,32 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, round_up};
 
 use super::page_size::BaseChunks;
 
-/// What a part of an arena is for.
+/// The use of a part of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Usage {
-    /// Nobody's, and mapped by the arena.
+    /// Unused, and mapped by the arena.
     Free,
-    /// Nobody's, and unmapped: it is handed out again if nothing else is mapped there by then.
+    /// Unused, and unmapped: it is handed out again if nothing else is mapped there by then.
     Hole,
     /// Handed out.
     Used,
-    /// The arena has no part in it any more: another mapping is there, or what [left](Self::Left) was unmapped.
+    /// No longer the arena's: another mapping is there, or memory that [left](Self::Left) was unmapped.
     Foreign,
-    /// Handed out, and private anonymous memory by now: the kernel's, as a part of what the program mapped as one.
+    /// Handed out, and private anonymous memory of the kernel's by now, as a part of a range that the program mapped as
+    /// one.
     Detached,
-    /// Handed out, and no longer the arena's to freeze or thaw, but mapped from its file still, privately: memory that
+    /// Handed out, and no longer the arena's to freeze or thaw, but still mapped from its file, privately: memory that
     /// left where nothing could hold its writers off while it was copied.
     Left,
 }
 
 impl Usage {
-    /// Whether the arena may hand it out.
+    /// True if the arena may hand it out.
     pub(crate) fn is_vacant(self) -> bool {
         matches!(self, Self::Free | Self::Hole)
     }
 
-    /// Whether it is handed out.
+    /// True if it is handed out.
     pub fn is_used(self) -> bool {
         self == Self::Used
     }
@@ -52,10 +53,10 @@ pub(crate) struct Span {
 pub(crate) struct VmaMap {
     spans: Vec<Span>,
     start: usize,
-    /// Start and end of what was ever [left](Usage::Left), whatever it is for by now. Children that inherited it map its
-    /// place in the file, and no token counts them.
+    /// Start and end of memory that ever [left](Usage::Left), whatever its use is by now. Children that inherited it
+    /// map its place in the file, and no token counts them.
     left: BTreeMap<usize, usize>,
-    /// Never fewer than those that are mapped so: what is cut too finely is whole mappings' parts.
+    /// Never fewer than those that are mapped so: pieces cut too finely are parts of whole mappings.
     pub(crate) base_chunks: BaseChunks,
 }
 
@@ -69,7 +70,7 @@ impl VmaMap {
         }
     }
 
-    /// How many spans there are.
+    /// The number of spans.
     pub(crate) fn span_count(&self) -> usize {
         self.spans.len()
     }
@@ -108,7 +109,7 @@ impl VmaMap {
         self.left.insert(range.start, range.end());
     }
 
-    /// Makes all of `range` holes, after it was unmapped. A place that was left is not to be handed out again.
+    /// Makes all of `range` holes, after it was unmapped. A place that was left must not be handed out again.
     pub(crate) fn vacate(&mut self, range: VirtRange) {
         self.set(range, Usage::Hole, Prot::NONE);
         for left in self.left_within(range).collect::<Vec<_>>() {
@@ -137,12 +138,12 @@ impl VmaMap {
         }
     }
 
-    /// Whether all of `range` is of this usage.
+    /// True if all of `range` is of this usage.
     pub(crate) fn is_all(&self, range: VirtRange, usage: Usage) -> bool {
         self.within(range).all(|span| span.usage == usage)
     }
 
-    /// Whether nothing of `range` is anybody's.
+    /// True if all of `range` is vacant.
     pub(crate) fn is_vacant(&self, range: VirtRange) -> bool {
         self.within(range).all(|span| span.usage.is_vacant())
     }
@@ -165,13 +166,13 @@ impl VmaMap {
         })
     }
 
-    /// What is handed out.
+    /// The ranges that are handed out.
     pub(crate) fn used(&self) -> Vec<VirtRange> {
         let used = self.spans.iter().filter(|span| span.usage == Usage::Used);
         used.map(|span| span.range).collect()
     }
 
-    /// All but what the arena has no part in.
+    /// All ranges but holes and foreign ones.
     pub(crate) fn mapped(&self) -> Vec<VirtRange> {
         let is_mapped = |span: &&Span| !matches!(span.usage, Usage::Hole | Usage::Foreign);
         self.spans.iter().filter(is_mapped).map(|span| span.range).collect()
@@ -183,7 +184,7 @@ impl VmaMap {
         used.map(|span| span.range.len as u64).sum()
     }
 
-    /// The first vacant range of `len` bytes aligned to `align` that `allowed` cuts vacant space to.
+    /// The first range of `len` bytes, aligned to `align`, in the parts that `allowed` cuts vacant space to.
     pub(crate) fn find_free(
         &self,
         len: usize,
@@ -201,13 +202,13 @@ impl VmaMap {
         })
     }
 
-    /// Whether nothing of `range` is in use, in the arena's file.
+    /// True if nothing of `range` is in use, in the arena's file.
     pub(crate) fn is_unused(&self, range: VirtRange) -> bool {
         self.within(range).all(|span| span.usage != Usage::Used)
             && self.left_within(range).next().is_none()
     }
 
-    /// The parts of `range` that are handed out, each as long as it goes, whatever their protection.
+    /// The parts of `range` that are handed out, each as long as possible, whatever their protection.
     pub(crate) fn used_within(&self, range: VirtRange) -> Vec<VirtRange> {
         let mut used: Vec<VirtRange> = Vec::new();
         for span in self.within(range).filter(|span| span.usage.is_used()) {
@@ -219,7 +220,7 @@ impl VmaMap {
         used
     }
 
-    /// Whether faults at `address` give base pages.
+    /// True if faults at `address` give base pages.
     pub(crate) fn is_base(&self, address: usize) -> bool {
         self.base_chunks.contains(self.chunk_at(address))
     }

@@ -3,9 +3,10 @@
 //! ```text
 //!   copy, or the file's page ──MADV_DONTNEED──▶ the file's page ──UFFDIO_ZEROPAGE──▶ the zero page, which a write copies
 //! ```
-//! A mapping of zeroes over each part would make three mappings of one: a child of Redis, which gives back thousands of single
-//! pages while it saves, would have as many, up to `vm.max_map_count`. The zero page is an entry of a page table. To the
-//! kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later writes it to the file.
+//! A mapping of zeroes over each part would make three mappings of one: a child of Redis, which gives back thousands of
+//! single pages while it saves, would have as many, up to `vm.max_map_count`. The zero page is an entry of a page
+//! table. To the kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later
+//! writes it to the file.
 //!
 //! The part is registered for write protection meanwhile, which no entry of it has: no access of any thread waits.
 
@@ -17,10 +18,10 @@ use cowslip_sys::{Errno, process};
 
 use super::mapping::OwnedRange;
 
-/// A thread that reads the part meanwhile maps the file's page again.
+/// The most attempts: a thread that reads the part meanwhile maps the file's page again.
 const TRIES: usize = 16;
 
-/// What maps the zero page in this process.
+/// The userfaultfd that maps the zero page in this process.
 #[derive(Debug, Default)]
 pub(crate) struct ZeroPages {
     opened: Option<Opened>,
@@ -31,15 +32,15 @@ pub(crate) struct ZeroPages {
 #[derive(Debug)]
 struct Opened {
     uffd: Uffd<ReservedFd>,
-    /// A userfaultfd is about the address space of the process that opened it.
+    /// A userfaultfd acts on the address space of the process that opened it.
     pid: i32,
 }
 
 impl ZeroPages {
-    /// Makes `part` of one private mapping of a file, whose content was given up, read as zeroes.
+    /// Makes `part` of one private mapping of a file read as zeroes, after its content was dropped.
     ///
     /// # Errors
-    /// The kernel's. The part reads as zeroes, as before, or as the file then, page by page.
+    /// The kernel's. Each page of the part then reads as zeroes, as before, or as the file.
     pub(crate) fn put(&mut self, part: OwnedRange) -> Result<(), Errno> {
         if self.is_refused {
             return Err(Errno::OPNOTSUPP);
@@ -52,7 +53,7 @@ impl ZeroPages {
     fn uffd(&mut self) -> Result<&Uffd<ReservedFd>, Errno> {
         let pid = process::pid();
         if let Some(strange) = self.opened.take_if(|opened| opened.pid != pid) {
-            // In a child that was made past us the number may be another file's.
+            // In a child forked without our knowledge, the number may be another file's.
             std::mem::forget(strange);
         }
         let opened = match self.opened.take() {
@@ -65,7 +66,7 @@ impl ZeroPages {
         Ok(&self.opened.insert(opened).uffd)
     }
 
-    /// In a forked child.
+    /// In a forked child: closes its copy of the descriptor, unless it shares it with its parent.
     pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
         if let Some(opened) = self.opened.take()
             && shares_descriptors
@@ -78,7 +79,7 @@ impl ZeroPages {
 fn put(uffd: &Uffd<ReservedFd>, part: OwnedRange) -> Result<(), Errno> {
     uffd.register(*part, RegisterMode::WP)?;
     let put = put_registered(uffd, part);
-    // Refused, the mapping stays cut in three, which changes nothing that it shows.
+    // If it is refused, the mapping stays cut in three, which changes no content.
     let _ = uffd.unregister(*part);
     put
 }

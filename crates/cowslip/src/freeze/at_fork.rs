@@ -1,12 +1,12 @@
 #![allow(unsafe_code)]
-//! Every fork of the process with its arenas, whoever calls `fork(3)`: an interpreter, a server, a library.
+//! Takes arenas along in every fork of the process, by any caller of `fork(3)`: an interpreter, a server, a library.
 //!
 //! ```text
 //!   prepare: list locked, signals blocked, arenas prepared ──fork──▶ in parent: in_parent, signals, unlocked
 //!                                                              └───▶ in child:  in_child,  signals, unlocked
 //! ```
-//! `pthread_atfork(3)` cannot refuse a fork. Where the arenas cannot be frozen their memory is left to the kernel, which
-//! copies it as any other; where that fails too, the child is without them.
+//! `pthread_atfork(3)` cannot refuse a fork. Where the arenas cannot be frozen their memory is left to the kernel,
+//! which copies it like any other; where that fails too, the child is without them.
 //!
 //! # Safety
 //! [`PENDING`] is touched only by the thread that holds the lock of [`INSTALLED`], from the prepare handler to the parent's
@@ -33,10 +33,10 @@ struct Installed {
 static INSTALLED: Mutex<Installed> =
     Mutex::new(Installed { arenas: Vec::new(), is_registered: false });
 
-/// What a fork under way holds, in the order in which it goes.
+/// State of a fork under way, in the order in which it is dropped.
 struct Pending {
     fork: Option<PreparedFork<'static>>,
-    /// What `fork` borrows.
+    /// Borrowed by `fork`.
     arenas: Vec<Arena>,
     _installed: MutexGuard<'static, Installed>,
     _signals: BlockedSignals,
@@ -50,7 +50,7 @@ unsafe impl Sync for PendingCell {}
 static PENDING: PendingCell = PendingCell(UnsafeCell::new(None));
 
 thread_local! {
-    /// This thread is in [`super::fork()`], which prepares the arenas that it was given.
+    /// True while this thread is in [`super::fork()`], which prepares the arenas that it was given.
     static IS_OWN_FORK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -63,15 +63,15 @@ pub(super) fn without_handlers<T>(fork: impl FnOnce() -> T) -> T {
 }
 
 impl Arena {
-    /// Has every later `fork(3)` of this process take the arena along, as [`fork`](super::fork()) does: for those who do not
-    /// call it themselves, such as an interpreter's `os.fork` or a server that forks its workers. It holds until the
-    /// arena ends; children do the same when they fork.
+    /// Makes every later `fork(3)` of this process take the arena along, like [`fork`](super::fork()): for code that
+    /// does not call that itself, such as an interpreter's `os.fork` or a server that forks its workers. It holds until
+    /// the arena ends; children do the same when they fork.
     ///
     /// A freeze of it that fails cannot refuse the fork: the arena's memory is left to the kernel then
-    /// ([`Departure::Refused`]), which copies it in time and in page tables as any other.
+    /// ([`Departure::Refused`]), which copies it at the same cost in time and page tables as any other.
     ///
     /// # Errors
-    /// The system's, if it cannot remember one handler more (`pthread_atfork(3)`).
+    /// The system's, if it cannot register another handler (`pthread_atfork(3)`).
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -113,7 +113,7 @@ extern "C" fn prepare() {
     }
     let signals = BlockedSignals::enter();
     let fork = prepare_or_leave(&arenas);
-    // SAFETY: what it borrows lies in the handles that `arenas` shares, and goes after it.
+    // SAFETY: it borrows from the handles that `arenas` shares, which are dropped after it.
     let fork =
         unsafe { mem::transmute::<Option<PreparedFork<'_>>, Option<PreparedFork<'static>>>(fork) };
     let pending = Pending { fork, arenas, _installed: installed, _signals: signals };
@@ -125,7 +125,7 @@ fn prepare_or_leave(arenas: &[Arena]) -> Option<PreparedFork<'_>> {
     let all: Vec<&Arena> = arenas.iter().collect();
     let left = |error: Error| {
         if error.kind() == ErrorKind::Usage {
-            // What would take memory out of the arena allocates in it.
+            // The code that would take memory out of the arena allocates in it.
             return Err(error);
         }
         let mut owned = all.iter().filter(|arena| !arena.raw().is_reader());

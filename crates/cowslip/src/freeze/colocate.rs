@@ -4,9 +4,9 @@
 //!   freezer  ── mremap ──┐ waits              ┌── maps privately, wakes who waits ──
 //!   service              └── reads the event ─┘
 //! ```
-//! On two processors that is two wake-ups, each of a processor that is idle or busy with something else: 50 us
-//! apiece on a virtual machine, and another thread's whole turn on a busy one. So while every access waits, both
-//! threads run on one processor, before ordinary threads if the process may ask for that.
+//! On two processors that is two wake-ups, each of a processor that is idle or busy with something else: 50 us apiece
+//! on a virtual machine, and another thread's whole turn on a busy one. While every access waits, both threads
+//! therefore run on one processor, before ordinary threads if the process may ask for that.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,13 +19,13 @@ const THIS_THREAD: i32 = 0;
 /// The freezer on one processor with the service threads of its arenas, until this is dropped. Those stay there until
 /// they have something to do.
 pub(super) struct Colocate {
-    /// Where the freezer ran before, if it was pinned here.
+    /// The freezer's processors before, if it was pinned here.
     before: Option<Processors>,
     is_urgent: bool,
 }
 
 impl Colocate {
-    /// Every call is one more that the caller of the freeze waits for.
+    /// The caller of the freeze waits for every call made here.
     pub(super) fn begin(snapshots: &[Snapshot<'_>]) -> Self {
         let services = || snapshots.iter().filter_map(Snapshot::service);
         let is_urgent = services().any(|service| service.is_crowded.load(Relaxed))
@@ -45,8 +45,8 @@ impl Colocate {
 impl Drop for Colocate {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // Who ran wherever its group may was not restricted, and is not to be when that has more processors later:
-            // the kernel remembers a set that it was given.
+            // A thread that could run wherever its group may was not restricted, and must not be when the group has
+            // more processors later: the kernel remembers a set that it was given.
             let is_everywhere = Processors::every().assign(THIS_THREAD).is_ok()
                 && Processors::of(THIS_THREAD) == Ok(before);
             if !is_everywhere {

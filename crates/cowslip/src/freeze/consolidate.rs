@@ -19,13 +19,13 @@ use crate::arena::chunk_map::MOST_FILES;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
 
-/// A move is followed by a pause so many times as long.
+/// The pause after a move is this many times as long as the move.
 const REST: u64 = 10;
-/// Another fork may come soon, which undoes it.
+/// Delay before the first move: another fork may come soon, which undoes it.
 const FIRST_NS: u64 = 100_000_000;
 const RETRY_LAST_NS: u64 = 5_000_000_000;
 
-/// How far it is.
+/// Progress of the consolidation.
 #[derive(Debug, Default)]
 pub(crate) struct Consolidating {
     next: usize,
@@ -59,7 +59,7 @@ pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
             Step::Idle
         }
         Ok(false) => {
-            // What stays where it is may be gone later.
+            // Chunks that stay where they are may be gone later.
             state.consolidating.next = 0;
             let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
             state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
@@ -73,7 +73,7 @@ pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
     }
 }
 
-/// The file that holds the most of what is in use. In one that is exposed nothing is live.
+/// The file that holds the most memory in use; exposed files come last, since nothing becomes live in them.
 fn fullest(shared: &Shared, state: &State) -> u8 {
     let mut used = [0; MOST_FILES];
     for span in state.vma_map.within(shared.range).filter(|span| span.usage == Usage::Used) {
@@ -86,7 +86,7 @@ fn fullest(shared: &Shared, state: &State) -> u8 {
     state.files.all().max_by_key(key).expect("an arena has a file").0
 }
 
-/// Moves the next chunk in use that lies in another file; after the last, what is free. Whether there may be more.
+/// Moves the next chunk in use that lies in another file; after the last, free space. True if there may be more.
 fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Errno> {
     let end = shared.chunks_of(shared.range).end;
     let is_elsewhere = |state: &State, chunk: usize| {

@@ -1,11 +1,11 @@
-//! A view that ends while references into it live on: what they show becomes memory of its own.
+//! A view that ends while references into it live on: the parts that they show become a copy.
 //!
 //! ```text
 //!   view  ──MAP_SHARED──▶ file (base)        copy  ──MAP_PRIVATE──▶ its own pages, under the same addresses
 //! ```
 //!
-//! Each part is filled elsewhere and then moved over the view in one step (`mremap`), with the bytes that the view shows
-//! there: a thread that reads it meanwhile sees the same before and after. Nobody writes to either.
+//! Each part is filled elsewhere and then moved over the view in one step (`mremap`), with the bytes that the view
+//! shows there: a thread that reads it meanwhile sees the same before and after. No thread writes to either.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::Prot;
@@ -25,8 +25,8 @@ pub struct FrozenCopy {
 }
 
 impl Frozen {
-    /// Ends the view. What it shows of `parts`, at the arena's addresses, stays where it is, as a copy: for interpreters, whose
-    /// programs hold on to what they took from a view. The arena may be frozen again at once.
+    /// Ends the view. Its content of `parts`, given by the arena's addresses, stays where it is, as a copy: for
+    /// interpreters with programs that hold on to parts of a view. The arena may be frozen again at once.
     ///
     /// # Errors
     /// The view, which is as before, with the kernel's reason; [`ErrorKind::Busy`] in a child of the process that froze it;
@@ -61,7 +61,7 @@ impl Frozen {
         Ok(FrozenCopy { _parts: parts.into_iter().map(keep).collect() })
     }
 
-    /// Has the view show a copy of `part`, which is whole pages.
+    /// Makes the view show a copy of `part`, which is whole pages.
     fn copy_in_place(&self, part: VirtRange) -> Result<()> {
         let mut copy = OwnSpace::reserve_apart(part.len, page_size_bytes()).during(OPERATION)?;
         self.fill(part, *copy)?;
@@ -69,10 +69,10 @@ impl Frozen {
         copy.move_front_to(self.shown(part)).during(OPERATION)
     }
 
-    /// Fills `copy`, which is reserved, with what the view shows of `part`.
+    /// Fills `copy`, which is reserved, with the view's content of `part`.
     fn fill(&self, part: VirtRange, copy: OwnedRange) -> Result<()> {
         copy.map_anonymous(Prot::RW).during(OPERATION)?;
-        // What was not in use at the freeze shows zeroes.
+        // Memory that was not in use at the freeze shows zeroes.
         for piece in &self.layout {
             let piece = piece.range.intersect(part);
             if piece.is_empty() {
@@ -86,8 +86,8 @@ impl Frozen {
     }
 }
 
-/// The pages of so many bytes that `parts` touch: in order, apart. A mapping of the hugetlb pool is replaced by whole pages of
-/// it only.
+/// The pages of `page_bytes` that `parts` touch: in order, apart. Only whole pages can replace parts of a hugetlb
+/// mapping.
 fn whole_pages(parts: &[VirtRange], page_bytes: usize) -> Vec<VirtRange> {
     let mut pages: Vec<VirtRange> =
         parts.iter().map(|part| part.outer_aligned(page_bytes)).collect();

@@ -19,9 +19,9 @@ use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, enter};
 use crate::arena::inheritance::youngest_read;
 use crate::arena::state::{Chunk, Shared, State};
 
-/// Views of an arena that live at a time, at most. Each may hold a file.
+/// The most views of an arena that may live at a time. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
-/// Chunks left to the cut, at most; every access waits for them there.
+/// The most chunks left to the cut; every access waits for them there.
 const FEW_CHUNKS: usize = 4;
 
 /// True if a freeze need not wait: all chunks are live, or the written ones can be found and moved.
@@ -62,7 +62,7 @@ impl Arena {
         let shared = self.shared();
         let mut from = 0;
         loop {
-            // Others may have the arena between two steps.
+            // Other threads may have the arena between two steps.
             let mut state = shared.lock();
             own_memory::check("prepare a freeze", shared, &state)?;
             if state.hold().is_some() || !is_ready(shared, &state) {

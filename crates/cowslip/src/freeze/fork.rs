@@ -4,14 +4,14 @@
 //!   prepare ──▶ locked, frozen, offered ──▶ fork ──▶ parent: child watched, unlocked
 //!                                               └──▶ child: reader of the base, unlocked
 //! ```
-//! *Offered* means that children inherit what is frozen, and with it the token that counts them as
-//! readers. It stays so after the fork: whoever forks again soon finds all ready, and pays what an empty
-//! process pays. The service thread withdraws the offer before it asks for readers, which it does not
-//! before [`QUIET_AFTER_FORK_NS`] have passed without a fork.
+//! *Offered* means that children inherit the frozen memory, and with it the token that counts them as readers. It stays
+//! so after the fork: the next fork, if it comes soon, finds all ready, and costs as much as that of an empty process.
+//! The service thread withdraws the offer before it asks for readers, which it does not before [`QUIET_AFTER_FORK_NS`]
+//! have passed without a fork.
 //!
-//! The locks are held over the fork, so that what the child has of each arena's state is whole. The kernel's
-//! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
-//! still reads the base, only the tables of chunks written since are copied.
+//! The locks are held over the fork, so that the child's copy of each arena's state is whole. The kernel's fork copies
+//! no page table of an arena that was just frozen: there is none. If an earlier child still reads the base, only the
+//! tables of chunks written since are copied.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
@@ -35,27 +35,27 @@ use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState
 use crate::arena::vma_map::Usage;
 use crate::arena::{Arena, io};
 
-/// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
-/// the background would hold it up, and take the processor of the child.
+/// The caller of fork has work of its own to finish, such as an allocator's handlers: background work would hold it up,
+/// and take the processor of the child.
 const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 
 /// Arenas frozen and locked, about to be forked.
 ///
-/// For those who call `fork` themselves, such as the preload library; others use [`fork`].
+/// For code that calls `fork` itself, such as the preload library; otherwise use [`fork`].
 pub struct PreparedFork<'a> {
     snapshots: Vec<Snapshot<'a>>,
-    /// Who is watched, as whole in the child as the arenas. Locked last: the service thread waits for it while it should read
-    /// the events of a freeze.
+    /// The watched children, locked so that their list is whole in the child. Locked last: the service thread does not
+    /// look at its children meanwhile.
     watched: Vec<MutexGuard<'a, Vec<Arc<Child>>>>,
     method: Option<FreezeMethod>,
 }
 
 impl<'a> PreparedFork<'a> {
-    /// Freezes what is live in `arenas` (each given once) and keeps them locked.
+    /// Freezes live memory of `arenas` (each given once) and keeps them locked.
     ///
     /// # Errors
-    /// As [`Arena::freeze`], but never busy: memory that is frozen already is shared with one child
-    /// more. On an error the arenas are as before.
+    /// Those of [`Arena::freeze`], but never busy: memory that is frozen already is shared with one more child. On an
+    /// error the arenas are as before.
     pub fn prepare(arenas: &[&'a Arena]) -> Result<Self> {
         let mut order: Vec<&'a Arena> = arenas.to_vec();
         order.sort_by_key(|arena| arena.range().start);
@@ -76,9 +76,9 @@ impl<'a> PreparedFork<'a> {
             Some(snapshot::take(&mut snapshots)?)
         };
         snapshots.iter().for_each(Snapshot::have_dumped);
-        // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
+        // Before the fork: a thread woken after it would run before the caller goes on, and so would the child.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
-        // Last: whatever failed before leaves nobody counted as a reader.
+        // Last, so that a failure before it leaves no child counted as a reader.
         snapshots.iter_mut().try_for_each(offer)?;
         let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
         Ok(Self { snapshots, watched, method })
@@ -89,8 +89,9 @@ impl<'a> PreparedFork<'a> {
         self.method
     }
 
-    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`RawArena::wipe_on_fork`](crate::raw::RawArena::wipe_on_fork) was told of, and
-    /// the kernel does not empty. What others write there before, is lost.
+    /// True if the child empties memory itself, in [`Self::in_child`]: memory that was given to
+    /// [`RawArena::wipe_on_fork`](crate::raw::RawArena::wipe_on_fork) and that the kernel does not empty. Writes there
+    /// before that are lost.
     #[must_use]
     pub fn empties_in_child(&self) -> bool {
         self.snapshots
@@ -113,8 +114,8 @@ impl<'a> PreparedFork<'a> {
         self.become_reader(false);
     }
 
-    /// As [`Self::in_child`], in a child that shares the table of descriptors with its parent (`CLONE_FILES`, `clone(2)`):
-    /// what it closed would be closed for both.
+    /// Like [`Self::in_child`], in a child that shares the table of descriptors with its parent (`CLONE_FILES`,
+    /// `clone(2)`): a descriptor that it closed would be closed for both.
     pub fn in_child_sharing_descriptors(self) {
         self.become_reader(true);
     }
@@ -143,7 +144,7 @@ impl<'a> PreparedFork<'a> {
             if shares_descriptors {
                 // A lock on its file would be both processes'.
                 std::mem::forget(state.users.take());
-                // It is never closed here.
+                // Its descriptor is never closed here.
                 state.files.all().for_each(|(_, file)| std::mem::forget(Arc::clone(file)));
             }
             snapshot.shared.services.in_child(shares_descriptors);
@@ -159,8 +160,8 @@ impl<'a> PreparedFork<'a> {
     }
 }
 
-/// Has the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does so
-/// anyway if it reads the event of a freeze, which hugetlbfs has none of, or looked a moment ago.
+/// Makes the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does
+/// so anyway if it reads the event of a freeze, which hugetlbfs does not have, or looked a moment ago.
 fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
     let has_event = !snapshot.is_empty()
         && method == Some(FreezeMethod::Userfaultfd)
@@ -170,7 +171,7 @@ fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
     }
 }
 
-/// What was live stays with the parent. The kernel would put mappings of the child's own in its place,
+/// Keeps the place of live memory, which stays with the parent. The kernel would put mappings of the child's own there,
 /// which would pass for the arena's, and be lost when the child becomes the owner.
 fn keep_place(shared: &Shared, state: &State) {
     let mut from = 0;
@@ -178,8 +179,8 @@ fn keep_place(shared: &Shared, state: &State) {
         from = run.end;
         let live = state.vma_map.within(shared.chunk_range(run.start, run.len()));
         for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
-            // The fork left it out, so that nothing is mapped there yet. It can fail only for the lack of a
-            // mapping, of which the parent has one more.
+            // The fork left it out, so that nothing is mapped there yet. It can fail only for lack of a mapping, of
+            // which the parent has one more.
             let _ = shared.piece(span.range).map_anonymous(Prot::NONE);
         }
     }
@@ -194,7 +195,7 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
         return Ok(());
     }
     state.files.forget_target();
-    // First: whoever is forked with the memory is counted.
+    // First: every child that is forked with the memory is counted.
     state.generations.show()?;
     if state.inheritance != ForkInheritance::Whole {
         state.inheritance = ForkInheritance::Part;
@@ -207,7 +208,7 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Has a child that was forked just now looked at.
+/// Watches a child that was forked just now.
 pub(crate) fn watch_child(shared: &Shared, pid: i32) {
     shared.copy_limit.note(pid);
     if !shared.lock().forks_often {
@@ -216,7 +217,7 @@ pub(crate) fn watch_child(shared: &Shared, pid: i32) {
     }
 }
 
-/// Which side of a [`fork`] this is.
+/// The side of a [`fork`] that this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fork {
     /// The parent, with the child's process id.
@@ -225,16 +226,16 @@ pub enum Fork {
     Child,
 }
 
-/// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are
-/// neither copied nor split. Arenas that are not named are missing in the child. [`Arena::install_at_fork`] has the same
-/// done by forks that others call.
+/// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are neither copied
+/// nor split. Arenas that are not named are missing in the child. [`Arena::install_at_fork`] does the same for forks
+/// that other code calls.
 ///
 /// # Errors
-/// As [`PreparedFork::prepare`], or the kernel's for the fork itself.
+/// Those of [`PreparedFork::prepare`], or the kernel's for the fork itself.
 ///
 /// # Safety
-/// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
-/// called until it execs or ends.
+/// The same as for fork(2): in the child of a program with threads only async-signal-safe functions may be called until
+/// it execs or ends.
 #[allow(unsafe_code)]
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {

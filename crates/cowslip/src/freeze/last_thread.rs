@@ -1,4 +1,4 @@
-//! The end of a program's last thread: the service thread must not be what keeps the process.
+//! The end of a program's last thread: the service thread alone must not keep the process alive.
 //!
 //! Without its main thread a process goes on as long as it has another (`pthread_exit(3)`). No call waits for that thread's
 //! end alone, so the service thread looks now and then, and more often once the main thread has ended. libc does the rest:
@@ -14,11 +14,11 @@ const LOOK_NS: u64 = 1_000_000_000;
 const FIRST_NS: u64 = 1_000_000;
 const LONGEST_NS: u64 = 100_000_000;
 
-/// What is known of the program's threads.
+/// Knowledge of the program's threads.
 #[derive(Debug)]
 pub(super) struct LastThread {
     due_ns: u64,
-    /// How long it is from one look to the next.
+    /// Time from one look to the next.
     pause_ns: u64,
 }
 
@@ -27,12 +27,12 @@ impl LastThread {
         Self { due_ns: process::now_ns() + LOOK_NS, pause_ns: LOOK_NS }
     }
 
-    /// How long nothing is to be asked.
+    /// Time until the next look.
     pub(super) fn patience(&self) -> Duration {
         Duration::from_nanos(self.due_ns.saturating_sub(process::now_ns()))
     }
 
-    /// Whether the program has no thread any more, by the last look.
+    /// True if the program had no thread any more at the last look.
     pub(super) fn is_over(&mut self) -> bool {
         let now_ns = process::now_ns();
         if now_ns < self.due_ns {

@@ -10,62 +10,63 @@
 //!             └────────── thaw, chunk by chunk, once nobody reads the base ──────────────┘
 //! ```
 //!
-//! An arena R is frozen and thawed in chunks of 2 MiB, so between the two pictures lies any mixture.
-//! A third kind of chunk, *anonymous*, is private memory without a file: the program dropped all of a
-//! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content. A fourth,
-//! *free and private*, was free at the freeze and is mapped privately only because it lies between others, so that
-//! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out. A fifth,
-//! *clean*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
-//! nothing had been written to it: only arenas that track their changes have them ([`thaw::clean`],
-//! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live. A sixth, *borrowed*,
-//! is a frozen chunk whose base is in the file of another arena, kept by a pin ([`crate::Template::restore`]): a thaw has
-//! its own file hold that base first, then it is as any frozen one. A freeze to a view thaws all of them first; children
-//! of a fork read the lender's base, so that nobody waits for them.
+//! An arena R is frozen and thawed in chunks of 2 MiB, so that any mixture of the two pictures occurs. A third kind of
+//! chunk, *anonymous*, is private memory without a file: the program dropped all of a frozen chunk (`MADV_DONTNEED`),
+//! and it must read zeroes while the base keeps its content. A fourth, *free and private*, was free at the freeze and
+//! is mapped privately only because it lies between others, so that all of them are one mapping: it has no readers, and
+//! becomes live as soon as it is handed out. A fifth, *clean*, is a frozen chunk with a base without readers, left as
+//! it was by a thaw because nothing had been written to it: only arenas that track their changes have them
+//! ([`thaw::clean`], [`crate::Arena::track_changes`]). To threads that wait for the end of a thaw it is as good as
+//! live. A sixth, *borrowed*, is a frozen chunk with its base in the file of another arena, kept by a pin
+//! ([`crate::Template::restore`]): a thaw first copies that base to the arena's own file, then it is like any frozen
+//! one. A freeze to a view thaws all of them first; children of a fork read the lender's base, so that no thaw waits
+//! for them.
 //!
 //! **Freeze** ([`snapshot`]), with every thread running:
 //! 1. register R with userfaultfd (missing and minor faults);
 //! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
-//! 3. map R privately; wake who waits.
+//! 3. map R privately; wake the waiting threads.
 //!
-//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: move its pages aside, so that every access waits, find the
-//! private pages, copy them into the file, map it shared, wake who waits.
+//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: move its pages aside, so that every access waits,
+//! find the private pages, copy them into the file, map it shared, wake the waiting threads.
 //!
-//! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
-//! was written since ([`snapshot::private`]): 2 moves the private pages along, and before 3, while all wait, they are
-//! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
-//! children read their base, and share their private pages with the parent until one of them writes.
+//! A freeze to a view of clean chunks first makes the written ones live. For pages written since
+//! ([`snapshot::private`]), step 2 moves the private pages along, and before step 3, while all threads wait, they are
+//! copied into the file. Chunks without such pages are as they were at the freeze before. A fork marks clean chunks
+//! frozen again: its children read their base, and share their private pages with the parent until one of them writes.
 //!
-//! A freeze to a view while views or children of earlier freezes live first moves what was written since out of what they
-//! read ([`follow`]), and takes frozen chunks along as it does clean ones; a chunk that is written in between gets another file.
-//! The way back to a view ([`roll_back`]) maps again what the view shows, while no thread looks.
+//! A freeze to a view while views or children of earlier freezes live first moves written chunks out of the memory that
+//! they read ([`follow`]), and takes frozen chunks along like clean ones; a chunk that is written in between gets
+//! another file. The way back to a view ([`roll_back`]) maps the view's content again, while no thread accesses it.
 //!
-//! # What holds
-//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and what they left is
-//!   registered with a userfaultfd ([`crate::arena::chunk`]). Pages that were private
-//!   before are found by the scan after that. In a freeze, pages that were private in clean
-//!   chunks are in the view and then in the file before anybody sees R again.
-//! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
-//!   view, child, template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after
-//!   the last reader, and a new one (a view, a fork) makes it frozen first: nobody reads the base of a
-//!   clean chunk when a freeze writes it.
+//! # Invariants
+//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and the range
+//!   that they left is registered with a userfaultfd ([`crate::arena::chunk`]). Pages that were private before are
+//!   found by the scan after that. In a freeze, pages that were private in clean chunks are in the view and then in the
+//!   file before any thread sees R again.
+//! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no view, child,
+//!   template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after the
+//!   last reader, and a new reader (a view, a fork) makes it frozen first: the base of a clean chunk has no readers
+//!   when a freeze writes it.
 //! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
 //!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
 //!   the first is mapped. Copying private pages of clean chunks in between moves no content: the view shows
 //!   the same from the page as from the file.
-//! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
-//!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
-//!   already is thawed. Private pages of clean chunks that were moved are moved back before anybody is woken;
-//!   what of them is in the file by then is older or the same. A chunk whose thaw fails moves back and stays frozen.
+//! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty mapping there
+//!   is still a shared mapping of the file. If step 3 fails for a part, the parts that are private already are thawed.
+//!   Private pages of clean chunks that were moved are moved back before any thread is woken; their content in the file
+//!   by then is older or the same. A chunk that cannot be thawed moves back and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
-//! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
-//!   The only wait for another thread is the remap event of step 2, read by the arena's service
-//!   thread, which never touches an arena, takes its lock only by trying, and does not end before it has given the
-//!   userfaultfd up, which lets go whoever waits ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork.
-//!   Who freezes, or thaws in a thread of the program's, has no signals meanwhile: a handler could touch R, on a stack of its
-//!   own, and wait for itself. What that thread stands on it does not thaw ([`crate::arena::chunk::enter`]).
+//! * **I6, nobody hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call. The
+//!   only wait for another thread is the remap event of step 2, read by the arena's service thread, which never touches
+//!   an arena, takes its lock only by trying, and does not end before it has closed the userfaultfd, which releases all
+//!   waiting threads ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork. A thread
+//!   that freezes, or a thread of the program that thaws, has no signals meanwhile: a handler could touch R, on a stack
+//!   of its own, and wait for itself. A thread does not thaw the memory that it stands on
+//!   ([`crate::arena::chunk::enter`]).
 //!
-//! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
-//! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
+//! Without userfaultfd one `mmap` with `MAP_FIXED` does steps 2 and 3 at once: as atomic for each mapping, 0.25 ms/GiB,
+//! and the arena stays frozen, as nothing could hold writers off a thaw.
 
 mod at_fork;
 mod colocate;
@@ -112,13 +113,13 @@ pub struct Frozen {
     handle: Arc<Handle>,
     view: OwnSpace,
     method: FreezeMethod,
-    /// What of the arena is frozen, in order.
+    /// The frozen parts of the arena, in order.
     layout: Vec<FrozenPiece>,
-    /// What was handed out: parts of one protection, in order.
+    /// The memory that was handed out: parts of one protection, in order.
     used: Vec<(VirtRange, Prot)>,
-    /// What is known to be as it was before.
+    /// Tells which chunks have not changed since earlier freezes.
     known: Known,
-    /// Its number among those that are read.
+    /// Its number among the generations that are read.
     generation: u64,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
@@ -134,12 +135,11 @@ pub(crate) struct FrozenPiece {
 }
 
 impl Arena {
-    /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view. Views of earlier
-    /// freezes, up to [`MOST_VIEWS`], and children of forks may live: each shows its own instant. What was written since the
-    /// freeze before is moved first, chunk by chunk of 2 MiB, while the program runs; each chunk that differs between two
-    /// views is held for both.
-    /// If the arena is still being restored, from an image or a [template](crate::Template::restore), that is finished
-    /// first, while its threads run.
+    /// Freezes the arena: its memory goes on under the same addresses, and the view shows its content at this instant.
+    /// Views of earlier freezes, up to [`MOST_VIEWS`], and children of forks may live: each shows its own instant.
+    /// Chunks of 2 MiB that were written since the freeze before are moved first, one by one, while the program runs;
+    /// each chunk that differs between two views is held for both. If the arena is still being restored, from an image
+    /// or a [template](crate::Template::restore), that is finished first, while its threads run.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if there are too many views; without userfaultfd, or on hugetlb pages, while an earlier view, a
@@ -155,20 +155,19 @@ impl Arena {
     /// busy at once.
     ///
     /// # Errors
-    /// As [`Self::freeze`].
+    /// See [`Self::freeze`].
     pub fn freeze_timeout(&self, patience: Duration) -> Result<Frozen> {
         let frozen = freeze_all_within(&[self], patience)?;
         Ok(frozen.into_iter().next().expect("one view an arena"))
     }
 
-    /// Has the arena know what changes from one view to the next, so that [`image::save`] reads only that
-    /// (or no longer). A thaw then leaves chunks of 2 MiB as they are in which nothing was written: the
-    /// first write to each of their pages costs what it costs while frozen, until the service thread has
-    /// made the chunk live again; a freeze moves up to 64 runs of them one by one, after a look at what was
-    /// written in them.
+    /// Starts (or ends) tracking what changes from one view to the next, so that [`image::save`] reads only that. A
+    /// thaw then leaves chunks of 2 MiB as they are if nothing was written in them: the first write to each of their
+    /// pages costs as much as while frozen, until the service thread has made the chunk live again; a freeze moves up
+    /// to 64 runs of them one by one, after a search for writes in them.
     ///
-    /// Whether it does so now. It needs userfaultfd, transparent huge pages, and `PAGEMAP_SCAN` (Linux
-    /// 6.7); without, saves find out by reading all of the memory.
+    /// Returns true if it tracks now. It needs userfaultfd, transparent huge pages, and `PAGEMAP_SCAN` (Linux 6.7);
+    /// without them, saves find changes by reading all of the memory.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -206,8 +205,8 @@ impl Arena {
         state.tracking.is_on
     }
 
-    /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because
-    /// userfaultfd is not to be had, after a fork for instance.
+    /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because userfaultfd is
+    /// unavailable, after a fork for instance.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] while a view or a child reads the frozen memory; the kernel's, for the first
@@ -221,9 +220,9 @@ impl Arena {
         thaw::unattended(shared, &mut shared.lock())
     }
 
-    /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It starts the
-    /// service thread if none runs that could make them so. What an arena has of a [served image](crate::image::Image::restore)
-    /// is copied from then on.
+    /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It
+    /// starts the service thread if none runs that could make them so. Chunks of a
+    /// [served image](crate::image::Image::restore) are copied from then on.
     pub fn wait_live(&self, patience: Duration) -> bool {
         {
             let mut state = self.shared().lock();
@@ -240,7 +239,7 @@ impl Arena {
 /// store to another that happened before it lies after.
 ///
 /// # Errors
-/// As [`Arena::freeze`], for any of them; then none is frozen.
+/// See [`Arena::freeze`], for any of them; none is frozen then.
 pub fn freeze_all(arenas: &[&Arena]) -> Result<Vec<Frozen>> {
     freeze_all_within(arenas, Duration::ZERO)
 }
@@ -257,7 +256,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         serve::ensure(arenas[i].shared());
         arenas[i].shared().wait_restored();
     }
-    // Before the snapshots, as its end needs their locks.
+    // Before the snapshots, since dropping it needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
     let mut served_by = deadline;
     for &i in &order {
@@ -339,10 +338,10 @@ fn busy(state: &State) -> Error {
     }
 }
 
-/// So long a service thread that was just started is waited for before it is looked whether it runs still.
+/// Time until a service thread that was just started is checked for having ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// So long the service thread is waited for that copies a chunk or two: those that the freezing thread's stack is in.
+/// Longest wait for the service thread to copy the chunk or two that the freezing thread's stack is in.
 const STOOD_ON_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits until a freeze need not wait.
@@ -361,7 +360,7 @@ fn wait_ready<'a>(
     state
 }
 
-/// Waits for the service thread until `is_done`: one that ended is followed by another. Called while nothing is locked.
+/// Waits for the service thread until `is_done`, and starts another if it has ended. Called while nothing is locked.
 fn wait_served(
     shared: &Shared,
     deadline: Instant,
@@ -403,7 +402,7 @@ impl Frozen {
         self.method
     }
 
-    /// What `slice` held at the instant of the freeze.
+    /// The content of `slice` at the instant of the freeze.
     ///
     /// # Panics
     /// If `slice` is of another arena.
@@ -411,15 +410,15 @@ impl Frozen {
         assert!(Arc::ptr_eq(&self.handle, slice.handle()), "a slice of another arena");
         let start = self.view_address(slice.range().start);
         #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out;
-        // nobody writes the base while this view lives (I2), and any bytes are a T. A slice handed out
-        // after the freeze shows memory that was free then: zeroes, or what its last user left.
+        // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out; nothing writes the
+        // base while this view lives (I2), and any bytes are a T. A slice handed out after the freeze shows memory that
+        // was free then: zeroes, or its last user's content.
         unsafe {
             std::slice::from_raw_parts(start as *const T, slice.len())
         }
     }
 
-    /// Where this view shows what the arena has at `address`.
+    /// The address at which this view shows the arena's memory at `address`.
     ///
     /// # Panics
     /// If `address` is not of the arena.
@@ -434,7 +433,7 @@ impl Frozen {
         self.view.part(VirtRange::new(self.view_address(part.start), part.len))
     }
 
-    /// What of the arena is frozen, in order.
+    /// The frozen parts of the arena, in order.
     pub(crate) fn layout(&self) -> &[FrozenPiece] {
         &self.layout
     }
@@ -444,18 +443,18 @@ impl Frozen {
         self.handle.shared.range
     }
 
-    /// What was handed out at the freeze: parts of one protection, in order.
+    /// The memory that was handed out at the freeze: parts of one protection, in order.
     pub(crate) fn used(&self) -> &[(VirtRange, Prot)] {
         &self.used
     }
 
-    /// What is known to be as it was at earlier freezes.
+    /// Tells which chunks have not changed since earlier freezes.
     pub(crate) fn known(&self) -> &Known {
         &self.known
     }
 
-    /// Copies what `part` of the arena held to `content`, which is zeroes; holes are not touched. Whether
-    /// there was anything.
+    /// Copies the frozen content of `part` of the arena to `content`, which is all zeroes; holes are not touched. True
+    /// if there was any data.
     pub(crate) fn read_base(
         &self,
         part: VirtRange,
@@ -474,8 +473,8 @@ impl Frozen {
         Ok(has_any)
     }
 
-    /// What `part` of the arena held, where it lies: memory in use, all of it. `None` if it has holes, which
-    /// a look at them would fill, or this process has no view.
+    /// The frozen content of `part` of the arena, in place: memory in use, all of it. `None` if it has holes, which
+    /// reading would fill, or this process has no view.
     pub(crate) fn base(&self, part: VirtRange) -> cowslip_sys::Result<Option<&[u8]>> {
         if self.pid != process::pid() {
             return Ok(None);
@@ -496,8 +495,8 @@ impl Frozen {
         }
         let start = self.view_address(part.start);
         #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of memory that was in use readable, and nobody writes the base
-        // while this view lives (I2).
+        // SAFETY: the view maps the base of memory that was in use readable, and nothing writes the base while this
+        // view lives (I2).
         Ok(Some(unsafe { std::slice::from_raw_parts(start as *const u8, part.len) }))
     }
 

@@ -1,4 +1,4 @@
-//! Hot chunks are moved out of what is frozen while others read it.
+//! Moves hot chunks out of frozen memory while others read it.
 //!
 //! ```text
 //!   threads fault ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
@@ -9,8 +9,8 @@
 //! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
 //! last reader ends, as `fork(2)` with hugetlb pages would have it from the first write on.
 //!
-//! Faults tell of first writes, not the process' private pages: these become fewer when another arena thaws, which would hide
-//! writes to this one.
+//! Faults reveal first writes; the process' number of private pages does not: it falls when another arena thaws, which
+//! would hide writes to this one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,36 +25,37 @@ use crate::arena::chunk::{Pace, Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Service;
 
-/// A move costs what so many first writes and their thaw cost.
+/// A move costs as much as this many first writes and their thaw.
 const HOT_PAGES: u16 = 64;
-/// A run of writes has begun the chunk ahead of it.
+/// Private pages of a chunk that a run of writes has begun.
 const BEGUN_PAGES: u64 = 4;
-/// A chunk that lately got so many copies may be the front of a run.
+/// New copies that make a chunk the possible front of a run.
 const FRONT_PAGES: u16 = 32;
-/// A run has passed a chunk of which so much is written: it is too late to save the copies.
+/// Private pages of a chunk that a run has passed: it is too late to save the copies.
 const PASSED_PAGES: u64 = 256;
 const MOST_FRONTS: usize = 8;
 const MOST_AHEAD: usize = 16;
-/// Pause between two looks at a run of writes that goes on: a step passes over all chunks, and is to take a tenth of the time.
+/// Pause between two looks at a run of writes that goes on: a step passes over all chunks, and may take a tenth of the
+/// time.
 const PURSUIT_NS: u64 = 100_000;
 const PURSUIT_NS_PER_CHUNK: u64 = 20;
-/// A run goes on for so long after chunks ahead of it were moved, and is known for so long.
+/// Times for which a run goes on after chunks ahead of it were moved, and for which it is known.
 const PURSUED_NS: u64 = 3_000_000;
 const KNOWN_NS: u64 = 5_000_000_000;
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
 /// After fewer faults than this there is no look.
 const WORTH_A_LOOK: u64 = 64;
-/// A look is followed by a pause so many times as long; by one of twice the length each time that it finds nothing to move.
+/// The pause after a look is this many times as long, and doubles each time that a look finds nothing to move.
 const REST: u64 = 10;
 const MOST_DOUBLINGS: u32 = 4;
-/// Runs of moved chunks and of others, in turns: each is a mapping, which the next freeze moves.
+/// The most borders between runs of moved chunks and of others: each run is a mapping, which the next freeze moves.
 const MOST_BORDERS: usize = 128;
 
-/// What is known of the writes to frozen chunks.
+/// Observed writes to frozen chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Moving {
-    /// Faults of the process at the last look; `None` if the next look is due whatever was written since.
+    /// Faults of the process at the last look; `None` if the next look is due even without later writes.
     faults: Option<u64>,
     not_before_ns: u64,
     delay_ns: u64,
@@ -69,7 +70,7 @@ pub(crate) struct Moving {
     pursued_until_ns: u64,
 }
 
-/// Where a run of writes goes on.
+/// The place where a run of writes goes on.
 #[derive(Clone, Copy, Debug)]
 struct Front {
     next: usize,
@@ -77,7 +78,7 @@ struct Front {
 }
 
 impl Moving {
-    /// Begins anew: a freeze or a roll back changed what is frozen.
+    /// Begins anew: a freeze or a roll back changed the frozen memory.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -106,7 +107,7 @@ impl Moving {
     }
 }
 
-/// Moves one chunk, or looks for such. Called while others read what is frozen.
+/// Moves one chunk, or looks for chunks to move. Called while others read frozen memory.
 pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let Some(service) = shared.service(state) else { return Step::Idle };
     if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
@@ -114,7 +115,7 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     }
     let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
     if is_short {
-        // They may not be written any more when there is memory again.
+        // The chunks may no longer be written when there is memory again.
         state.moving.clear();
     }
     if is_short || shared.pages == Pages::Hugetlb || !has_any {
@@ -156,7 +157,8 @@ fn next(
     Ok(ahead.pop_front().or_else(|| wanted.pop_front()).map(|chunk| (chunk, is_ahead)))
 }
 
-/// Ends what failed half-way: a move, or a freeze or a thaw that no fork has come after. Its file has no readers.
+/// Finishes an operation that failed half-way: a move, or a freeze or a thaw without a fork after it. Its file has no
+/// readers.
 fn mend(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Step {
     let left_ns = state.moving.not_before_ns.saturating_sub(process::now_ns());
     if left_ns > 0 {
@@ -170,13 +172,13 @@ fn mend(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> 
     }
 }
 
-/// It stays frozen and exact, and is tried again later.
+/// Notes a failed move: the chunk stays frozen and exact, and is tried again later.
 fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     use std::sync::atomic::Ordering::Relaxed;
     shared.counters.failed_moves.fetch_add(1, Relaxed);
     shared.counters.last_move_errno.store(errno.raw_os_error() as u64, Relaxed);
     state.moving.clear();
-    // They are to be found again though nothing more is written to them.
+    // The chunks must be found again though nothing more is written to them.
     state.moving.faults = None;
     let delay = backoff(&mut state.moving.delay_ns, LAST_LOOK_NS, 5_000_000_000);
     state.moving.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
@@ -185,7 +187,7 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
 
 /// Finds chunks to move, and says when to look again.
 fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> Result<(), Errno> {
-    // Where they are not told there is a look whenever it is time for one.
+    // Where the kernel does not report faults, every look takes place when it is due.
     let faults = usage::faults().ok();
     let grown = faults.zip(state.moving.faults).map(|(now, before)| now.saturating_sub(before));
     if grown.is_some_and(|faults| faults < WORTH_A_LOOK) {
@@ -229,7 +231,7 @@ fn go_ahead(
     Ok(())
 }
 
-/// Queues the chunks ahead of a run if it has begun the first: false if the run cannot go on.
+/// Queues the chunks ahead of a run if it has begun the first. False if the run cannot go on.
 fn go_on(
     shared: &Shared,
     state: &mut State,
@@ -255,7 +257,7 @@ fn go_on(
         }
     }
     if front.next == last {
-        // The rest is gone over in the next step.
+        // The next step goes over the rest.
         return Ok(true);
     }
     let reached = (front.next..end).take(front.ahead);
@@ -266,7 +268,7 @@ fn go_on(
     Ok(true)
 }
 
-/// True of a chunk that is moved when it is written much.
+/// True if a chunk is moved when it is written much.
 fn is_movable(chunk: Chunk) -> bool {
     matches!(chunk, Chunk::Frozen | Chunk::Borrowed)
 }

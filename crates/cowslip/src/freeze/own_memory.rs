@@ -1,8 +1,8 @@
-//! What Cowslip itself allocates may not lie in what it freezes.
+//! Cowslip's own allocations must not lie in memory that it freezes.
 //!
-//! While memory is moved, or write-protected for a thaw, whoever touches it waits for the thread that did that. In a program whose
-//! global allocator (`#[global_allocator]`, `malloc`) takes its memory from the arena that very thread would wait for itself, and
-//! the service thread, which a freeze waits for, would too.
+//! While memory is moved, or write-protected for a thaw, a thread that touches it waits for the thread that did that.
+//! If the program's global allocator (`#[global_allocator]`, `malloc`) takes its memory from the arena, that very
+//! thread would wait for itself, and so would the service thread, which a freeze waits for.
 
 use std::hint::black_box;
 use std::ptr;
@@ -13,7 +13,8 @@ use cowslip_sys::units::VirtRange;
 
 use crate::arena::state::{Shared, State};
 
-/// From a list's first entries to one of many spans. Allocators keep blocks of different sizes in different places.
+/// Sizes from a list's first entries to a list of many spans. Allocators keep blocks of different sizes in different
+/// places.
 const SIZES_BYTES: [usize; 3] = [32, 512, 16 << 10];
 
 /// [`ErrorKind::Usage`] if a thread that moves or protects memory of this arena would wait for itself.
@@ -28,7 +29,7 @@ pub(super) fn check(operation: &'static str, shared: &Shared, state: &State) -> 
         .advise("give it another arena, which is not frozen, or make this one without userfaultfd"))
 }
 
-/// Whether what Cowslip allocates lies in this arena.
+/// True if Cowslip's own allocations lie in this arena.
 pub(crate) fn is_in(shared: &Shared) -> bool {
     let is_inside = |address: usize| shared.range.contains(address);
     is_inside(ptr::from_ref(shared).addr())

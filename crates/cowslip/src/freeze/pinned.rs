@@ -1,12 +1,12 @@
-//! Arenas whose page frames somebody knows, by registrations that went past everybody who could have moved the memory
-//! out of the arena first (`io_uring_register(2)`, RDMA, vfio).
+//! Arenas with page frames that the kernel or a device knows, by registrations that nothing saw in time to move the
+//! memory out of the arena first (`io_uring_register(2)`, RDMA, vfio).
 //!
 //! ```text
 //!   parent   R ──MAP_SHARED──▶ file      as before: what the device writes is what the program sees
 //!   child    R ──MAP_PRIVATE─▶ copies    made before the fork, as the kernel copies pinned pages at a fork
 //! ```
 //! Nothing live is frozen, and nothing frozen is thawed: both would leave the device with frames that are not the
-//! program's. What was frozen before is shared with children as ever; the kernel copies its pinned pages for them.
+//! program's. Memory frozen before is shared with children as ever; the kernel copies its pinned pages for them.
 
 use cowslip_sys::Errno;
 use cowslip_sys::memory::Prot;
@@ -15,7 +15,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Shared, State};
 
-/// What a child gets of an arena that is pinned.
+/// A child's copies of the memory of a pinned arena.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<Copied>);
 
@@ -47,7 +47,7 @@ impl Copies {
         Ok(copies)
     }
 
-    /// In the child: puts them where their content belongs.
+    /// In the child: puts the copies where their content belongs.
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
         for Copied { range, mut copy } in self.0.drain(..) {
             let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);

@@ -1,4 +1,4 @@
-//! An arena goes back to an earlier freeze, in place.
+//! Takes an arena back to an earlier freeze, in place.
 //!
 //! ```text
 //!        view ──▶ file 0  ████████          file 0  ████████ ◀── R, privately, and the view
@@ -7,8 +7,8 @@
 //! Each chunk maps the view's place again, privately, and is frozen for the view's generation. All mappings are made elsewhere
 //! first: a refusal of the kernel comes before anything changes (I4).
 //!
-//! No thread touches the arena: the caller of [`Arena::roll_back`] saw to it. What is mapped is the base of a view, which stays
-//! as long as the view does.
+//! No thread touches the arena: the caller of [`Arena::roll_back`] ensures that. The mapped memory is the base of a
+//! view, which stays as long as the view does.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -34,13 +34,14 @@ struct Part {
     piece: VirtRange,
     /// Number of the file that held it.
     file: u8,
-    /// A private mapping of that.
+    /// A private mapping of its place there.
     ready: OwnSpace,
 }
 
 impl Arena {
-    /// Restores the arena's content of the freeze of `view`. All views stay: one can go back further, or forth again to a later
-    /// one. Memory handed out since then reads as zeroes; memory given back since then stays given back.
+    /// Restores the arena's content at the freeze of `view`. All views stay: the arena can go back further, or forward
+    /// again to a later one. Memory handed out since then reads as zeroes; memory given back since then stays given
+    /// back.
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -62,8 +63,9 @@ impl Arena {
     /// arena; [`ErrorKind::OutOfMemory`] if there would be too many mappings. The arena is as before then.
     ///
     /// # Safety
-    /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its content
-    /// is used afterwards whose value the change makes invalid, such as one into a structure that was not there then.
+    /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its
+    /// content is used afterwards if the change makes its value invalid, such as one into a structure that was not
+    /// there then.
     #[allow(unsafe_code)]
     pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
         let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &self.handle));
@@ -76,7 +78,7 @@ impl Arena {
         let mut state = shared.lock();
         check(shared, &state, view)?;
         thaw::mend(shared, &mut state)?;
-        // From here on nothing is inherited that a later thaw changes.
+        // From here on children inherit no memory that a later thaw changes.
         let _ = youngest_read(shared, &mut state);
         let parts = prepare(shared, &state, view)?;
         put(shared, &mut state, parts)?;
@@ -143,7 +145,7 @@ fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Puts the mappings where they belong, and says so.
+/// Moves the mappings into place, and notes that.
 fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
     for (i, part) in parts.iter_mut().enumerate() {
         let moved = insist(|| part.ready.move_front_to(*shared.piece(part.piece)));

@@ -1,19 +1,19 @@
-//! What the service thread of an arena does: reads userfaultfd events, unmaps old views, thaws.
+//! The service thread of an arena: it reads userfaultfd events, unmaps old views, and thaws.
 //!
-//! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
-//! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
-//! that waits for this thread. To start a thread is to allocate through libc, and in a program whose allocator
-//! lives in an arena that breaks both rules: so [`ensure`] is called without the lock and
-//! returns when the thread has reached its loop. The thread allocates from this library's allocator: in a program under
-//! `cowslip run` that is one of its own ([`alloc`](../../../cowslip-preload/src/alloc.rs)); elsewhere a freeze refuses an
-//! allocator that lives in an arena ([`super::own_memory`]). Who needs no thread yet only [begins](begin) it; a freeze or a
-//! fork, which calls [`ensure`], waits until it has reached its loop.
+//! It never waits for the arena's lock (it tries), since the thread that holds it may wait for an event that only this
+//! thread reads; and it never touches memory of an arena, since an access could wait for a freeze that waits for this
+//! thread. Starting a thread allocates through libc, which breaks both rules if the program's allocator lives in an
+//! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
+//! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
+//! ([`alloc`](../../../cowslip-preload/src/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
+//! ([`super::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
+//! which calls [`ensure`], waits until it has reached its loop.
 //!
-//! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
-//! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
-//! ([`Sight`](crate::service::Sight)), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
-//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another. So it ends, too, when it is what keeps
-//! the process from ending ([`LastThread`]).
+//! A freeze waits in `mremap` until this thread has read the event. The thread therefore does not end while a call is
+//! left by which it can wait and one by which it can read. If there is none, or it panics, it announces that first
+//! ([`Sight`](crate::service::Sight)), and closes the userfaultfd: the kernel then releases every thread that waits for
+//! an event or a fault. Freezes are taken without userfaultfd, nothing is thawed, and the next [`ensure`] starts
+//! another thread. It ends in the same way when it alone keeps the process from ending ([`LastThread`]).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,34 +36,34 @@ const THIS_THREAD: i32 = 0;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// When the lock was taken. Looking more often would take the processor that a fork is about to put
-/// its child on.
+/// Pause after the lock was found taken. Looking more often would take the processor that a fork is about to put its
+/// child on.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// When others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
+/// Pause when others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
 const STAY_AWAY: Duration = Duration::from_micros(500);
 
-/// As long as there is no call that waits for an event, it looks so often for one: while a freeze waits for it, and else.
+/// Pauses between looks for an event while no call waits for one: while a freeze waits for it, and otherwise.
 const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
 const NAP: Duration = Duration::from_millis(1);
 
-/// So often something may seem to be there when nothing is, one time after the other, before it sleeps.
+/// The most false alarms in a row before it sleeps.
 const MOST_FALSE_ALARMS: u32 = 3;
 
-/// After a slice of time in which nothing changed.
+/// Pause after a slice of time in which nothing changed.
 const NO_PROGRESS: Duration = Duration::from_millis(5);
 
-/// The end of a thread takes microseconds from the moment in which it can be joined.
+/// Longest wait for a joined thread to end, which takes microseconds.
 const PATIENCE_NS: u64 = 100_000_000;
 
-/// How long it works at a time, unless others want the arena's lock: these wait for a step.
+/// Length of its work at a time, unless others want the arena's lock: these wait for a step.
 const SLICE: Duration = Duration::from_micros(200);
 
-/// The thread rests so many times as long as writers waited for it: a hundredth of their time is theirs to lose.
+/// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
 const REST_WHEN_FELT: u64 = 99;
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
-/// Starts the arena's service thread if there is none and userfaultfd is to be had and wanted. Whether it runs now.
+/// Starts the arena's service thread if there is none and userfaultfd is available and wanted. True if it runs now.
 pub(crate) fn ensure(shared: &Shared) -> bool {
     let service = find_or_start(shared, true);
     if let Some(service) = &service {
@@ -72,7 +72,7 @@ pub(crate) fn ensure(shared: &Shared) -> bool {
     service.is_some()
 }
 
-/// As [`ensure`], without waiting for the thread: whether it will run.
+/// Like [`ensure`], without waiting for the thread. True if it will run.
 pub(crate) fn begin(shared: &Shared) -> bool {
     find_or_start(shared, false).is_some()
 }
@@ -118,7 +118,7 @@ pub(crate) fn park(shared: &Shared) -> Option<Service> {
     let before = process::thread_count();
     running.stop();
     let until_ns = process::now_ns() + PATIENCE_NS;
-    // It was joined a little before that.
+    // The join returns a little before that.
     while before.is_some() && process::thread_count() >= before && process::now_ns() < until_ns {
         std::thread::yield_now();
     }
@@ -139,7 +139,7 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
     let is_ordinary = scheduling::is_ordinary();
     let lends = is_ordinary && is_awaited;
     if lends {
-        // Somebody waits for this: on a busy machine a new thread waits for its turn.
+        // A caller waits for this: on a busy machine a new thread waits for its turn.
         let _ = scheduling::set_urgent(THIS_THREAD, true);
     }
     let thread = {
@@ -147,21 +147,21 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
         let _blocked = process::BlockedSignals::enter();
         Thread::start(c"cowslip", STACK_BYTES, move || {
             if is_ordinary {
-                // As the thread that starts it is.
+                // Like the thread that starts it.
                 theirs.lend(lends);
             }
             theirs.set_started();
             theirs.set_urgent(false);
-            // Without it every page that is not present counts as private: slower, as right.
+            // Without it every page that is not present counts as private: slower, but as correct.
             let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
             if !matches!(served, Ok(Ok(End::Told))) {
-                // A freeze that nobody reads events for would wait for ever (I6).
+                // A freeze without a thread that reads its events would wait for ever (I6).
                 go_blind(&theirs, &shared);
             }
             drop((theirs, shared));
             if matches!(served, Ok(Ok(End::Alone))) {
-                // libc runs what the program wants to be run at its end.
+                // libc runs the program's exit handlers.
                 process::take_signal_mask_of_main();
             }
         })
@@ -175,16 +175,16 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
     Ok(Running { service, thread: thread.during(START)? })
 }
 
-/// Says that nobody is to rely on this thread, and lets go whoever does.
+/// Announces that this thread can no longer be relied on, and releases the threads that wait for it.
 fn go_blind(service: &Service, shared: &Weak<Shared>) {
     service.sight.go_blind();
     service.set_urgent(false);
     let Some(shared) = shared.upgrade() else { return };
-    // Who thaws in another thread holds the lock, and writers must wait for it until it is done (I1).
+    // A thaw in another thread holds the lock, and writers must wait for it until it is done (I1).
     while !service.sight.is_waited_for() && !service.is_closing() {
         if let Some(_state) = shared.try_lock() {
             service.let_go(shared.range);
-            // Who waits for a thaw starts another.
+            // Threads that wait for a thaw start another service thread.
             shared.changed.notify_all();
             return;
         }
@@ -195,7 +195,7 @@ fn go_blind(service: &Service, shared: &Weak<Shared>) {
     service.let_go(shared.range);
 }
 
-/// Why the thread ends, though it could go on.
+/// Reasons to end for a thread that could go on.
 enum End {
     Told,
     /// The program has no thread any more.
@@ -248,7 +248,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         if events.is_empty() && !is_rung && ended.is_empty() && !is_due {
             false_alarms += u32::from(!has_slept);
             if false_alarms > MOST_FALSE_ALARMS {
-                // Nobody else would run on this processor.
+                // Otherwise no other thread would run on this processor.
                 service.set_urgent(false);
                 waiting::nap(NAP)?;
             }
@@ -272,8 +272,8 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     Ok(End::Told)
 }
 
-/// Waits for one of `fds`. Where no call does that it sleeps for a moment, and the answer is `false`: whoever has something to
-/// tell is to be asked. An error if it could not sleep either.
+/// Waits for one of `fds`. Where no call does that, it sleeps for a moment and returns `false`: all sources of events
+/// must be asked. An error if it could not sleep either.
 fn wait(
     service: &Service,
     fds: &[BorrowedFd<'_>],
@@ -283,7 +283,7 @@ fn wait(
     if waiting::readable(fds, ready, patience).is_ok() {
         return Ok(true);
     }
-    // Who looks a thousand times a second does so when nobody else wants the processor.
+    // A thread that looks a thousand times a second runs only when no other wants the processor.
     service.set_urgent(false);
     let nap = if service.sight.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
     waiting::nap(patience.map_or(nap, |patience| nap.min(patience)))?;
@@ -291,10 +291,10 @@ fn wait(
     Ok(false)
 }
 
-/// Does what is to be done, for a slice of time: how long until there is more, if there is.
+/// Does pending work for a slice of time. Returns the time until there is more, if there is.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
     service.unpin();
-    // Who may be waiting for this thread must not wait for its turn as well.
+    // Threads that wait for this one must not wait for its turn as well.
     service.set_urgent(true);
     let began_ns = process::now_ns();
     let before = progress(shared, state);
@@ -315,20 +315,20 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
         Step::Again => {
             service.set_urgent(false);
             if before == progress(shared, state) {
-                // Work that nothing comes of must not take a processor from everybody.
+                // Work without a result must not take a processor from other threads.
                 return Some(NO_PROGRESS);
             }
             service.look_for_crowd(began_ns);
             let rest_ns = std::mem::take(&mut state.thaw.felt_ns) * REST_WHEN_FELT;
             Some(Duration::from_nanos(rest_ns).min(LONGEST_REST))
         }
-        // It stays urgent: what comes next may be the event of a freeze.
+        // It stays urgent: the event of a freeze may come next.
         Step::Later(delay) => Some(delay),
         Step::Idle => None,
     }
 }
 
-/// What changes whenever something is done.
+/// Numbers of which one changes with every piece of work.
 fn progress(shared: &Shared, state: &State) -> [u64; 9] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
     let counters = shared.counters;

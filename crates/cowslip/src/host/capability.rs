@@ -1,19 +1,19 @@
-//! One thing that a system allows or not.
+//! One capability of a system.
 
 use std::fmt;
 
 use super::outcome::{ProbeResult, Proof, Refusal};
 
-/// Whether something works here.
+/// The result of trying something here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was done, and it did what it should.
+    /// It worked, with the right outcome.
     Available,
     /// This kernel cannot do it.
     Unsupported,
     /// The kernel could, but a privilege, a setting or a filter is in the way.
     Denied {
-        /// What is in the way, and what takes it out of it.
+        /// The obstacle, and how to remove it.
         hint: String,
     },
     /// It failed for another reason.
@@ -24,12 +24,12 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Whether it is [`Answer::Available`].
+    /// Returns true for [`Answer::Available`].
     pub fn is_available(&self) -> bool {
         *self == Self::Available
     }
 
-    /// One word for it, for programs.
+    /// One word for it, for programs to read.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Available => "available",
@@ -40,7 +40,7 @@ impl Answer {
     }
 }
 
-/// What is lost without a capability.
+/// The loss without a capability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Need {
@@ -50,16 +50,16 @@ pub enum Need {
     Full,
     /// Huge pages in arenas, unless another capability of this kind is there.
     HugePages,
-    /// Time or convenience, or it is told because it explains what happens here.
+    /// Time or convenience, or reported because it explains the behaviour here.
     Extra,
 }
 
-/// What something costs here.
+/// The cost of something here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
     /// The median of a few measurements on warm memory.
     pub ns: u64,
-    /// What was done in that time, as in "20 ns a chunk".
+    /// The work done in that time, as in "20 ns a chunk".
     pub per: &'static str,
 }
 
@@ -82,17 +82,17 @@ impl fmt::Display for Cost {
 pub struct Capability {
     /// A name that does not change between versions.
     pub name: &'static str,
-    /// What Cowslip does with it.
+    /// The use that Cowslip makes of it.
     pub what_for: &'static str,
-    /// What is lost without it.
+    /// The loss without it.
     pub need: Need,
-    /// Whether it works.
+    /// The result of trying it.
     pub answer: Answer,
-    /// What it costs, if it works and can be measured.
+    /// Its cost, if it works and can be measured.
     pub cost: Option<Cost>,
-    /// What was seen.
+    /// The observation.
     pub detail: String,
-    /// The command that makes it work, for root if it says nothing else.
+    /// The command that makes it work, for root unless it says otherwise.
     pub fix: Option<String>,
 }
 

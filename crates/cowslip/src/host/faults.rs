@@ -1,4 +1,4 @@
-//! Probes of what a freeze and a thaw are built on: holding accesses, moving and finding pages.
+//! Probes of the mechanisms behind freeze and thaw: holding accesses, moving and finding pages.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn explain(errno: Errno, own: &OwnProcess) -> Refusal {
     }
 }
 
-/// For a probe of something else.
+/// Opens a userfaultfd for a probe of another feature.
 fn open_fd(own: &OwnProcess) -> Result<OwnedFd, Refusal> {
     let opened = uffd::open().map_err(|errno| explain(errno, own).detail("it needs userfaultfd"));
     opened.map(|(fd, _)| fd)
@@ -74,7 +74,7 @@ fn names(features: Features) -> String {
     features.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
 }
 
-/// A writer in user mode meets a protected page, and one in kernel mode a protected hole.
+/// A writer in user mode hits a protected page, and one in kernel mode a protected hole.
 fn protect(own: &OwnProcess) -> ProbeResult {
     let fd = open_fd(own)?;
     let uffd = Uffd::new(fd, FEATURES).map_err(Refusal::or_unsupported)?;
@@ -111,7 +111,7 @@ fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Resul
     let first = VirtRange::new(memory.range().start, page);
     let second = VirtRange::new(first.end(), page);
     let written = std::thread::scope(|scope| {
-        // Dropped before the scope waits for the writer, whichever way it is left.
+        // Dropped before the scope waits for the writer, on every path out.
         let _release = Release { uffd, range: memory.range() };
         let writer = std::thread::Builder::new().spawn_scoped(scope, || {
             memory.page(0).store(2, Relaxed);
@@ -149,7 +149,7 @@ fn waits(uffd: &Uffd) -> Result<bool, Errno> {
     Ok(uffd.read_events()?.faults > 0)
 }
 
-/// Lets who waits in a range go on.
+/// Lets threads that wait in a range go on.
 struct Release<'a> {
     uffd: &'a Uffd,
     range: VirtRange,
@@ -227,7 +227,7 @@ fn markers(own: &OwnProcess) -> ProbeResult {
     Err(Refusal::denied(detail, "pagemap shows swap types only to CAP_SYS_ADMIN"))
 }
 
-/// A file can be sealed against writing exactly when nobody maps it shared and writable.
+/// A file can be sealed against writing exactly when it is not mapped shared and writable.
 fn seals() -> ProbeResult {
     let file = chunk_file()?;
     let memory = Scratch::reserve(1)?;

@@ -1,4 +1,4 @@
-//! Who is in the way, and which command takes him out of it.
+//! Finds the obstacle in the way, and the command that removes it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::path::Path;
 use super::outcome::Refusal;
 use super::privileges::OwnProcess;
 
-/// Lets any user have userfaultfd, until the next boot.
+/// Allows userfaultfd for any user, until the next boot.
 const ALLOW_USERFAULTFD: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
-/// Lets memfds have huge pages where a program asks for them, until the next boot.
+/// Gives memfds huge pages where a program asks for them, until the next boot.
 const ALLOW_SHMEM_HUGE: &str = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
 /// Lets anonymous memory have huge pages where a program asks for them, until the next boot.
 pub(super) const ALLOW_ANONYMOUS_HUGE: &str =
@@ -17,10 +17,10 @@ pub(super) const ALLOW_ANONYMOUS_HUGE: &str =
 const DEVICE: &str = "/dev/userfaultfd";
 const DOCKER_DEVICE: &str =
     "docker run --device /dev/userfaultfd --group-add $(stat -c %g /dev/userfaultfd) IMAGE";
-/// Where `sudo` finds a command by its name.
+/// Directories where `sudo` finds a command by its name.
 const COMMANDS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 
-/// What prepares the machine for this user's programs.
+/// The command that prepares the machine for this user's programs.
 fn set_up(uid: u32) -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let is_found =
@@ -36,7 +36,7 @@ fn set_up(uid: u32) -> String {
     format!("sudo {} setup --user {}", command.display(), name.unwrap_or("$(id -un)"))
 }
 
-/// Lets memfds have huge pages where a program asks for them.
+/// The command that gives memfds huge pages where a program asks for them.
 pub(super) fn allow_shmem_huge() -> String {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if is_read_only("/sys", &mounts) {
@@ -45,7 +45,7 @@ pub(super) fn allow_shmem_huge() -> String {
         );
     }
     match cowslip_sys::process::effective_uid() {
-        // Somebody ruled them out: no setup takes that back.
+        // An administrator ruled them out: setup does not override that.
         uid if uid != 0 && cowslip_sys::procfs::shmem_setting().as_deref() != Some("deny") => {
             set_up(uid)
         }
@@ -62,12 +62,12 @@ fn is_read_only(folder: &str, mountinfo: &str) -> bool {
     at_folder.next_back().is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 
-/// What the refusal of userfaultfd depends on besides this process.
+/// The circumstances, besides this process, on which access to userfaultfd depends.
 #[derive(Clone, Copy, Debug)]
 struct Surroundings {
     anybody_may: bool,
     has_device: bool,
-    /// A group besides root's may open the device.
+    /// A group other than root's may open the device.
     is_a_groups: bool,
 }
 
@@ -83,7 +83,7 @@ impl Surroundings {
     }
 }
 
-/// Why `userfaultfd(2)` said `EPERM`.
+/// Explains why `userfaultfd(2)` failed with `EPERM`.
 pub(super) fn no_userfaultfd(own: &OwnProcess) -> Refusal {
     explain(own, Surroundings::look())
 }

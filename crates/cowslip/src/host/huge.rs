@@ -1,4 +1,4 @@
-//! Probes of huge pages: who gets them, and what the first touch of one costs.
+//! Probes of huge pages: which memory gets them, and the cost of the first touch of one.
 
 use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::memory::{Advice, Sharing};
@@ -134,7 +134,7 @@ fn pool() -> ProbeResult {
     }
 }
 
-/// What the first touch costs when the machine has the memory at hand.
+/// The cost of the first touch when the machine has free memory at hand.
 fn first_touch_of_file(memory: &Scratch, file: BorrowedFd<'_>) -> Result<u64, Errno> {
     memory.touch();
     median(|| {

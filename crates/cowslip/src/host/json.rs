@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::{Answer, Capability, Report, Standing};
 
 impl Report {
-    /// The report as a JSON object: its `schema`, the `capabilities` and the `verdict`. `cowslip doctor --json` adds to it.
+    /// The report as a JSON object: its `schema`, the `capabilities` and the `verdict`. `cowslip doctor --json` adds to
+    /// it.
     pub fn to_json(&self) -> Value {
         json!({
             "schema": "cowslip.doctor/1",
@@ -32,7 +33,7 @@ impl Standing {
     }
 }
 
-/// What there is nothing to say about is left out.
+/// Leaves out fields without a value.
 fn capability(it: &Capability) -> Map<String, Value> {
     let (errno, hint) = match &it.answer {
         Answer::Unknown { errno } => (Some(*errno), None),

@@ -1,4 +1,4 @@
-//! Limits and settings that explain what happens here.
+//! Limits and settings that explain the behaviour here.
 
 use std::fs;
 
@@ -30,12 +30,12 @@ pub(super) fn probe(
     ]
 }
 
-/// Refused in a way that a filter of system calls could be behind.
+/// Returns true for a refusal that a filter of system calls could cause.
 fn is_refused(it: &Capability) -> bool {
     matches!(it.name, "userfaultfd" | "huge-tmpfs") && matches!(it.answer, Answer::Denied { .. })
 }
 
-/// Maps as much as all memory privately, and touches nothing of it.
+/// Privately maps as much as all memory and swap, without touching it.
 fn private_copies() -> ProbeResult {
     let size = memory_and_swap();
     let chunks = usize::try_from(size.0).map_err(|_| Errno::NOMEM)? / CHUNK_BYTES;
@@ -65,7 +65,7 @@ fn mappings() -> ProbeResult {
 }
 
 fn memory_limit() -> ProbeResult {
-    // A limit above what the machine has is none; version 1 says 2^63 for it.
+    // A limit above the machine's memory is none; version 1 reports 2^63 for it.
     let limit = cgroup::memory_limit().filter(|it| it.limit_bytes < memory_and_swap().0);
     Ok(Proof::saw(limit.map_or("no control group limits it".to_owned(), |it| {
         let (used, limit) = (ByteCount(it.used_bytes), ByteCount(it.limit_bytes));

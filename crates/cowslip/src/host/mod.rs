@@ -1,6 +1,6 @@
-//! What this kernel and these privileges allow.
+//! Finds out what this kernel and these privileges allow.
 //!
-//! [`report`] finds out by doing, on small memory of its own, and never by the kernel's version: a
+//! [`report`] finds out by trying, on small memory of its own, and never by the kernel's version: a
 //! distribution may have patched a feature in, and a container may have taken it away.
 
 mod capability;
@@ -28,7 +28,7 @@ pub fn memory_and_swap() -> ByteCount {
     cowslip_sys::process::memory_and_swap()
 }
 
-/// Tries everything that Cowslip builds on, and Cowslip itself, and measures what it costs here.
+/// Tries every mechanism that Cowslip builds on, and Cowslip itself, and measures their cost here.
 ///
 /// It takes a fraction of a second and some 20 MiB, starts threads, forks children, and leaves
 /// nothing behind; no setting is changed.
@@ -68,7 +68,7 @@ mod tests {
             assert!(it.answer.is_available() || it.cost.is_none(), "{it:?}");
             assert!(it.answer.is_available() || !it.detail.is_empty(), "{it:?}");
         }
-        // Whatever the privileges, a freeze without userfaultfd works on every kernel that runs these tests.
+        // With any privileges, a freeze without userfaultfd works on every kernel that runs these tests.
         assert!(report.get("freeze").unwrap().answer.is_available(), "{report:?}");
         assert!(report.get("fork").unwrap().answer.is_available(), "{report:?}");
     }

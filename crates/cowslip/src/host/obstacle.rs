@@ -1,4 +1,4 @@
-//! Why a program would be no better off with arenas than without.
+//! Reasons why arenas would not help a program.
 
 use cowslip_sys::memfile;
 use cowslip_sys::uffd::{self, Uffd};
@@ -9,12 +9,12 @@ use super::outcome::Refusal;
 use super::privileges::OwnProcess;
 use crate::service::FEATURES;
 
-/// What is missing, and the command that mends it.
+/// A missing capability, and the command that provides it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Obstacle {
-    /// What is missing, and why.
+    /// The missing capability, and the reason.
     pub what: String,
-    /// For root, if it says nothing else.
+    /// For root, unless it says otherwise.
     pub fix: Option<String>,
 }
 
@@ -28,10 +28,10 @@ impl Obstacle {
     }
 }
 
-/// What keeps this process from thawing: without userfaultfd for the kernel's own accesses, memory that was frozen once stays
-/// private, and is there twice as soon as it is written.
+/// The obstacle that keeps this process from thawing: without userfaultfd for the kernel's own accesses, memory that
+/// was frozen once stays private, and exists twice as soon as it is written.
 ///
-/// It takes some microseconds, in which a userfaultfd is opened and closed.
+/// It takes some microseconds, during which a userfaultfd is open.
 pub fn thaw_obstacle() -> Option<Obstacle> {
     if uffd::open().is_ok_and(|(fd, _)| Uffd::new(fd, FEATURES).is_ok()) {
         return None;
@@ -40,8 +40,8 @@ pub fn thaw_obstacle() -> Option<Obstacle> {
     Some(Obstacle::new("userfaultfd for the kernel's accesses", &refused))
 }
 
-/// What keeps arenas of this process from huge pages. No file system is mounted for this: what may refuse it is the first
-/// step.
+/// The obstacle that keeps arenas of this process from huge pages. This mounts no file system: it tries only the first
+/// step, which a missing privilege would refuse.
 pub fn huge_pages_obstacle() -> Option<Obstacle> {
     let setting = cowslip_sys::procfs::shmem_setting();
     let is_given = match setting.as_deref() {

@@ -1,13 +1,13 @@
-//! What a probe returns.
+//! The result of a probe.
 
 use cowslip_sys::{Errno, process};
 
 use super::capability::{Answer, Cost};
 
-/// What a probe found.
+/// The result of a probe: its proof, or the reason that it has none.
 pub(super) type ProbeResult = Result<Proof, Refusal>;
 
-/// A probe that found what it looked for.
+/// A successful probe.
 #[derive(Debug, Default)]
 pub(super) struct Proof {
     pub(super) cost: Option<Cost>,
@@ -25,7 +25,7 @@ impl Proof {
     }
 }
 
-/// A probe that did not.
+/// A failed probe.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) answer: Answer,
@@ -47,7 +47,7 @@ impl Refusal {
         Self { answer: Answer::Unknown { errno }, detail: detail.into(), fix: None }
     }
 
-    /// What is in the way, if something is.
+    /// The obstacle, if there is one.
     pub(super) fn hint(&self) -> Option<&str> {
         match &self.answer {
             Answer::Denied { hint } => Some(hint),
@@ -65,12 +65,12 @@ impl Refusal {
         self
     }
 
-    /// The same reason, for something that needs what was refused.
+    /// The same reason, for something that needs the refused feature.
     pub(super) fn because(answer: &Answer, detail: impl Into<String>) -> Self {
         Self { answer: answer.clone(), detail: detail.into(), fix: None }
     }
 
-    /// `EINVAL` from a call whose arguments are right: the kernel does not know one of them.
+    /// `EINVAL` from a call with correct arguments: the kernel does not know one of them.
     pub(super) fn or_unsupported(errno: Errno) -> Self {
         match errno {
             Errno::INVAL => Self::unsupported(text(errno)),
@@ -110,14 +110,14 @@ fn text(errno: Errno) -> String {
     std::io::Error::from(errno).to_string()
 }
 
-/// How long `work` takes.
+/// Measures the time that `work` takes.
 pub(super) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, u64), E> {
     let began = process::now_ns();
     let value = work()?;
     Ok((value, process::now_ns() - began))
 }
 
-/// The median of what several runs of `once` return.
+/// The median of the results of several runs of `once`.
 pub(super) fn median<E>(mut once: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
     (0..5).map(|_| once()).collect::<Result<_, E>>().map(middle)
 }

@@ -1,4 +1,4 @@
-//! What `/proc/self` says about the privileges of this process and about its memory.
+//! The privileges and the memory of this process, from `/proc/self`.
 
 use std::fs;
 
@@ -12,13 +12,13 @@ const CAP_SYS_ADMIN: u32 = 21;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct OwnProcess {
     pub(super) effective_uid: u32,
-    /// `CAP_SYS_PTRACE`, in whatever user namespace.
+    /// `CAP_SYS_PTRACE`, in any user namespace.
     pub(super) may_trace: bool,
-    /// `CAP_SYS_ADMIN`, in whatever user namespace.
+    /// `CAP_SYS_ADMIN`, in any user namespace.
     pub(super) may_administer: bool,
     /// A seccomp filter is in force.
     pub(super) is_filtered: bool,
-    /// `None` if the kernel does not say (it does since 5.0).
+    /// `None` if the kernel does not report it (it does since 5.0).
     pub(super) huge_pages_enabled: Option<bool>,
 }
 
@@ -44,7 +44,8 @@ fn parse(status: &str) -> OwnProcess {
     }
 }
 
-/// How `range` is used, by the mappings inside it; nothing where the kernel does not say.
+/// The use of `range`, summed over the mappings inside it; zero where the kernel does not report
+/// it.
 pub(super) fn usage_of(range: VirtRange) -> MappingUse {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     procfs::usage_of(&smaps, |mapping| range.covers(mapping.range))

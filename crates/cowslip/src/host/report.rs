@@ -1,8 +1,8 @@
-//! What all the answers come to.
+//! The verdict on all the answers.
 
 use super::capability::{Answer, Capability, Need};
 
-/// Everything that was tried, in the order to tell it.
+/// Everything that was tried, in reporting order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// One entry for each probe.
@@ -14,13 +14,13 @@ pub struct Report {
 pub enum Standing {
     /// Everything works.
     Full,
-    /// It works, with something missing that no permission would bring.
+    /// It works, but lacks something that no permission would provide.
     Partly,
     /// Something is not permitted, and without it Cowslip works in part or not at all.
     Denied,
-    /// The kernel lacks what nothing replaces.
+    /// The kernel lacks something essential.
     Unsupported,
-    /// Something that nothing replaces failed, and not for want of a feature or a permission.
+    /// Something essential failed, but not for lack of a feature or a permission.
     Failed,
 }
 
@@ -49,13 +49,13 @@ impl Report {
         }
     }
 
-    /// Whether arenas come on huge pages.
+    /// Returns true if arenas get huge pages.
     pub fn has_huge_pages(&self) -> bool {
         let mut candidates = self.capabilities.iter().filter(|it| it.need == Need::HugePages);
         candidates.any(|it| it.answer.is_available())
     }
 
-    /// The commands that would bring what is missing, each once.
+    /// The commands that would provide the missing capabilities, each once.
     pub fn mends(&self) -> Vec<&str> {
         let mut mends: Vec<&str> = Vec::new();
         for fix in self.missing().filter_map(|it| it.fix.as_deref()) {
@@ -113,7 +113,7 @@ impl Report {
         self.capabilities.iter().filter(move |it| it.need == need && !it.answer.is_available())
     }
 
-    /// What keeps Cowslip from working in full.
+    /// The capabilities that keep Cowslip from working in full.
     fn missing(&self) -> impl Iterator<Item = &Capability> {
         let huge = self.lacking(Need::HugePages).filter(|_| !self.has_huge_pages());
         self.lacking(Need::Essential).chain(self.lacking(Need::Full)).chain(huge)

@@ -1,7 +1,7 @@
-//! Memory that probes try things on.
+//! Memory for probes to experiment on.
 //!
-//! A [`Scratch`] lends nothing of its addresses but atomics, which show whatever is mapped there. A change of the mapping
-//! can therefore surprise only the probe.
+//! A [`Scratch`] lends its addresses only as atomics, which show the memory currently mapped there. A change of the
+//! mapping can therefore surprise only the probe.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,7 +20,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// `chunks` times 2 MiB, of which nothing is mapped yet.
+    /// `chunks` times 2 MiB, with nothing mapped yet.
     pub(super) fn reserve(chunks: usize) -> Result<Self, Errno> {
         let with_guards = OwnSpace::reserve((chunks + 2) * CHUNK_BYTES, CHUNK_BYTES)?;
         let range = VirtRange::new(with_guards.start + CHUNK_BYTES, chunks * CHUNK_BYTES);
@@ -64,7 +64,7 @@ impl Scratch {
         self.range.move_pages_to(to.range)
     }
 
-    /// The first word of a page. The memory there was mapped readable and writable.
+    /// The first word of a page. The memory there must be mapped readable and writable.
     pub(super) fn page(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.pages());
         self.with_guards.word(CHUNK_BYTES + index * page_size_bytes())

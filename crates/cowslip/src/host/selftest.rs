@@ -1,9 +1,9 @@
 #![allow(unsafe_code)]
-//! Cowslip itself, on a small arena: freeze and thaw while threads write, and fork.
+//! Tests Cowslip itself on a small arena: freeze and thaw while threads write, and fork.
 //!
 //! # Safety
-//! All memory of the arena is one slice that only this module knows, and it is used through atomics.
-//! Without userfaultfd the thaw runs when the writers have ended.
+//! All memory of the arena is one slice that only this module knows, and it is used through atomics. Without
+//! userfaultfd the thaw runs after the writers have ended.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -24,7 +24,7 @@ const CHUNKS: usize = 8;
 const WRITERS: usize = 2;
 /// The word of a page that only forks use.
 const FORK_WORD: usize = WRITERS;
-/// Far longer than any of it takes on a busy machine.
+/// Far longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WRITE_FOR: Duration = Duration::from_millis(1);
 
@@ -42,14 +42,14 @@ pub(super) fn probe(faults: &[Capability]) -> Vec<Capability> {
     ]
 }
 
-/// Counters that threads write in an order that a snapshot must show: in each round, a writer's word
-/// of the first page, then of one in between, then of the last.
+/// Counters that threads write in an order that a snapshot must show: in each round, a writer's word of the first page,
+/// then of one in between, then of the last.
 struct Bench {
     arena: Arena,
     words: ArenaSlice<u64>,
 }
 
-/// What came of freezing and thawing.
+/// The results of freezing and thawing.
 struct Seen {
     method: FreezeMethod,
     made_of: String,
@@ -75,8 +75,8 @@ impl Bench {
     fn word(&self, page: usize, index: usize) -> &AtomicU64 {
         let offset = page * page_size_bytes() + index * size_of::<u64>();
         assert!(offset < self.words.range().len);
-        // SAFETY: a word of the slice, which lives as long as `self`. Once `new` has filled it, this
-        // method alone makes references to its content, so that all access to it is atomic.
+        // SAFETY: a word of the slice, which lives as long as `self`. Once `new` has filled it, only this method makes
+        // references to its content, so all access to it is atomic.
         unsafe { AtomicU64::from_ptr((self.words.range().start + offset) as *mut u64) }
     }
 
@@ -116,7 +116,7 @@ impl Bench {
     fn freeze_under_writers(&self) -> Result<FreezeMethod, Refusal> {
         let go = &AtomicBool::new(true);
         let (method, still_frozen) = std::thread::scope(|scope| {
-            // Dropped before the scope waits for the writers, whichever way it is left.
+            // Dropped before the scope waits for the writers, on every path out.
             let _stop = Stop(go);
             for writer in 0..WRITERS {
                 Builder::new()
@@ -138,14 +138,14 @@ impl Bench {
             Err(Refusal::unknown(errno, "the thaw did not end"))
         })?;
         if let Some(frozen) = still_frozen {
-            // SAFETY: the scope has waited for the writers, and nobody else knows the arena.
+            // SAFETY: the scope has waited for the writers, and no other code knows the arena.
             unsafe { frozen.thaw_exclusive() }?;
         }
         self.check_writers(|page, writer| self.word(page, writer).load(SeqCst), 0)?;
         Ok(method)
     }
 
-    /// The cut is causal, and the view stays as it is.
+    /// Checks that the cut is causal, and that the view does not change.
     fn check_view(&self, frozen: &Frozen) -> Result<(), Refusal> {
         let words_a_page = page_size_bytes() / size_of::<u64>();
         let sum =
@@ -160,7 +160,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A writer may be in `open` unfinished rounds.
+    /// Checks the writers' counters; a writer may be in `open` unfinished rounds.
     fn check_writers(&self, word: impl Fn(usize, usize) -> u64, open: u64) -> Result<(), Refusal> {
         let last_page = self.pages() - 1;
         for writer in 0..WRITERS {
@@ -240,7 +240,7 @@ impl Seen {
     }
 }
 
-/// Has the writers end.
+/// Makes the writers end.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

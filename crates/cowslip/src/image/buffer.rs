@@ -1,4 +1,4 @@
-//! Memory that direct I/O takes.
+//! Memory aligned for direct I/O.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,6 +1,6 @@
 //! Little-endian fields at fixed places.
 
-/// A record of fixed length being written.
+/// A record of fixed length that is being written.
 #[derive(Debug)]
 pub(super) struct Record<const N: usize>(pub(super) [u8; N]);
 

@@ -1,4 +1,4 @@
-//! A chunk's 2 MiB and the bytes that are stored for them.
+//! A chunk's 2 MiB, and the bytes stored for them.
 
 use cowslip_sys::units::CHUNK_BYTES;
 
@@ -6,10 +6,10 @@ use super::buffer::Buffer;
 use super::compression::{Compressor, Decompressor};
 use super::format::{Checksum, Damage, Encoding, Entry, PAGE_BYTES, PAGE_MAP_BYTES, PAGES};
 
-/// Pages are left out, and a chunk is compressed, if that saves this part of what is stored without.
+/// Pages are left out, and a chunk is compressed, if that saves this part of the bytes that would be stored otherwise.
 const WORTHWHILE: usize = 8;
 
-/// The checksum of a chunk that is all zeroes. To compute it takes longer than the rest of opening an image.
+/// The checksum of a chunk of zeroes. Computing it would take longer than the rest of opening an image.
 pub(super) const OF_ZEROES: Checksum =
     Checksum(0x7b3e_6abe_1456_fd00_94e2_6d8e_0436_4852_u128.to_le_bytes());
 
@@ -21,7 +21,7 @@ fn is_set(map: &[u8], page: usize) -> bool {
     map[page / 8] & 1 << (page % 8) != 0
 }
 
-/// What one thread encodes with.
+/// The state with which one thread encodes.
 pub(super) struct Encoder {
     compressor: Compressor,
     gathered: Buffer,
@@ -31,12 +31,12 @@ pub(super) struct Encoder {
 impl Encoder {
     pub(super) fn new(compressor: Compressor) -> Self {
         let packed_bytes = compressor.most_bytes(CHUNK_BYTES).next_multiple_of(PAGE_BYTES);
-        // Behind the longest that is worthwhile there is room for a page map and for padding.
+        // Behind the longest worthwhile result there is room for a page map and for padding.
         Self { compressor, gathered: Buffer::new(CHUNK_BYTES), packed: Buffer::new(packed_bytes) }
     }
 
-    /// A chunk as it is to be stored: its entry, but for arena, chunk and offset, and its bytes in the
-    /// file, padded to whole pages. `content` is 2 MiB, or empty for zeroes, and this is its checksum.
+    /// Encodes a chunk: returns its entry, except for arena, chunk and offset, and its bytes in the file, padded to
+    /// whole pages. `content` is 2 MiB, or empty for zeroes, and `checksum` is its checksum.
     pub(super) fn encode<'a>(
         &'a mut self,
         content: &'a [u8],
@@ -87,7 +87,7 @@ impl Encoder {
     }
 }
 
-/// What one thread decodes with. It is no larger than what a chunk may be stored as, and its content.
+/// The state with which one thread decodes. It holds no more than a chunk's largest stored form and its content.
 #[derive(Default)]
 pub(super) struct Scratch {
     stored: Vec<u8>,
@@ -96,7 +96,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Where the stored bytes of `entry` are to be read, before [`decode`].
+    /// The buffer for the stored bytes of `entry`, to be filled before [`decode`].
     pub(super) fn place<'a>(&'a mut self, entry: &Entry, content: &'a mut [u8]) -> &'a mut [u8] {
         if entry.is_verbatim() {
             return content;
@@ -106,7 +106,7 @@ impl Scratch {
     }
 }
 
-/// Decodes what was read to [`Scratch::place`] into `content`, 2 MiB, after checking both.
+/// Decodes the bytes read to [`Scratch::place`] into `content`, 2 MiB, after checking both.
 pub(super) fn decode(
     entry: &Entry,
     scratch: &mut Scratch,
@@ -165,14 +165,14 @@ mod tests {
 
     const ALL: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Zstd(3)];
 
-    /// Pages with a little on them.
+    /// A chunk with one byte set on each of these pages.
     fn around(pages: &[usize]) -> Vec<u8> {
         let mut content = vec![0; CHUNK_BYTES];
         pages.iter().for_each(|&page| content[page * PAGE_BYTES + page % PAGE_BYTES] = 1);
         content
     }
 
-    /// What nothing compresses.
+    /// Bytes that nothing compresses.
     fn noise() -> Vec<u8> {
         let mut state = 1u64;
         let next = |_| {
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Whoever computes checksums anew gets an error, and no more memory than a chunk has.
+    /// A forger of checksums causes an error, and no more memory use than a chunk has.
     #[test]
     fn entries_that_lie_about_their_bytes_are_refused() {
         let whole: Vec<usize> = (0..PAGES).collect();
@@ -279,7 +279,7 @@ mod tests {
                     let mut bytes = bytes.clone();
                     scatter = scatter.wrapping_mul(0x5851_f42d).wrapping_add(0x1405_7b7f);
                     bytes[scatter % entry.stored_bytes as usize] ^= 1 << (scatter % 8);
-                    // It may decompress to the same content by another way.
+                    // It may decompress to the same content in another way.
                     let stored = Checksum::of(&bytes[..entry.total_bytes() as usize]);
                     if let Ok(content) = decoded(&Entry { stored, ..entry }, &bytes) {
                         assert!(content == around(pages));

@@ -1,4 +1,4 @@
-//! Chunks made smaller, and whole again.
+//! Compresses and decompresses chunks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,7 @@ use super::format::Encoding;
 const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 const DEFAULT_LEVEL: i32 = 3;
 
-/// How an image's chunks are compressed, each by itself. One that would not shrink by an eighth is stored
-/// as it is.
+/// The compression of an image's chunks, each by itself. A chunk that would not shrink by an eighth is stored plain.
 ///
 /// ```
 /// use cowslip::image::Compression;
@@ -23,7 +22,7 @@ const DEFAULT_LEVEL: i32 = 3;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
-    /// Not at all: the fastest to write and to read, and chunks can be mapped from the file.
+    /// No compression: the fastest to write and to read, and chunks can be mapped from the file.
     #[default]
     None,
     /// LZ4 blocks.
@@ -60,7 +59,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// What one thread compresses with.
+/// The state with which one thread compresses.
 pub(super) enum Compressor {
     None,
     Lz4,
@@ -84,7 +83,7 @@ impl Compressor {
         }
     }
 
-    /// Room that it needs for the result.
+    /// The space that it needs for the result.
     pub(super) fn most_bytes(&self, length: usize) -> usize {
         match self {
             Self::None => 0,
@@ -93,7 +92,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses `bytes` to the beginning of `packed`: how, and how long that is.
+    /// Compresses `bytes` to the beginning of `packed`; returns the encoding and the length.
     pub(super) fn pack(&mut self, bytes: &[u8], packed: &mut [u8]) -> Option<(Encoding, usize)> {
         match self {
             Self::None => None,
@@ -108,14 +107,14 @@ impl Compressor {
     }
 }
 
-/// What one thread decompresses with.
+/// The state with which one thread decompresses.
 #[derive(Default)]
 pub(super) struct Decompressor {
     zstd: Option<bulk::Decompressor<'static>>,
 }
 
 impl Decompressor {
-    /// Decompresses `packed` to `bytes`; whether it filled exactly these.
+    /// Decompresses `packed` to `bytes`; returns true if it filled them exactly.
     pub(super) fn unpack(&mut self, encoding: Encoding, packed: &[u8], bytes: &mut [u8]) -> bool {
         let length = match encoding {
             Encoding::Zero | Encoding::Plain => None,

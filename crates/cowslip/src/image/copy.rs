@@ -1,4 +1,4 @@
-//! An image from one place to another, byte for byte.
+//! Copies an image from one place to another, byte for byte.
 //!
 //! ```text
 //!  file or source ─▶ chunk by chunk, in the order of the file, each checked ─▶ sink
@@ -20,11 +20,12 @@ const OPERATION: &str = "copy an image";
 static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
 
 impl Image {
-    /// Writes this image, not its ancestors, to `sink`, as it is. What is stored of each chunk is checked on the way.
+    /// Writes this image, without its ancestors, to `sink`, unchanged. The stored bytes of each chunk are checked on
+    /// the way.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; those of what it
-    /// is read from and of the sink. Nothing is published then.
+    /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; errors of the
+    /// image's storage and of the sink. Nothing is published then.
     pub fn copy_to(&self, sink: Box<dyn ImageSink>, progress: OnProgress<'_>) -> Result<()> {
         let header = self.header();
         let mut entries: Vec<&Entry> = self.entries().iter().collect();
@@ -64,22 +65,22 @@ impl Image {
         sink.commit(header.file_bytes)
     }
 
-    /// As [`Self::copy_to`], to a file, which is there whole or not at all. Its mode is 0600.
+    /// Like [`Self::copy_to`], to a file, which appears whole or not at all. Its mode is 0600.
     ///
     /// # Errors
-    /// As [`Self::copy_to`]; the file system's.
+    /// Those of [`Self::copy_to`]; an error of the file system.
     pub fn copy_to_file(&self, path: &Path, progress: OnProgress<'_>) -> Result<()> {
         self.copy_to(FileSink::create(OPERATION, path)?, progress)
     }
 
-    /// What is stored of a chunk, checked.
+    /// Reads the stored bytes of a chunk, checked.
     fn read_stored(&self, entry: &Entry, stored: &mut Vec<u8>) -> Result<()> {
         stored.resize(entry.total_bytes() as usize, 0);
         let what = "a chunk's checksum is wrong";
         self.read_checked(entry.offset_bytes, entry.stored, what, stored)
     }
 
-    /// The description and the index, checked once more: what is copied is what was opened.
+    /// The description and the index, checked once more: the copy is of the image that was opened.
     fn sections(&self) -> Result<[Vec<u8>; 2]> {
         let header = self.header();
         let mut text = vec![0; header.description.length as usize];
@@ -93,7 +94,7 @@ impl Image {
     }
 }
 
-/// Nothing lies there.
+/// Leaves a hole, or fills it where the sink keeps none.
 fn skip(sink: &dyn ImageSink, from: u64, until: u64) -> Result<()> {
     if sink.keeps_holes() { Ok(()) } else { fill(sink, from, until) }
 }

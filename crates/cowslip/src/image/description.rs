@@ -1,4 +1,4 @@
-//! What an image says of itself besides its chunks.
+//! The description that an image has besides its chunks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 /// The description of an image, JSON in the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Description {
-    /// The arenas, as they were at the freeze.
+    /// The arenas, in their state at the freeze.
     pub arenas: Vec<ArenaDescription>,
-    /// Places that a restored program looks for first, by name.
+    /// Named places that a restored program looks for first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roots: BTreeMap<String, Root>,
     /// The parent's name when this image was written: a file in the same directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_file: Option<String>,
-    /// The program's own.
+    /// Words of the program's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub user: BTreeMap<String, String>,
 }
@@ -26,29 +26,29 @@ pub struct Description {
 /// An arena in an image.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ArenaDescription {
-    /// Its first address in the program that was saved.
+    /// Its first address in the saved program.
     pub start_address: u64,
     /// Its capacity.
     pub length_bytes: u64,
-    /// What was handed out.
+    /// The memory allocated from it.
     pub pieces: Vec<Piece>,
 }
 
-/// A part of an arena that was handed out.
+/// An allocated part of an arena.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Piece {
     /// From the arena's start.
     pub offset_bytes: u64,
     /// Its length.
     pub length_bytes: u64,
-    /// What might be done with it, as in `/proc/PID/maps`: `rw-`.
+    /// The accesses that it allowed, as in `/proc/PID/maps`: `rw-`.
     pub protection: String,
 }
 
 /// A named place in an arena.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Root {
-    /// Which arena, by its place in the list.
+    /// The arena, by its index in the list.
     pub arena: u32,
     /// From that arena's start.
     pub offset_bytes: u64,
@@ -71,7 +71,7 @@ impl Piece {
 }
 
 impl ArenaDescription {
-    /// Whether anything of these bytes was handed out.
+    /// Returns true if any of these bytes was allocated.
     pub(super) fn hands_out(&self, offset_bytes: u64, length_bytes: u64) -> bool {
         let end = |piece: &Piece| piece.offset_bytes + piece.length_bytes;
         let first = self.pieces.partition_point(|piece| end(piece) <= offset_bytes);
@@ -81,7 +81,7 @@ impl ArenaDescription {
 }
 
 impl Description {
-    /// Whether every part lies where it says, and the first thing that does not.
+    /// Checks that every part lies within its bounds; returns the first fault.
     pub(super) fn fault(&self) -> Option<&'static str> {
         let is_inside = |offset: u64, length: u64, whole: u64| {
             offset.checked_add(length).is_some_and(|end| end <= whole)

@@ -1,4 +1,4 @@
-//! What differs between two images.
+//! Compares two images.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -15,25 +15,27 @@ use super::{OnProgress, Progress};
 
 const OPERATION: &str = "compare images";
 
-/// What differs between two images. Memory that only one of them has counts as zeroes in the other.
+/// The differences between two images. Memory that only one of them has counts as zeroes in the
+/// other.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// Per arena in which anything differs.
+    /// One for each arena with any difference.
     pub arenas: Vec<ArenaDiff>,
-    /// Roots that only one of them has, that are elsewhere, or whose memory differs.
+    /// Roots that only one of them has, that have moved, or with different memory.
     pub roots: BTreeSet<String>,
-    /// Whether they have other arenas, or other parts of them handed out, or otherwise protected.
+    /// True if they have different arenas, or different or differently protected parts of them
+    /// allocated.
     pub has_other_layout: bool,
     /// The program's own words that differ, by name.
     pub user: BTreeSet<String>,
 }
 
-/// What differs in an arena.
+/// The differences in an arena.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct ArenaDiff {
-    /// Which, by its place in the list.
+    /// The arena, by its index in the list.
     pub arena: u32,
     /// Chunks of 2 MiB that differ.
     pub chunks: u64,
@@ -45,7 +47,7 @@ pub struct ArenaDiff {
     pub ranges: Vec<DiffRange>,
 }
 
-/// Pages one after another, in each of which something differs.
+/// Successive pages, each with a difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct DiffRange {
@@ -56,19 +58,18 @@ pub struct DiffRange {
 }
 
 impl Diff {
-    /// Whether nothing differs.
+    /// Returns true if nothing differs.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl Image {
-    /// What `other` has that this image has not, and the other way round. Chunks whose checksums are the
-    /// same are not read.
+    /// The differences between this image and `other`. Chunks with equal checksums are not read.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; the file
-    /// system's.
+    /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; an error of the
+    /// file system.
     pub fn diff(&self, other: &Self, progress: OnProgress<'_>) -> Result<Diff> {
         let (before, after) = (self.contents(), other.contents());
         let mut chunks: Vec<_> = before.keys().chain(after.keys()).copied().collect();
@@ -110,7 +111,7 @@ impl Image {
 }
 
 impl ArenaDiff {
-    /// Adds what differs in a chunk.
+    /// Adds the differences in a chunk.
     fn add(&mut self, chunk: u32, before: &[u8], after: &[u8]) {
         self.chunks += 1;
         let start = u64::from(chunk) * CHUNK_BYTES as u64;

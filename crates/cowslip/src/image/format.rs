@@ -1,7 +1,7 @@
-//! The header and the index of an image, as `docs/image-format.md` lays them out.
+//! The header and the index of an image, in the layout of `docs/image-format.md`.
 //!
-//! Pure: bytes in, values or the reason why not out. Nothing here allocates more than the bytes it is
-//! given, and nothing trusts a length that was not checked.
+//! Pure: bytes in, values or an error out. Nothing here allocates more than the bytes that it is given, and no length
+//! is trusted before it is checked.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,16 +12,17 @@ use twox_hash::XxHash3_128;
 use super::bytes::{Record, field, u16_at, u32_at, u64_at};
 
 pub(crate) const MAGIC: [u8; 8] = *b"COWSLIPI";
-/// What a trace begins with (docs/trace-format.md).
+/// The first bytes of a trace (docs/trace-format.md).
 const TRACE_MAGIC: [u8; 8] = *b"COWSLIPT";
-/// What is written. In version 1, which is read as well, all chunks lie at any page.
+/// The version that is written. In version 1, which can be read as well, every chunk may lie at any
+/// page.
 pub(crate) const VERSION: u32 = 2;
-/// Of complete images whose whole chunks are not aligned.
+/// The version of complete images with unaligned whole chunks.
 pub(crate) const PACKED_VERSION: u32 = 1;
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 pub(crate) const HEADER_BYTES: usize = 256;
 pub(crate) const ENTRY_BYTES: usize = 64;
-/// Stored chunks begin at multiples of this, and pages are this long.
+/// Stored chunks begin at multiples of this, and pages have this length.
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const PAGES: usize = CHUNK_BYTES / PAGE_BYTES;
 pub(crate) const PAGE_MAP_BYTES: usize = PAGES / 8;
@@ -32,7 +33,7 @@ pub(crate) const DESCRIPTION_MOST_BYTES: u64 = 16 << 20;
 pub struct Checksum(pub [u8; 16]);
 
 impl Checksum {
-    /// Of some bytes.
+    /// The checksum of some bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes).to_le_bytes())
     }
@@ -44,7 +45,7 @@ impl fmt::Debug for Checksum {
     }
 }
 
-/// What tells an image from every other: a random number.
+/// A random number that identifies an image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Identity(pub [u8; 16]);
 
@@ -60,7 +61,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What is wrong with a file, and where in it.
+/// A fault of a file, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Damage {
     pub(crate) offset_bytes: u64,
@@ -78,7 +79,7 @@ fn check(holds: bool, offset_bytes: u64, what: &'static str) -> Checked<()> {
 pub(crate) struct Header {
     pub(crate) version: u32,
     pub(crate) identity: Identity,
-    /// Zeroes: the image is complete.
+    /// Zeroes mean that the image is complete.
     pub(crate) parent: Identity,
     pub(crate) created_unix_ns: u64,
     pub(crate) description: Section,
@@ -86,7 +87,7 @@ pub(crate) struct Header {
     pub(crate) file_bytes: u64,
 }
 
-/// A part of the file with its checksum; `length` is of bytes, or of index entries.
+/// A part of the file with its checksum; `length` counts bytes, or index entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Section {
     pub(crate) offset_bytes: u64,
@@ -99,8 +100,8 @@ impl Header {
         (self.parent != Identity::default()).then_some(self.parent)
     }
 
-    /// Whether chunks that are stored byte for byte lie at multiples of their length. What changed since a parent
-    /// is little, and packed.
+    /// Returns true if chunks that are stored byte for byte lie at multiples of their length. The changes since a
+    /// parent are few, and packed.
     fn is_aligned(&self) -> bool {
         self.version > PACKED_VERSION && self.parent().is_none()
     }
@@ -126,14 +127,14 @@ impl Header {
         record.0
     }
 
-    /// As [`Self::encode`], with what lies between it and the data.
+    /// Like [`Self::encode`], padded up to the data.
     pub(crate) fn encode_page(&self) -> [u8; PAGE_BYTES] {
         let mut page = [0; PAGE_BYTES];
         page[..HEADER_BYTES].copy_from_slice(&self.encode());
         page
     }
 
-    /// `file_bytes`: how long the file is.
+    /// Decodes a header; `file_bytes` is the length of the file.
     pub(crate) fn decode(bytes: &[u8], file_bytes: u64) -> Checked<Self> {
         check(
             !bytes.starts_with(&TRACE_MAGIC),
@@ -180,10 +181,10 @@ impl Header {
     }
 }
 
-/// How a chunk is stored.
+/// The way in which a chunk is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Encoding {
-    /// It is zeroes, though the parent's is not; nothing is stored.
+    /// The chunk is zeroes, though the parent's is not; nothing is stored.
     Zero,
     Plain,
     Zstd,
@@ -200,19 +201,19 @@ pub(crate) struct Entry {
     pub(crate) arena: u32,
     pub(crate) chunk: u32,
     pub(crate) encoding: Encoding,
-    /// Not all pages are stored: a page map says which.
+    /// Only the pages in the page map are stored.
     pub(crate) has_page_map: bool,
     pub(crate) pages: u16,
     pub(crate) stored_bytes: u32,
     pub(crate) offset_bytes: u64,
-    /// Of 2 MiB.
+    /// The checksum of the 2 MiB.
     pub(crate) content: Checksum,
-    /// Of the stored bytes and the page map.
+    /// The checksum of the stored bytes and the page map.
     pub(crate) stored: Checksum,
 }
 
 impl Entry {
-    /// A chunk of zeroes, of no arena yet and without its checksums.
+    /// A chunk of zeroes, without its arena and its checksums.
     pub(crate) const ZERO: Self = Self {
         arena: 0,
         chunk: 0,
@@ -225,7 +226,7 @@ impl Entry {
         stored: Checksum([0; 16]),
     };
 
-    /// The page map lies directly behind the stored bytes. It wraps around for an entry that lies.
+    /// The page map lies directly behind the stored bytes. The sum wraps around for a forged entry.
     pub(crate) fn page_map_offset(&self) -> u64 {
         if !self.has_page_map {
             return 0;
@@ -233,22 +234,22 @@ impl Entry {
         self.offset_bytes.wrapping_add(u64::from(self.stored_bytes))
     }
 
-    /// Whether what is stored is the content, byte for byte.
+    /// Returns true if the stored bytes are the content, byte for byte.
     pub(crate) fn is_verbatim(&self) -> bool {
         self.encoding == Encoding::Plain && !self.has_page_map
     }
 
-    /// What the chunk's offset is a multiple of, in an image whose chunks are aligned or not.
+    /// The alignment of the chunk's offset, in an image with aligned chunks or not.
     pub(crate) fn alignment_bytes(&self, is_aligned: bool) -> u64 {
         if is_aligned && self.is_verbatim() { CHUNK_BYTES as u64 } else { PAGE_BYTES as u64 }
     }
 
-    /// Stored bytes and page map.
+    /// The length of the stored bytes and the page map.
     pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.stored_bytes) + if self.has_page_map { PAGE_MAP_BYTES as u64 } else { 0 }
     }
 
-    /// Where both are.
+    /// The place of both.
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset_bytes..self.offset_bytes + self.total_bytes()
     }
@@ -267,7 +268,7 @@ impl Entry {
         record.0
     }
 
-    /// `at`: where in the file the entry lies. The index's checksum was right.
+    /// Decodes an entry at the offset `at` of the file. The index's checksum has been verified.
     fn decode(bytes: &[u8], at: u64, is_aligned: bool) -> Checked<Self> {
         let encoding = Encoding::ALL.get(usize::from(bytes[8])).copied();
         let encoding =
@@ -289,7 +290,7 @@ impl Entry {
         let is_plausible = match entry.encoding {
             Encoding::Zero => pages == 0 && entry.stored_bytes == 0 && !entry.has_page_map,
             Encoding::Plain => entry.stored_bytes as usize == pages * PAGE_BYTES,
-            // What does not shrink is stored plain.
+            // A chunk that does not shrink is stored plain.
             Encoding::Zstd | Encoding::Lz4 => (entry.stored_bytes as usize) < pages * PAGE_BYTES,
         };
         check(is_plausible, at + 10, "a chunk's lengths contradict each other")?;
@@ -307,7 +308,7 @@ impl Entry {
     }
 }
 
-/// Decodes the index. `chunks` says how many chunks each arena has.
+/// Decodes the index. `chunks` has the number of chunks of each arena.
 pub(crate) fn decode_index(bytes: &[u8], header: &Header, chunks: &[u64]) -> Checked<Vec<Entry>> {
     let begin = header.index.offset_bytes;
     check(Checksum::of(bytes) == header.index.checksum, begin, "the index's checksum is wrong")?;
@@ -436,7 +437,7 @@ mod tests {
         assert!(Header::decode(b"COWSLIP", header.file_bytes).is_err());
     }
 
-    /// What a checksum of its own would let through.
+    /// Entries that a matching checksum would let through.
     #[test]
     fn entries_that_contradict_themselves_are_refused() {
         let good = Entry { offset_bytes: 4096, ..entry(0) };

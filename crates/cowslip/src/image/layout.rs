@@ -1,29 +1,29 @@
-//! Where the stored bytes of chunks lie in a file.
+//! Places the stored bytes of chunks in a file.
 //!
 //! ```text
 //!  0    4096                  2 MiB       4 MiB       6 MiB                            22 MiB
 //!  header | a small chunk, … | a whole    | a whole    | a small chunk, another, …      | a whole …
 //!           gap, then filled   at multiples of 2 MiB     a run set aside for small ones
 //! ```
-//! Whole chunks lie at multiples of their length, so that they can be mapped by huge pages. The others lie
-//! side by side in runs between them, lest there be a gap before each whole one. What is never filled is a
-//! hole: a length in the file, and no blocks of the disk.
+//! Whole chunks lie at multiples of their length, so that they can be mapped by huge pages. The others lie side by side
+//! in runs between them, so that there is no gap before each whole one. Space that is never filled is a hole: it adds
+//! to the file's length, but takes no blocks of the disk.
 
 use cowslip_sys::units::CHUNK_BYTES;
 
 use super::format::PAGE_BYTES;
 
 const WHOLE_BYTES: u64 = CHUNK_BYTES as u64;
-/// A run is this part of what runs hold already, so that what they leave empty is little beside it.
+/// A run has this part of the bytes in runs so far, so that its empty rest is small beside them.
 const RUN_PART: u64 = 8;
 const LONGEST_RUN_BYTES: u64 = 8 * WHOLE_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Layout {
     end_bytes: u64,
-    /// What may be filled yet, in order, none beside another.
+    /// Space that may still be filled, in order, not adjacent.
     gaps: Vec<Gap>,
-    /// What is not aligned, altogether.
+    /// The total of unaligned bytes.
     small_bytes: u64,
 }
 
@@ -34,15 +34,14 @@ struct Gap {
 }
 
 impl Default for Layout {
-    /// Behind the header.
+    /// Begins behind the header.
     fn default() -> Self {
         Self { end_bytes: PAGE_BYTES as u64, gaps: Vec::new(), small_bytes: 0 }
     }
 }
 
 impl Layout {
-    /// The place of so many bytes, which are whole pages, at a multiple of `alignment_bytes`: of a page or of
-    /// a chunk.
+    /// The place for `bytes`, whole pages, at a multiple of `alignment_bytes`: that of a page or of a chunk.
     pub(super) fn place(&mut self, bytes: u64, alignment_bytes: u64) -> u64 {
         if alignment_bytes == WHOLE_BYTES {
             self.reserve(self.end_bytes.next_multiple_of(WHOLE_BYTES) - self.end_bytes);
@@ -78,7 +77,7 @@ impl Layout {
         }
     }
 
-    /// Where the last of what was placed ends.
+    /// The end of the last placed bytes.
     pub(super) fn end_bytes(&self) -> u64 {
         let last = self.gaps.last().filter(|gap| gap.end == self.end_bytes);
         last.map_or(self.end_bytes, |gap| gap.start)
@@ -91,8 +90,8 @@ mod tests {
 
     const PAGE: u64 = PAGE_BYTES as u64;
 
-    /// Places chunks of so many pages, those of 512 aligned, and checks that none overlaps another: the length of
-    /// the file, and what of it is empty.
+    /// Places chunks of these numbers of pages, those of 512 aligned, and checks that none overlaps another; returns
+    /// the length of the file, and the empty part of it.
     fn placed(pages: impl Iterator<Item = u64>) -> (u64, u64) {
         let mut layout = Layout::default();
         let mut parts = vec![(0, PAGE)];

@@ -1,4 +1,4 @@
-//! A chain of images into one.
+//! Merges a chain of images into one.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,25 +16,24 @@ use super::write::{Job, Plan, Saved, Source};
 
 const OPERATION: &str = "merge a chain of images";
 
-/// How to merge.
+/// Settings of a merge.
 #[derive(Clone, Debug, Default)]
 pub struct MergeOptions {
-    /// How chunks are compressed.
+    /// The compression of chunks.
     pub compression: Compression,
-    /// Threads that read, check, compress and write, with 4 to 9 MiB each; 0: as many as there are
-    /// processors, from 4 to 16.
+    /// Threads that read, check, compress and write, with 4 to 9 MiB each; 0 means the number of
+    /// processors, within 4 to 16.
     pub threads: usize,
 }
 
-/// Writes what `image` and the images that it needs hold together to `path`, as one that needs no other;
-/// everything is checked while it is read. The new image has the identity of `image`, as it is the same
-/// memory of the same instant: images whose parent that is, and what was recorded of its use, stay right
-/// if it takes its place, and `path` may be its own.
+/// Writes the joint content of `image` and the images that it needs to `path`, as an image that needs no other;
+/// everything is checked while it is read. The new image has the identity of `image`, because it holds the same memory
+/// of the same instant: its children, and the records of its use, stay valid if it takes its place, and `path` may be
+/// its own.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Usage`] for the `path` of an image that `image`
-/// needs, [`ErrorKind::Busy`] if `progress` broke it off; the file system's. What was at `path` is there as it
-/// was.
+/// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Usage`] for the `path` of an image that `image` needs,
+/// [`ErrorKind::Busy`] if `progress` broke it off; an error of the file system. The file at `path` is then unchanged.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -70,10 +69,11 @@ pub fn merge(
     merge_to(image, sink, options, progress)
 }
 
-/// As [`merge`], to what is no file: `sink` makes it, told how many bytes will be written at most.
+/// Like [`merge`], to a sink instead of a file: `sink` makes it, given the most bytes that will be
+/// written.
 ///
 /// # Errors
-/// As [`merge`]; the sink's.
+/// Those of [`merge`]; an error of the sink.
 pub fn merge_to(
     image: &Image,
     sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,

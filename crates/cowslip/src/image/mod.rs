@@ -1,4 +1,4 @@
-//! Images: frozen arenas in a file, and back. The format is laid out in `docs/image-format.md`.
+//! Images: frozen arenas in a file, and back. `docs/image-format.md` defines the format.
 //!
 //! ```text
 //!  Frozen ──[save]──▶ file ──[Image::open]──▶ checked header, description, index
@@ -37,14 +37,14 @@ pub use write::Saved;
 
 use std::ops::ControlFlow;
 
-/// How far long work is.
+/// The progress of long work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Bytes of memory looked at.
+    /// Bytes of memory done so far.
     pub done_bytes: u64,
-    /// Bytes of memory altogether.
+    /// Bytes of memory in total.
     pub total_bytes: u64,
 }
 
-/// Is told how far the work is, now and then, and may break it off.
+/// Receives the progress from time to time, and may break the work off.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;

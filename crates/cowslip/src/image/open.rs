@@ -1,4 +1,4 @@
-//! Images that are read.
+//! Reads images.
 
 use std::fs::File;
 use std::ops::{ControlFlow, Range};
@@ -23,7 +23,7 @@ const VERIFY: &str = "verify an image";
 /// Longer chains are not opened: each link is a file.
 const LONGEST_CHAIN: usize = 1000;
 
-/// An image whose header, description and index are right, with the chain of its parents. Cheap to clone.
+/// An image with verified header, description and index, with the chain of its parents. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Image {
     path: Arc<Path>,
@@ -35,15 +35,15 @@ pub struct Image {
     ancestors: Arc<[Image]>,
 }
 
-/// What an image is, at a glance.
+/// A summary of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ImageSummary {
-    /// Which image.
+    /// The identity of the image.
     pub identity: Identity,
-    /// Which image it needs, if it is not complete.
+    /// The image that it needs, if it is not complete.
     pub parent: Option<Identity>,
-    /// When it was saved, nanoseconds since 1970.
+    /// The time of the save, nanoseconds since 1970.
     pub created_unix_ns: u64,
     /// Length of the file.
     pub file_bytes: u64,
@@ -54,18 +54,18 @@ pub struct ImageSummary {
 }
 
 impl Image {
-    /// Opens an image and the chain of its parents, and checks all but their chunks.
+    /// Opens an image and the chain of its parents, and checks everything except their chunks.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if a file of the chain is damaged, missing or another; the file system's.
+    /// [`ErrorKind::Corrupt`] if a file of the chain is damaged, missing or a wrong one; an error of the file system.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_alone(path, Self::open_file(path)?)?.with_ancestors()
     }
 
-    /// As [`Self::open`], of an image that is no file. Its parents are what the source names.
+    /// Like [`Self::open`], for an image that is not a file. The source names its parents.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if an image of the chain is damaged, missing or another; the source's.
+    /// [`ErrorKind::Corrupt`] if an image of the chain is damaged, missing or a wrong one; an error of the source.
     pub fn open_source(source: Arc<dyn ImageSource>) -> Result<Self> {
         let storage = Storage::Source(Arc::clone(&source));
         Self::open_alone(source.path(), storage)?.with_ancestors()
@@ -125,7 +125,7 @@ impl Image {
         Self::open_alone(&path, Self::open_file(&path)?)
     }
 
-    /// Without its parents.
+    /// Opens the image without its parents.
     fn open_alone(path: &Path, storage: Storage) -> Result<Self> {
         let mut rereads = storage.rereads();
         loop {
@@ -149,7 +149,7 @@ impl Image {
         let text_end = text_at + header.description.length;
         let index_at = header.index.offset_bytes;
         let index_end = index_at + header.index.length * ENTRY_BYTES as u64;
-        // One after the other, as they are written, they are read at once.
+        // Sections written one after the other are read at once.
         let (text, index) = if text_end == index_at {
             let mut text = section(text_at..index_end)?;
             let index = text.split_off((text_end - text_at) as usize);
@@ -180,17 +180,17 @@ impl Image {
         })
     }
 
-    /// Which image it is.
+    /// The identity of the image.
     pub fn identity(&self) -> Identity {
         self.header.identity
     }
 
-    /// What it says of itself.
+    /// The description that it contains.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// What it is, at a glance.
+    /// A summary of it.
     pub fn summary(&self) -> ImageSummary {
         let pieces = self.description.arenas.iter().flat_map(|arena| &arena.pieces);
         ImageSummary {
@@ -208,12 +208,12 @@ impl Image {
         &self.ancestors
     }
 
-    /// Its file, or what its source calls itself.
+    /// Its file, or the name of its source.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether its file is what `path` names.
+    /// Returns true if `path` names its file.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let real = path.canonicalize().ok();
         real.is_some() && self.path.canonicalize().ok() == real
@@ -223,10 +223,10 @@ impl Image {
         std::iter::once(self).chain(self.ancestors.iter())
     }
 
-    /// Checks every chunk of this image, not of its ancestors.
+    /// Checks every chunk of this image, but not of its ancestors.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for the first that is damaged, [`ErrorKind::Busy`] if it was broken off.
+    /// [`ErrorKind::Corrupt`] for the first damaged chunk, [`ErrorKind::Busy`] if `progress` broke it off.
     pub fn verify(&self, progress: OnProgress<'_>) -> Result<()> {
         let mut content = vec![0; CHUNK_BYTES];
         let mut scratch = Scratch::default();
@@ -243,11 +243,11 @@ impl Image {
         Ok(())
     }
 
-    /// Whether its file, and those of the images it needs, are as long as they were. What is mapped from one that
-    /// is not is gone: an access is a `SIGBUS`.
+    /// Checks that its file, and those of the images that it needs, have not become shorter. Memory mapped from a
+    /// truncated file is gone: an access raises `SIGBUS`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if one was cut short; the file system's.
+    /// [`ErrorKind::Corrupt`] if one was truncated; an error of the file system.
     pub fn check_lengths(&self) -> Result<()> {
         for image in self.chain() {
             let of_file = |error| file_error(READ, &image.path, error);
@@ -259,10 +259,11 @@ impl Image {
         Ok(())
     }
 
-    /// The content of a chunk, 2 MiB, checked. After an error `content` holds anything.
+    /// Reads the content of a chunk, 2 MiB, checked. After an error `content` holds arbitrary
+    /// bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is damaged; the file system's.
+    /// [`ErrorKind::Corrupt`] if it is damaged; an error of the file system.
     ///
     /// # Panics
     /// If `content` is not 2 MiB long.
@@ -270,7 +271,7 @@ impl Image {
         self.read_chunk_with(&mut Scratch::default(), arena, chunk, content)
     }
 
-    /// As [`Self::read_chunk`], for who reads many.
+    /// Like [`Self::read_chunk`], for a reader of many.
     pub(super) fn read_chunk_with(
         &self,
         scratch: &mut Scratch,
@@ -285,7 +286,7 @@ impl Image {
         Ok(())
     }
 
-    /// Has what is stored of chunks begin to come: those of one image together.
+    /// Begins to fetch the stored bytes of chunks: those of one image together.
     pub(super) fn prefetch(&self, arena: u32, chunks: &[u32], urgency: Urgency) {
         let mut found: Vec<(&Storage, Vec<Range<u64>>)> = Vec::new();
         for (image, entry) in chunks.iter().filter_map(|&chunk| self.find(arena, chunk)) {
@@ -297,49 +298,50 @@ impl Image {
         found.iter().for_each(|(storage, ranges)| storage.prefetch(ranges, urgency));
     }
 
-    /// Whether any image of the chain is no file: what was prefetched arrives, and who waits for it is told.
+    /// Returns true if any image of the chain is not a file: then prefetched bytes arrive later, and subscribers are
+    /// notified.
     pub(super) fn has_arrivals(&self) -> bool {
         self.chain().any(|image| image.storage.source().is_some())
     }
 
-    /// Whether what was prefetched of a chunk has arrived.
+    /// Returns true if a chunk's prefetched bytes have arrived.
     pub(super) fn is_ready(&self, arena: u32, chunk: u32) -> bool {
         self.find(arena, chunk).is_none_or(|(image, entry)| {
             image.storage.source().is_none_or(|source| source.is_ready(&entry.range()))
         })
     }
 
-    /// Has `listener` called when something has arrived.
+    /// Calls `listener` whenever bytes have arrived.
     pub(super) fn subscribe(&self, listener: &Arc<OnArrival>) {
         for source in self.chain().filter_map(|image| image.storage.source()) {
             source.subscribe(Arc::downgrade(listener));
         }
     }
 
-    /// How many chunks shall be prefetched.
+    /// The number of chunks to prefetch.
     pub(super) fn prefetch_chunks(&self) -> usize {
         let sources = self.chain().filter_map(|image| image.storage.source());
         let bytes = sources.map(|source| source.prefetch_bytes()).min().unwrap_or(0);
         (bytes as usize / CHUNK_BYTES).max(1)
     }
 
-    /// Where it is read from, if that is no file.
+    /// The source that it is read from, if it is not a file.
     pub(super) fn source(&self) -> Option<&Arc<dyn ImageSource>> {
         self.storage.source()
     }
 
-    /// The file where a chunk stands byte for byte, if it is stored like that.
+    /// The file that holds a chunk byte for byte, if it is stored like that.
     pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
         image.storage.file().filter(|_| entry.is_verbatim()).map(|file| (file, entry))
     }
 
-    /// Whether this is what the image has of a chunk.
+    /// Returns true if `content` is the image's content of a chunk.
     pub(super) fn is_content(&self, arena: u32, chunk: u32, content: &[u8]) -> bool {
         self.find(arena, chunk).is_some_and(|(_, entry)| Checksum::of(content) == entry.content)
     }
 
-    /// Which image of the chain has a chunk.
+    /// Finds the image of the chain that has a chunk.
     fn find(&self, arena: u32, chunk: u32) -> Option<(&Self, &Entry)> {
         self.chain().find_map(|image| {
             let place = |entry: &Entry| (entry.arena, entry.chunk).cmp(&(arena, chunk));
@@ -377,7 +379,7 @@ impl Image {
         Err(damaged(READ, &self.path, &Damage { offset_bytes, what }))
     }
 
-    /// Where what is stored of its own chunks lies in the file, in the order of the chunks. Each is read as a whole.
+    /// The places of its own chunks' stored bytes in the file, in the order of the chunks. Each is read as a whole.
     pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let stored = self.entries.iter().filter(|entry| entry.total_bytes() > 0);
         stored.map(Entry::range)
@@ -419,7 +421,7 @@ impl Image {
     }
 }
 
-/// Has what is read one after the other come before it is asked for, from where nobody else does that.
+/// Prefetches sequentially read ranges from a source; for a file the kernel does it.
 pub(super) struct ReadAhead<'a, R> {
     source: Option<&'a Arc<dyn ImageSource>>,
     ranges: R,
@@ -427,12 +429,12 @@ pub(super) struct ReadAhead<'a, R> {
 }
 
 impl<'a, R: Iterator<Item = Range<u64>>> ReadAhead<'a, R> {
-    /// `ranges` are what will be read, in order.
+    /// `ranges` are the ranges that will be read, in order.
     pub(super) fn new(storage: &'a Storage, ranges: R) -> Self {
         Self { source: storage.source(), ranges, named: 0 }
     }
 
-    /// The caller is about to read the range of this place.
+    /// Announces that the caller is about to read the range with this index.
     pub(super) fn before(&mut self, place: usize) {
         let Some(source) = self.source else { return };
         let most = (source.prefetch_bytes() as usize / CHUNK_BYTES).max(1);

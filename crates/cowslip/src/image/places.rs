@@ -1,7 +1,7 @@
-//! Who of several threads gets the next place in a file.
+//! Assigns places in a file to several threads.
 //!
-//! Whole chunks get theirs in the order of the chunks, so that those that follow each other in memory do so in
-//! the file, and one mapping shows them all. A thread waits for those before it to choose, not to write.
+//! Whole chunks get theirs in the order of the chunks, so that chunks that are adjacent in memory are adjacent in the
+//! file, and one mapping shows them all. A thread waits until those before it have chosen, not until they have written.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::format::PAGE_BYTES;
 use super::layout::Layout;
 
-/// For who takes so long, or has failed, nobody waits: then there are two mappings.
+/// A thread that takes longer, or has failed, is not waited for: then there are two mappings.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct State {
     layout: Layout,
-    /// Whose turn it is; who chose before.
+    /// The current turn, and those that chose before theirs.
     turn: usize,
     early: BTreeSet<usize>,
 }
@@ -41,7 +41,7 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of so many bytes; see [`Layout::place`].
+    /// The place for `bytes`; see [`Layout::place`].
     pub(super) fn take(&self, turn: usize, bytes: u64, alignment_bytes: u64) -> u64 {
         let mut state = self.locked();
         if alignment_bytes > PAGE_BYTES as u64 {
@@ -56,13 +56,13 @@ impl Places {
         place
     }
 
-    /// Takes none.
+    /// Skips a turn without a place.
     pub(super) fn pass(&self, turn: usize) {
         self.locked().pass(turn);
         self.moved.notify_all();
     }
 
-    /// Where the last that was taken ends.
+    /// The end of the last place taken.
     pub(super) fn end_bytes(&self) -> u64 {
         self.locked().layout.end_bytes()
     }
@@ -77,7 +77,7 @@ mod tests {
     fn whole_chunks_lie_in_order_if_all_choose_in_time() {
         let places = Places::default();
         let whole = CHUNK_BYTES as u64;
-        // What is not aligned does not wait, and what passes is not waited for.
+        // Unaligned bytes do not wait, and a skipped turn is not waited for.
         assert_eq!(places.take(3, 4096, 4096), 4096);
         places.pass(1);
         let [first, third] = [0, 2].map(|turn| places.take(turn, whole, whole));

@@ -1,4 +1,4 @@
-//! Frozen arenas into a file.
+//! Saves frozen arenas to a file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ use crate::freeze::Frozen;
 
 const OPERATION: &str = "save an image";
 
-/// How to save.
+/// Settings of a save.
 #[derive(Clone, Debug, Default)]
 pub struct SaveOptions {
-    /// Hold only what differs from this image.
+    /// Hold only the differences from this image.
     pub parent: Option<PathBuf>,
-    /// How to find what differs from the parent.
+    /// How to find the differences from the parent.
     pub changes: Changes,
-    /// How chunks are compressed.
+    /// The compression of chunks.
     pub compression: Compression,
-    /// Threads that hash, compress and write, with 4 to 7 MiB each; 0: as many as there are
-    /// processors, from 4 to 16.
+    /// Threads that hash, compress and write, with 4 to 7 MiB each; 0 means the number of
+    /// processors, within 4 to 16.
     pub threads: usize,
     /// Named places; see [`Description::roots`].
     pub roots: BTreeMap<String, Root>,
@@ -40,11 +40,11 @@ pub struct SaveOptions {
     pub user: BTreeMap<String, String>,
 }
 
-/// How a save finds the chunks that differ from its parent. The image is the same.
+/// How a save finds the chunks that differ from its parent. The resulting image is the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Changes {
-    /// Reads and hashes what may have changed: what the arena [tracked](crate::Arena::track_changes) since the
-    /// freeze that the parent was saved from, by this process, not more than 64 images ago; or else
+    /// Reads and hashes only chunks that may have changed: those that the arena [tracked](crate::Arena::track_changes)
+    /// since the freeze that the parent was saved from, by this process, not more than 64 images ago; otherwise
     /// everything.
     #[default]
     Tracked,
@@ -55,8 +55,9 @@ pub enum Changes {
 /// Saves the content of frozen arenas to `path`, while the program runs on. The file's mode is 0600.
 ///
 /// # Errors
-/// The file system's, [`ErrorKind::Corrupt`] for a parent that is not whole, [`ErrorKind::Usage`] for one of
-/// other arenas, or for a `path` that the new image needs itself, [`ErrorKind::Busy`] if `progress` broke it off. What was at `path` is there as it was.
+/// An error of the file system, [`ErrorKind::Corrupt`] for a damaged parent, [`ErrorKind::Usage`] for a parent with
+/// other arenas, or for a `path` that the new image needs itself, [`ErrorKind::Busy`] if `progress` broke it off. The
+/// file at `path` is then unchanged.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -95,12 +96,12 @@ pub fn save(
     save_with(frozen, sink, parent.as_ref().zip(parent_file), options, progress)
 }
 
-/// As [`save`], to what is no file: `sink` makes it, told how many bytes will be written at most. The parent,
-/// if there is one, is what the image's `parent_file` will name, by the last part of its path;
-/// [`SaveOptions::parent`] is not looked at.
+/// Like [`save`], to a sink instead of a file: `sink` makes it, given the most bytes that will be written. The image's
+/// `parent_file` will be the last part of the path of `parent`, if there is one; [`SaveOptions::parent`] is ignored.
 ///
 /// # Errors
-/// The sink's, [`ErrorKind::Usage`] for a parent of other arenas, [`ErrorKind::Busy`] if `progress` broke it off.
+/// An error of the sink, [`ErrorKind::Usage`] for a parent with other arenas, [`ErrorKind::Busy`] if `progress` broke
+/// it off.
 pub fn save_to(
     frozen: &[&Frozen],
     sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,
@@ -228,7 +229,7 @@ fn jobs(frozen: &[&Frozen]) -> Vec<Job> {
     jobs
 }
 
-/// Frozen arenas, and what the parent has of them.
+/// Frozen arenas, and the parent's checksums of them.
 struct Memory<'a> {
     frozen: &'a [&'a Frozen],
     known: HashMap<(u32, u32), Checksum>,
@@ -248,8 +249,8 @@ impl Source for Memory<'_> {
     }
 }
 
-/// What a chunk held at the freeze: memory in use, zeroes elsewhere. `None` if it held nothing. Where it
-/// can be it is looked at where it lies; copied to `room` else.
+/// The content of a chunk at the freeze: memory in use, zeroes elsewhere. `None` if it held nothing. It is borrowed in
+/// place where possible; otherwise copied to `room`.
 fn chunk_at<'a>(frozen: &'a Frozen, chunk: u32, room: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
     let range = frozen.range();
     let start = range.start + chunk as usize * CHUNK_BYTES;

@@ -1,4 +1,4 @@
-//! Where the bytes of images are: in files, or wherever a caller reads them from and writes them to.
+//! The storage of images: files, or sources and sinks that a caller provides.
 //!
 //! ```text
 //!  Image ──[read]──▶ Storage ─┬─ a file: pread(2), the page cache reads ahead
@@ -25,66 +25,66 @@ use super::format::Identity;
 pub enum Urgency {
     /// In its turn.
     Soon,
-    /// Somebody waits for it.
+    /// A thread waits for it.
     Now,
 }
 
-/// Is called when a range that was [prefetched](ImageSource::prefetch) is ready.
+/// Called when a [prefetched](ImageSource::prefetch) range is ready.
 pub type OnArrival = dyn Fn() + Send + Sync;
 
-/// An image that is no file: what a reader needs of it. Nothing that it returns is trusted: everything is checked
-/// before it is used, and asked for again if it is wrong.
+/// An image that is not a file, as its reader needs it. Its results are not trusted: everything is checked before it is
+/// used, and requested again if it is wrong.
 pub trait ImageSource: fmt::Debug + Send + Sync {
-    /// What messages call it.
+    /// Its name in messages.
     fn path(&self) -> &Path;
 
     /// Its length.
     fn len_bytes(&self) -> u64;
 
-    /// Fills `buffer` from an offset on, and waits for it as long as that takes.
+    /// Fills `buffer` from an offset on, waiting as long as that takes.
     ///
     /// # Errors
-    /// It cannot be had, or the image is not the one any more that was opened.
+    /// The range is unavailable, or the image is no longer the one that was opened.
     fn read_exact_at(&self, buffer: &mut [u8], offset_bytes: u64) -> Result<()>;
 
-    /// Begins to fetch ranges that will be read, each as it is and once, in about this order. It does not wait,
-    /// and calls no listener before it returns. A range that was named before may become urgent.
+    /// Begins to fetch ranges that will be read, each as given and once, in about this order. It does not wait, and
+    /// calls no listener before it returns. A range that was named before may become urgent.
     fn prefetch(&self, ranges: &[Range<u64>], urgency: Urgency);
 
-    /// Whether a range that was prefetched can be read, or its error had, without a wait. A range that was not
-    /// prefetched is ready: nothing will arrive.
+    /// Returns true if a prefetched range, or its error, can be read without waiting. A range that was not prefetched
+    /// is ready: nothing will arrive.
     fn is_ready(&self, range: &Range<u64>) -> bool;
 
-    /// Has `listener` called after a range has become ready, from another thread, as long as it is there.
+    /// Calls `listener` after a range has become ready, from another thread, as long as the listener exists.
     fn subscribe(&self, listener: Weak<OnArrival>);
 
-    /// How many bytes shall be prefetched, at most, and not yet read.
+    /// The most bytes to prefetch ahead of reading.
     fn prefetch_bytes(&self) -> u64;
 
-    /// The image that this one needs: of this identity, and beside it under this name when it was saved.
+    /// The image that this one needs: with this identity, and with this name beside it when it was saved.
     ///
     /// # Errors
     /// There is none.
     fn open_parent(&self, name: Option<&str>, identity: Identity) -> Result<Arc<dyn ImageSource>>;
 
-    /// What [`Self::write_working_set`] kept; `None` if there is nothing.
+    /// The bytes that [`Self::write_working_set`] stored; `None` if there are none.
     fn read_working_set(&self) -> Option<Vec<u8>>;
 
-    /// Keeps which chunks were touched first, beside the image.
+    /// Stores which chunks were touched first, beside the image.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The working set cannot be written.
     fn write_working_set(&self, bytes: &[u8]) -> Result<()>;
 }
 
-/// Where an image is written to. It is dropped without [`Self::commit`] if that is broken off: then nobody
-/// ever sees it.
+/// The destination of an image. If the write is broken off, it is dropped without [`Self::commit`] and must never
+/// become visible.
 pub trait ImageSink: Send + Sync {
-    /// What messages call it.
+    /// Its name in messages.
     fn path(&self) -> &Path;
 
-    /// Whether bytes that are never written are zeroes, and cost nothing. If not, every byte is written, and whole
-    /// chunks do not lie where they could be mapped by huge pages.
+    /// Returns true if bytes that are never written read as zeroes, and cost nothing. If not, every byte is written,
+    /// and whole chunks are not aligned for mapping by huge pages.
     fn keeps_holes(&self) -> bool {
         false
     }
@@ -93,13 +93,13 @@ pub trait ImageSink: Send + Sync {
     /// 4096, which hold the header, come last.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// The bytes cannot be written.
     fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<()>;
 
-    /// Everything was written, `file_bytes` in all: publishes the image, durably, in place of what was there.
+    /// Called when everything was written, `file_bytes` in all: publishes the image, durably, in place of the old one.
     ///
     /// # Errors
-    /// It cannot be published; what was there is as it was.
+    /// The image cannot be published; the old one is unchanged.
     fn commit(self: Box<Self>, file_bytes: u64) -> Result<()>;
 }
 
@@ -137,7 +137,7 @@ impl ImageSink for FileSink {
     }
 }
 
-/// Where an image is read from.
+/// The storage that an image is read from.
 #[derive(Clone, Debug)]
 pub(super) enum Storage {
     File(Arc<File>),
@@ -167,7 +167,7 @@ impl Storage {
         }
     }
 
-    /// How often bytes that are wrong are read once more: on its way here a range may be damaged.
+    /// How often wrong bytes are read again: a range may have been damaged in transit.
     pub(super) fn rereads(&self) -> u32 {
         match self {
             Self::File(_) => 0,

@@ -1,4 +1,4 @@
-//! Chunks that need not be read to know that they are as in the parent.
+//! Finds chunks that need not be read, because they are known to equal the parent's.
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use super::description::Piece;
 use super::open::Image;
 use crate::freeze::Frozen;
 
-/// What a frozen arena knows of its parent image.
+/// The state of a frozen arena relative to its parent image.
 #[derive(Clone, Copy)]
 pub(super) struct Unchanged<'a> {
     frozen: &'a Frozen,
     /// The freeze that the parent was saved from.
     freeze: u64,
-    /// What was handed out then.
+    /// The pieces that were allocated then.
     pieces: &'a [Piece],
 }
 
 impl<'a> Unchanged<'a> {
-    /// For each arena; `None` if nothing is known: it is not tracked, or the parent was not saved from it by
-    /// this process.
+    /// One for each arena; `None` if nothing is known: it is not tracked, or the parent was not saved from it by this
+    /// process.
     pub(super) fn since(parent: &'a Image, frozen: &'a [&Frozen]) -> Vec<Option<Self>> {
         let arenas = parent.description().arenas.iter();
         let arenas = arenas.zip(frozen).enumerate().map(|(place, (arena, frozen))| {
@@ -31,8 +31,8 @@ impl<'a> Unchanged<'a> {
         arenas.collect()
     }
 
-    /// Whether a chunk is as in the parent: nothing was written to it, and the same parts of it are in use
-    /// (an image has zeroes for the rest).
+    /// Returns true if a chunk equals the parent's: nothing was written to it, and the same parts of it are in use (an
+    /// image has zeroes for the rest).
     pub(super) fn has(&self, chunk: u32) -> bool {
         self.frozen.known().is_unchanged_since(chunk as usize, self.freeze)
             && self.has_same_parts(u64::from(chunk))
@@ -54,7 +54,7 @@ impl<'a> Unchanged<'a> {
     }
 }
 
-/// What of `spans`, which are in order, lies in `within`; what touches is one.
+/// The parts of `spans`, which are in order, that lie in `within`; adjacent ones are joined.
 fn parts(spans: impl Iterator<Item = Range<u64>>, within: &Range<u64>) -> Vec<Range<u64>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     for span in spans.take_while(|span| span.start < within.end) {

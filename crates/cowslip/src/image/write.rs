@@ -1,12 +1,12 @@
-//! Chunks into a file, whatever they come from.
+//! Writes chunks from any source into a file.
 //!
 //! ```text
 //!  workers: next chunk ─▶ find its content ─▶ encode ─▶ place in the file, whole ones by turns ─▶ write
 //!  caller:  ◀── entries in any order, progress ◀──┘  … description, index, header, commit
 //! ```
-//! Each worker has a few chunks' worth of memory and one write under way, around the page cache where the
-//! file system has that: one waits for the disk while another computes. The target is replaced when
-//! everything is durable; until then, whatever happens, it is what it was.
+//! Each worker has memory for a few chunks and one write under way, around the page cache where the file system
+//! supports that: one waits for the disk while another computes. The target is replaced when everything is durable; on
+//! any failure before that, it is unchanged.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -29,13 +29,13 @@ use super::places::Places;
 use super::storage::ImageSink;
 use super::{OnProgress, Progress};
 
-/// The program goes first.
+/// Lets the program's threads run first.
 const NICENESS: u8 = 10;
 /// Some wait for the disk while others compute, even on one processor.
 const FEWEST_THREADS: usize = 4;
 const MOST_THREADS: usize = 16;
 
-/// What a save or a merge came to.
+/// The result of a save or a merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Saved {
@@ -45,26 +45,26 @@ pub struct Saved {
     pub file_bytes: u64,
     /// Chunks of 2 MiB that it holds.
     pub chunks: u64,
-    /// Chunks that are as in the parent, or zeroes, and were left out.
+    /// Chunks that equal the parent's, or are zeroes, and were left out.
     pub left_out_chunks: u64,
-    /// Chunks that were read to find that out. The rest of those in use is known to be as in the parent,
-    /// because the arena [tracks changes](crate::Arena::track_changes).
+    /// Chunks that were read to find that out. The others in use are known to equal the parent's, because the arena
+    /// [tracks changes](crate::Arena::track_changes).
     pub read_chunks: u64,
-    /// How long it took, until it was durable.
+    /// The time until it was durable.
     pub took: Duration,
 }
 
-/// A chunk to look at.
+/// A chunk to examine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Job {
     pub(super) arena: u32,
     pub(super) chunk: u32,
 }
 
-/// Where the content of chunks comes from.
+/// The source of the content of chunks.
 pub(super) trait Source: Sync {
-    /// The content of a chunk, in `room` or elsewhere, and its checksum; `None` if a reader finds the same
-    /// without this chunk. Both are 2 MiB; the content is empty if it is all zeroes.
+    /// The content of a chunk, in `room` or elsewhere, and its checksum; `None` if a reader finds the same without this
+    /// chunk. `room` and the content are 2 MiB; the content is empty if it is all zeroes.
     fn find<'a>(
         &'a self,
         job: Job,
@@ -77,19 +77,19 @@ pub(super) trait Source: Sync {
 pub(super) struct Plan<'a> {
     pub(super) operation: &'static str,
     pub(super) identity: Identity,
-    /// Zeroes: it is complete.
+    /// Zeroes mean that it is complete.
     pub(super) parent: Identity,
     pub(super) created_unix_ns: u64,
     pub(super) description: &'a Description,
     /// Its chunks, in order.
     pub(super) jobs: &'a [Job],
     pub(super) compression: Compression,
-    /// 0: as many as there are processors, from 4 to 16.
+    /// 0 means the number of processors, within 4 to 16.
     pub(super) threads: usize,
 }
 
 impl Plan<'_> {
-    /// `sink` is told how many bytes will be written at most.
+    /// Writes the image; `sink` gets the most bytes that will be written.
     pub(super) fn write(
         &self,
         source: &impl Source,
@@ -159,13 +159,13 @@ struct Chunks<'a, S> {
     sink: &'a dyn ImageSink,
     next: AtomicUsize,
     places: Places,
-    /// As a [`Header`] of it says.
+    /// The alignment that the image's [`Header`] implies.
     is_aligned: bool,
     is_over: AtomicBool,
 }
 
 impl<S: Source> Chunks<'_, S> {
-    /// Writes all of them: their entries, in any order.
+    /// Writes all of them; returns their entries, in any order.
     fn write(&self, progress: OnProgress<'_>) -> Result<Vec<Entry>> {
         let plan = self.plan;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -253,7 +253,7 @@ impl<S: Source> Chunks<'_, S> {
     }
 }
 
-/// What one thread works with.
+/// The tools of one thread.
 struct Worker {
     room: Buffer,
     scratch: Scratch,

@@ -1,4 +1,4 @@
-//! What `cowslip branch` and a program at its [branch point](crate::branch_point) say to each other.
+//! The messages between `cowslip branch` and a program at its [branch point](crate::branch_point).
 //!
 //! ```text
 //!  command                              program                    supervisor                 copies
@@ -15,21 +15,22 @@
 //! forks, so that all copies are of one instant, and the program goes on after one fork. It kills the copies when the
 //! command has closed the connection, and ends after them.
 //!
-//! Each message is a packet: a byte that says which, numbers of four bytes in this machine's order, and text up to the end.
+//! Each message is a packet: a byte for its kind, numbers of four bytes in this machine's order, and text up to the
+//! end.
 
-/// Of these messages.
+/// The version of these messages.
 pub const VERSION: u32 = 1;
 
-/// No message is longer.
+/// The length of the longest message.
 pub const MOST_BYTES: usize = TEXT_BYTES + 16;
 
-/// The longest argument, and the longest variable: as `execve(2)` has it.
+/// The longest argument, and the longest variable: the limit of `execve(2)`.
 pub const TEXT_BYTES: usize = 128 << 10;
 
-/// The directories of the sockets are named so, with the user's number in `/tmp`.
+/// The name of the sockets' directories, with the user's number in `/tmp`.
 pub const DIRECTORY: &str = "cowslip-branch";
 
-/// What a name of a program's branch point may be: it is a part of a file's name, and is no process id.
+/// True if a program's branch point may have this name: it is a part of a file's name, and is no process id.
 pub fn is_name(name: &str) -> bool {
     const MOST: usize = 32;
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -38,29 +39,29 @@ pub fn is_name(name: &str) -> bool {
         && !name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The file's name of the socket of a process, whose branch point has that name.
+/// The file name of a process' socket, for a branch point of that name.
 pub fn file_name(pid: i32, name: Option<&str>) -> String {
     name.map_or_else(|| pid.to_string(), |name| format!("{pid}-{name}"))
 }
 
-/// The process and the name that a socket's file name says.
+/// The process and the name in a socket's file name.
 pub fn parse_file_name(file: &str) -> Option<(i32, Option<&str>)> {
     let (pid, name) = file.split_once('-').map_or((file, None), |(pid, name)| (pid, Some(name)));
     let is_whole = name.is_none_or(is_name);
     pid.parse().ok().filter(|pid| *pid > 0 && is_whole).map(|pid| (pid, name))
 }
 
-/// From the command.
+/// A message from the command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
-    /// So many copies are wanted, of a program that knows this [version](VERSION).
+    /// Asks for copies of a program that knows this [version](VERSION).
     Branch {
         /// The command's [`VERSION`].
         version: u32,
-        /// How many: at least one.
+        /// Their number: at least one.
         copies: u32,
     },
-    /// The program is to go on.
+    /// Tells the program to go on.
     Release,
     /// `NAME=VALUE`, for the environment of the copies that are asked for later.
     Variable(&'a [u8]),
@@ -70,37 +71,37 @@ pub enum Request<'a> {
     Signal(i32),
 }
 
-/// From the program, its supervisor or a copy.
+/// A message from the program, its supervisor or a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// The program goes on.
     Released,
-    /// The supervisor is there: it may be told what the copies get.
+    /// The supervisor is there, ready for the copies' variables and arguments.
     Ready,
     /// There are no copies.
     Failed {
-        /// Why: an error number.
+        /// The reason: an error number.
         errno: i32,
-        /// How many there were, which are killed.
+        /// The number of copies that there were, which are killed.
         started: u32,
     },
     /// A copy returns from its branch point, and all the others are there.
     Running {
-        /// Which.
+        /// Its number.
         copy: u32,
         /// Its process.
         pid: i32,
     },
     /// A copy has ended.
     Ended {
-        /// Which.
+        /// Its number.
         copy: u32,
-        /// As `wait(2)` says it.
+        /// Its status, in the form of `wait(2)`.
         status: i32,
     },
 }
 
-/// Numbers at the start of a message, as many as are asked for, and what comes after them.
+/// The first `N` numbers of a message, and the rest of it.
 fn numbers<const N: usize>(bytes: &[u8]) -> Option<([i32; N], &[u8])> {
     let mut numbers = [0; N];
     let mut rest = bytes;
@@ -120,7 +121,7 @@ fn message(tag: u8, numbers: &[i32], text: &[u8]) -> Vec<u8> {
 }
 
 impl<'a> Request<'a> {
-    /// As a packet.
+    /// Encodes it as a packet.
     pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Branch { version, copies } => {
@@ -134,7 +135,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// `None`: it is no request.
+    /// Decodes a packet; `None` if it is not a request.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first()?;
         Some(match tag {
@@ -156,7 +157,7 @@ impl<'a> Request<'a> {
 }
 
 impl Reply {
-    /// As a packet.
+    /// Encodes it as a packet.
     pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Released => message(b'R', &[], &[]),
@@ -167,7 +168,7 @@ impl Reply {
         }
     }
 
-    /// `None`: it is no reply.
+    /// Decodes a packet; `None` if it is not a reply.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first()?;
         let pair = || numbers::<2>(rest).map(|(pair, _)| pair);

@@ -1,4 +1,4 @@
-//! Children of a program whose `fork` is another's, and what they become.
+//! Children of a program with a `fork` that other code calls, and their later roles.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,23 +11,23 @@ use crate::arena::state::{Chunk, ForkInheritance, Role, State};
 use crate::freeze::fork;
 
 impl RawArena<'_> {
-    /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
-    /// then, and [what it gets](crate::Arena::set_child_cpu_share) of the processors.
+    /// Watches the child `pid`, forked just now: its end, so that thawing starts sooner than by looking now and then,
+    /// and its [share](crate::Arena::set_child_cpu_share) of the processors.
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
         fork::watch_child(self.shared(), pid);
     }
 
-    /// Whether this process was forked from the arena's owner and has not become the owner itself.
+    /// True if this process was forked from the arena's owner and has not become the owner itself.
     pub fn is_reader(&self) -> bool {
         // Without the lock, which the interrupted thread may have when a signal's handler asks.
         self.shared().counters.is_owner.load(Relaxed) == 0
     }
 
     /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
-    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon whose parent exited). Whether it is
-    /// the owner now. An arena of which there was a template stays its readers'.
+    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon after its parent's exit). True if
+    /// it is the owner now. An arena that ever had a template cannot be taken over.
     ///
     /// # Errors
     /// The kernel's, if parts of the arena could not be mapped again, or emptied; it stays a reader then.
@@ -38,19 +38,20 @@ impl RawArena<'_> {
         if state.role == Role::Owner {
             return Ok(true);
         }
-        // A fork must not need a descriptor that may not be to be had then.
+        // Takes the next fork's descriptor now: there may be none left then.
         let has_token = state.users.is_some() && state.generations.begin().is_ok();
         if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
-        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
+        // At once: children of this process must be counted, whatever fails below. Without a token they never take
+        // over.
         state.users = UsersToken::new().ok();
         // A reader that exposed a file may have ended its mapping of the token.
         state.files.look();
         if state.files.has_exposed() {
             return Ok(false);
         }
-        // A child reads what it borrowed of the lender. What the parent made of it since is in the file.
+        // A child reads borrowed chunks from the lender. The parent's later changes to them are in the file.
         state.files.check_identities().during(OPERATION)?;
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Borrowed) {
@@ -67,7 +68,7 @@ impl RawArena<'_> {
                 shared.map_live(&state, piece, prot).during(OPERATION)?;
             }
         }
-        // What is frozen is inherited still, until somebody is asked who reads it.
+        // Frozen memory is still inherited, until the next search for its readers.
         state.inheritance = ForkInheritance::Part;
         state.role = Role::Owner;
         let is_limbo = |state: &State, chunk: &usize| {
@@ -83,11 +84,11 @@ impl RawArena<'_> {
         Ok(true)
     }
 
-    /// In a forked child that is about to have other rights: closes all descriptors by which it could reach later content of
-    /// the arena. It stays a reader with the mappings that it has, and never takes the arena over. The owner makes nothing live
-    /// in the files that this child maps, so that it sees nothing even if it changes its mappings by system calls of its own
-    /// (`mremap(2)`). That does not hold for memory of the hugetlb pool.
-    /// Nothing is done in the owner.
+    /// In a forked child that is about to have other rights: closes all descriptors by which it could reach later
+    /// content of the arena. It stays a reader with the mappings that it has, and never takes the arena over. The owner
+    /// makes nothing live in the files that this child maps, so that the child sees nothing of it even if it changes
+    /// its mappings by system calls of its own (`mremap(2)`). That does not hold for memory of the hugetlb pool. In the
+    /// owner, does nothing.
     ///
     /// # Errors
     /// The kernel's, if the owner could not be told. The descriptors are closed.
@@ -108,7 +109,7 @@ impl RawArena<'_> {
         let state = &mut *state;
         let is_mapped = |number: &u8| state.map.private_in_file(*number) > 0;
         let mapped = state.files.all().filter(|(number, _)| is_mapped(number));
-        // Each of them, whatever becomes of the others.
+        // Each of them, even if another fails.
         let told = mapped.map(|(_, file)| file.expose()).fold(Ok(()), Result::and);
         state.files.renounce();
         if let Some(base) = &state.borrowed_base {
@@ -120,13 +121,14 @@ impl RawArena<'_> {
         told.during("tell an arena's owner of a reader with other rights")
     }
 
-    /// Has the youngest child that still reads frozen memory ended as soon as this process has more private copies than
-    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, as at first: children may cost what
-    /// they cost, which is as much memory again at most.
+    /// Ends the youngest child that still reads frozen memory as soon as this process has more private copies than
+    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, the default, sets no limit:
+    /// children cost as much memory again at most.
     ///
-    /// It is about children that are forked from now on with this arena ([`crate::fork`], or [`Self::watch_child`]), that
-    /// have not executed another program, and whose parent is this process. Their number is
-    /// [`Metrics::ended_children`](crate::Metrics::ended_children). It takes the service thread.
+    /// It applies to children of this process that are forked from now on with this arena ([`crate::fork`], or
+    /// [`Self::watch_child`]) and have not executed another program.
+    /// [`Metrics::ended_children`](crate::Metrics::ended_children) counts those that were ended. It needs the service
+    /// thread.
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -139,8 +141,8 @@ impl RawArena<'_> {
         self.shared().copy_limit.set(most);
     }
 
-    /// Has the service thread call `tell` with the id of each child that it [ends](Self::limit_copies_for_children). For a
-    /// log: it must not use this arena, or wait for anybody. The first of several is called.
+    /// Makes the service thread call `tell` with the id of each child that it [ends](Self::limit_copies_for_children).
+    /// It is for a log: it must not use this arena, or wait for another thread. Only the first of several is called.
     pub fn on_child_ended(&self, tell: fn(i32)) {
         self.shared().copy_limit.on_child_ended(tell);
     }

@@ -10,7 +10,7 @@ use cowslip_sys::units::{ByteCount, VirtRange};
 use super::{Departure, RawArena, Usage};
 
 impl RawArena<'_> {
-    /// What the parts of `range` are for, in order, as far as they lie in the arena.
+    /// The use of the parts of `range`, in order, as far as they lie in the arena.
     pub fn parts(&self, range: VirtRange) -> Vec<(VirtRange, Usage, Prot)> {
         let shared = self.shared();
         let state = shared.lock();
@@ -18,21 +18,21 @@ impl RawArena<'_> {
         state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
-    /// As [`Arena::release`](crate::Arena::release), and unmaps it (`munmap`): what others map there meanwhile is theirs, and
-    /// what is free then is handed out again.
+    /// Like [`Arena::release`](crate::Arena::release), and unmaps it (`munmap`): mappings that other code makes there
+    /// meanwhile are its own, and space that is still free is handed out again.
     ///
     /// # Errors
-    /// As there.
+    /// See [`Arena::release`](crate::Arena::release).
     ///
     /// # Safety
-    /// As there.
+    /// The same as for [`Arena::release`](crate::Arena::release).
     pub unsafe fn unmap(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
         shared.unmap(&mut shared.lock_restored(range), range)
     }
 
-    /// Has what was [unmapped](Self::unmap) of `range` be the arena's free space again; `false` if something else is mapped
-    /// in a part of it.
+    /// Makes [unmapped](Self::unmap) parts of `range` the arena's free space again; `false` if something else is mapped
+    /// in one of them.
     ///
     /// # Errors
     /// The kernel's.
@@ -51,27 +51,27 @@ impl RawArena<'_> {
         shared.grow(&mut shared.lock_restored(range), range, len.0 as usize)
     }
 
-    /// Makes memory as good as new: zeroes, with this protection (`mmap` with `MAP_FIXED` over it).
-    /// `false` if a part of it is not handed out; then nothing is changed.
+    /// Resets memory to zeroes, with this protection (`mmap` with `MAP_FIXED` over it). `false` if a part of it is not
+    /// handed out; then nothing is changed.
     ///
     /// # Errors
-    /// As [`Arena::discard`](crate::Arena::discard) and [`Arena::protect`](crate::Arena::protect).
+    /// See [`Arena::discard`](crate::Arena::discard) and [`Arena::protect`](crate::Arena::protect).
     ///
     /// # Safety
-    /// As for both of them.
+    /// The same as for both of them.
     pub unsafe fn remap_zeroed(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
         shared.remap_zeroed(&mut shared.lock_restored(range), range, prot)
     }
 
-    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
-    /// with the same content and protection, which freezes and forks leave to the kernel. For what an
-    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make
-    /// them, it stays a private mapping of the arena's file ([`Usage::Left`]).
+    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory with the same
+    /// content and protection, which freezes and forks leave to the kernel. It is for uses that an arena cannot follow,
+    /// such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make them, it stays a
+    /// private mapping of the arena's file ([`Usage::Left`]).
     ///
     /// # Errors
-    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
-    /// detached yet stays in the arena.
+    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then memory that is not detached yet
+    /// stays in the arena.
     ///
     /// # Safety
     /// `range` is page-aligned, and no Rust reference into it is used meanwhile.
@@ -80,15 +80,15 @@ impl RawArena<'_> {
         shared.detach(&mut shared.lock_restored(range), range, why)
     }
 
-    /// Has children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`),
-    /// which the kernel does for anonymous memory only.
+    /// Makes children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`,
+    /// `MADV_KEEPONFORK`): the kernel does that for anonymous memory only.
     pub fn wipe_on_fork(&self, range: VirtRange, wiped: bool) {
         let shared = self.shared();
         shared.wipe_on_fork(&mut shared.lock(), range, wiped);
     }
 
-    /// The parts of `range` that were told to be empty in children, and the kernel does not empty: a copy of them is to be
-    /// told, too.
+    /// The parts of `range` that children must find empty and that the kernel does not empty: a copy of them needs
+    /// [`Self::wipe_on_fork`], too.
     pub fn wiped_on_fork(&self, range: VirtRange) -> Vec<VirtRange> {
         let shared = self.shared();
         let state = shared.lock();
@@ -96,17 +96,17 @@ impl RawArena<'_> {
         wiped.filter(|part| !part.is_empty()).collect()
     }
 
-    /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
+    /// Like [`Self::detach`], for all live memory in use, which a fork cannot share because a freeze was refused.
     ///
     /// # Errors
-    /// As [`Self::detach`].
+    /// See [`Self::detach`].
     pub fn detach_live(&self, why: Departure) -> Result<()> {
         let shared = self.shared();
         shared.detach_live(&mut shared.lock(), why)
     }
 
-    /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
-    /// for. If it did, the arena has no part in `range` any more. No freeze comes in between.
+    /// Calls `map` to map something else over `range` if `may` allows it for the use of each part. If `map` did,
+    /// `range` no longer belongs to the arena. No freeze comes in between.
     pub fn replace_mapping<T>(
         &self,
         range: VirtRange,
@@ -122,7 +122,8 @@ impl RawArena<'_> {
         Some(mapped)
     }
 
-    /// The kernel has resized or moved memory that [is detached](Usage::Detached), from `old` to `new` (`mremap(2)`).
+    /// Notes that the kernel has resized or moved memory that [is detached](Usage::Detached), from `old` to `new`
+    /// (`mremap(2)`).
     pub fn note_remap(&self, old: VirtRange, new: VirtRange) {
         let shared = self.shared();
         let mut state = shared.lock();
@@ -133,14 +134,14 @@ impl RawArena<'_> {
         }
     }
 
-    /// Copies what memory shows to `target`, which is all zeroes. Holes are not read, and stay holes.
+    /// Copies the content of memory to `target`, which is all zeroes. Holes are not read, and stay holes.
     ///
     /// # Errors
     /// The kernel's.
     ///
     /// # Safety
-    /// `range` is page-aligned and handed out with one protection; nobody writes to it meanwhile.
-    /// `target` is writable memory of its length, elsewhere.
+    /// `range` is page-aligned and handed out with one protection, and is not written meanwhile. `target` is writable
+    /// memory of its length, elsewhere.
     pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
         let shared = self.shared();
         // SAFETY: as the caller promised, and any bytes are a u8.
@@ -148,14 +149,14 @@ impl RawArena<'_> {
         shared.copy_out(&shared.lock_restored(range), range, target)
     }
 
-    /// Has memory begin on base pages from here on, where nothing was handed out yet, and become huge when most of it is in
+    /// Makes memory that was not handed out yet begin on base pages from here on, and become huge when most of it is in
     /// use: as much as a program uses, and no more. Before that it begins on huge pages.
     pub fn begin_small(&self) {
         let shared = self.shared();
         shared.begin_small(&mut shared.lock());
     }
 
-    /// Follows what a program says of huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`): what is not touched yet
+    /// Follows a program's advice about huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`): untouched memory
     /// takes them, or never does.
     pub fn prefer_huge(&self, range: VirtRange, is_wanted: bool) {
         let shared = self.shared();
@@ -167,8 +168,8 @@ impl RawArena<'_> {
         self.shared().counters.passed_mappings.fetch_add(1, Relaxed);
     }
 
-    /// Takes nothing in any more, and gives the address space back that is not handed out: something else may be mapped
-    /// there from now on. What is handed out stays as it is.
+    /// Hands out no more memory, and gives back the address space that is not handed out: something else may be mapped
+    /// there from now on. Memory that is handed out stays as it is.
     ///
     /// # Errors
     /// The kernel's, if it is out of mappings (`vm.max_map_count`); the rest of the address space stays reserved.

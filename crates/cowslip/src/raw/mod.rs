@@ -1,13 +1,13 @@
-//! What those need who stand in for libc's memory calls; it may change in any release.
+//! Operations for libraries that stand in for libc's memory calls; they may change in any release.
 //!
-//! A program that allocates in an [`Arena`], freezes it and forks with [`fork`](crate::fork) needs nothing of this. It is for a
-//! library that serves a program's own `mmap`, `madvise` and `fork` from an arena, as `cowslip run` does, and for
+//! A program that allocates in an [`Arena`], freezes it and forks with [`fork`](crate::fork) needs none of this. It is
+//! for a library that serves a program's own `mmap`, `madvise` and `fork` from an arena, as `cowslip run` does, and for
 //! commands that look at such a program from outside.
 //!
 //! * [`Arena::raw`] gives the operations that such a library has beside those of [`Arena`].
-//! * [`PreparedFork`] is what happens around a call of `fork` that somebody else makes.
-//! * [`Usage`] and [`Departure`] say what a part of an arena is for, and why memory left it.
-//! * [`branch`] is what `cowslip branch` says to a program.
+//! * [`PreparedFork`] does the work around a call of `fork` that other code makes.
+//! * [`Usage`] and [`Departure`] tell the use of a part of an arena, and the reason for which memory left it.
+//! * [`branch`] has the messages between `cowslip branch` and a program.
 //! * [`PAGE_NAME`] is the mapping in which [`Metrics::from_page`](crate::Metrics::from_page) finds the counters.
 //!
 //! ```
@@ -33,12 +33,12 @@ pub use crate::freeze::PreparedFork;
 pub use crate::metrics::PAGE_NAME;
 pub use service::ParkedService;
 
-/// An arena, with the operations of who stands in for libc's memory calls: see [`Arena::raw`].
+/// An arena, with the operations of a library that stands in for libc's memory calls: see [`Arena::raw`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawArena<'a>(&'a Arena);
 
 impl Arena {
-    /// The operations for those who stand in for libc's memory calls.
+    /// The operations for a library that stands in for libc's memory calls.
     pub fn raw(&self) -> RawArena<'_> {
         RawArena(self)
     }

@@ -1,4 +1,4 @@
-//! The service thread of an arena, where somebody else says when it may start and what it may thaw.
+//! The service thread of an arena, where other code decides when it may start and thaw.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,15 +15,15 @@ use crate::service::{Running, Service};
 pub struct ParkedService(Service);
 
 impl RawArena<'_> {
-    /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
-    /// itself; before a [`PreparedFork`](super::PreparedFork) it must be asked for, where starting a thread is safe.
-    /// Whether it runs now.
+    /// Starts the arena's service thread, if userfaultfd is available and wanted. A freeze does so by itself; before a
+    /// [`PreparedFork`](super::PreparedFork) it must be asked for, where starting a thread is safe. True if it runs
+    /// now.
     pub fn start_service(&self) -> bool {
         serve::ensure(self.shared())
     }
 
-    /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
-    /// make no call for this arena.
+    /// Ends the service thread, and waits for it. If all memory has left, also drops the state for later freezes, so
+    /// that forks make no call for this arena.
     pub fn retire(&self) {
         let shared = self.shared();
         let running = {
@@ -37,8 +37,8 @@ impl RawArena<'_> {
         }
     }
 
-    /// Ends the service thread, and waits for it, before the only thread of a program changes its rights. `None` if there was
-    /// none, or the descriptors of another are not to be had.
+    /// Ends the service thread, and waits for it, before the only thread of a program changes its rights. `None` if
+    /// there was none, or the descriptors of another are unavailable.
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -63,7 +63,7 @@ impl RawArena<'_> {
         serve::resume(self.shared(), parked.0);
     }
 
-    /// Whether the service thread is one of this process' threads.
+    /// True if the service thread is one of this process' threads.
     pub fn has_service(&self) -> bool {
         let shared = self.shared();
         // A child that was forked by a system call of its own has the value without the thread.
@@ -71,8 +71,9 @@ impl RawArena<'_> {
         shared.service(&shared.lock()).is_some() && is_ours()
     }
 
-    /// Has the arena stay where it is from now on: the kernel or a device knows its page frames, by a registration that
-    /// came too late to take that memory out of the arena ([`Self::detach`]). Children get copies, views are refused.
+    /// Keeps the arena's pages where they are from now on: the kernel or a device knows its page frames, by a
+    /// registration that came too late to take that memory out of the arena ([`Self::detach`]). Children get copies,
+    /// views are refused.
     ///
     /// ```
     /// use cowslip::{Arena, ErrorKind, units::ByteCount};
@@ -86,13 +87,14 @@ impl RawArena<'_> {
         self.shared().lock().is_pinned = true;
     }
 
-    /// Has the service thread ask, before each thaw, whether somebody may know page frames of the arena. If so, nothing is
-    /// thawed for now, and it asks again. `asks` must not wait for anything, nor touch an arena.
+    /// Makes the service thread call `asks` before each thaw. If it returns true, the kernel or a device may know page
+    /// frames of the arena: nothing is thawed for now, and it asks again. `asks` must not wait for anything, nor touch
+    /// an arena.
     pub fn ask_before_thaws(&self, asks: fn() -> bool) {
         self.shared().lock().ask_before_thaw = Some(asks);
     }
 
-    /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
+    /// Stops the thaw after its current chunk, until [`Self::resume_thaw`].
     pub fn pause_thaw(&self) {
         self.shared().lock().thaw.paused = true;
     }

@@ -1,6 +1,7 @@
-//! The service thread of an arena, as the others see it: what they share with it, and whether they may rely on it.
+//! The service thread of an arena, as other threads see it: the state that they share with it, and whether they may
+//! rely on it.
 //!
-//! What the thread does is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
+//! The work of the thread is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
 
 mod pressure;
 mod sight;
@@ -39,24 +40,24 @@ pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
 /// The features that a thaw needs to keep threads from memory.
 const HOLD_FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 
-/// Chunks that are thawed in one step, at most.
+/// The most chunks that are thawed in one step.
 pub(crate) const RUN_CHUNKS: usize = 16;
 const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
 
-/// What the service thread shares with those who rely on it.
+/// The state that the service thread shares with threads that rely on it.
 #[derive(Debug)]
 pub(crate) struct Service {
     /// Address space for pages of held memory, used by the thread that has the arena's lock. First: it is unmapped before
     /// the rest is closed.
     pub(crate) aside: OwnSpace,
     pub(crate) uffd: Uffd<ReservedFd>,
-    /// Has threads wait for memory that a thaw maps anew. Moves of what is registered with it are no events.
+    /// Makes threads wait for memory that a thaw maps anew. Moves of memory registered with it are no events.
     pub(crate) hold: Uffd<ReservedFd>,
     wake: ReservedFd,
-    /// What the descriptors that are read and written were opened as: of the userfaultfd, and of `wake`.
+    /// Identities of the descriptors that are read and written: of the userfaultfd, and of `wake`.
     identities: [FileIdentity; 2],
     pub(crate) scanner: Scanner<ReservedFd>,
-    /// For who has the arena's lock.
+    /// Used by the thread that has the arena's lock.
     pub(crate) window: Window,
     started: OnceLock<()>,
     closing: AtomicBool,
@@ -64,23 +65,23 @@ pub(crate) struct Service {
     pub(crate) gauge: Gauge,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
-    /// Where it runs, unless a freeze has it run elsewhere.
+    /// Its processors, unless a freeze has it run elsewhere.
     processors: Option<Processors>,
-    /// The processor that a freeze has it run on, and one; 0 if it runs where it likes.
+    /// One more than the processor that a freeze has it run on; 0 if it is not pinned.
     pinned_to: AtomicUsize,
     is_urgent: AtomicBool,
-    /// Whether others waited for a processor the last time it looked.
+    /// True if other threads waited for a processor at its last look.
     pub(crate) is_crowded: AtomicBool,
-    /// When it looked.
+    /// The time of that look.
     crowd_seen_ns: AtomicU64,
 }
 
 impl Service {
-    /// Opens what a service thread works with, in this thread.
+    /// Opens the descriptors and reserves the space of a service thread, in this thread.
     pub(crate) fn open(operation: &'static str) -> Result<Self> {
         let (fd, _) = uffd::open().during(operation)?;
         let uffd = Uffd::new(ReservedFd::hold(fd), FEATURES).during(operation)?;
-        // What this thread may not do the new one may not.
+        // If this thread may not read events, the new one may not either.
         uffd.read_events().during(operation)?;
         let (fd, _) = uffd::open().during(operation)?;
         let hold = Uffd::new(ReservedFd::hold(fd), HOLD_FEATURES).during(operation)?;
@@ -111,25 +112,25 @@ impl Service {
         })
     }
 
-    /// By the service thread: from here on it allocates nothing through libc.
+    /// Called by the service thread: from here on it allocates nothing through libc.
     pub(crate) fn set_started(&self) {
         let _ = self.started.set(());
     }
 
-    /// Until then nobody may hold a lock or memory that the thread could need, nor rely on its reading events.
+    /// Waits until the thread has [started](Self::set_started). Until then no thread may hold a lock or memory that it
+    /// could need, nor rely on its reading events.
     pub(crate) fn wait_started(&self) {
         self.started.wait();
     }
 
-    /// By the service thread: others may give it another priority, and it has `urgent` now.
+    /// Called by the service thread: others may give it another priority, and it has `urgent` now.
     pub(crate) fn lend(&self, urgent: bool) {
         self.thread_id.store(process::thread_id(), Relaxed);
         self.is_urgent.store(urgent, Relaxed);
     }
 
-    /// Lets the service thread run before ordinary threads, or no longer. On a busy machine it would
-    /// otherwise wait for its turn, and with it everybody who waits for it. Needs `CAP_SYS_NICE`;
-    /// without, it is as it is.
+    /// Lets the service thread run before ordinary threads, or no longer. On a busy machine it would otherwise wait for
+    /// its turn, and with it every thread that waits for it. Without `CAP_SYS_NICE` nothing changes.
     pub(crate) fn set_urgent(&self, urgent: bool) {
         let thread = self.thread_id.load(Relaxed);
         if thread != 0 && self.is_urgent.swap(urgent, Relaxed) != urgent {
@@ -137,8 +138,8 @@ impl Service {
         }
     }
 
-    /// Has the service thread run on this processor, at once when its event comes, until it has work of its own: it
-    /// leaves by itself, as whoever brought it is in a hurry.
+    /// Makes the service thread run on this processor, at once when its event comes, until it has work of its own: it
+    /// leaves by itself, as the caller is in a hurry.
     pub(crate) fn pin_to_cpu(&self, processor: usize, here: Processors) {
         self.set_urgent(true);
         let thread = self.thread_id.load(Relaxed);
@@ -151,7 +152,7 @@ impl Service {
         }
     }
 
-    /// By the service thread: it runs where it likes again.
+    /// Called by the service thread: it runs on any of its processors again.
     pub(crate) fn unpin(&self) {
         if self.pinned_to.swap(0, Relaxed) != 0
             && let Some(processors) = self.processors
@@ -160,7 +161,8 @@ impl Service {
         }
     }
 
-    /// By the service thread: notes whether others wait for a processor, by a look that is no older than a millisecond.
+    /// Called by the service thread: notes whether others wait for a processor, by a look that is no older than a
+    /// millisecond.
     pub(crate) fn look_for_crowd(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
             self.crowd_seen_ns.store(now_ns, Relaxed);
@@ -168,14 +170,14 @@ impl Service {
         }
     }
 
-    /// Readable when somebody has [notified](Self::notify) it.
+    /// Readable when a thread has [notified](Self::notify) it.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Has the service thread look at what there is to do.
+    /// Makes the service thread look for work.
     pub(crate) fn notify(&self) {
-        // Or it would write to a file that the program has there by now.
+        // Otherwise it would write to a file that the program has there by now.
         if same_file(self.wake.as_fd(), self.identities[1]) {
             process::notify(self.wake.as_fd());
         }
@@ -188,26 +190,26 @@ impl Service {
         if are_ours { Ok(()) } else { Err(Errno::BADF) }
     }
 
-    /// Whether it shall end.
+    /// True if it must end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Relaxed)
     }
 
-    /// No freeze may rely on the thread: it has ended, or is about to.
+    /// True if no freeze may rely on the thread: it has ended, or is about to.
     pub(crate) fn is_blind(&self) -> bool {
         self.sight.is_blind()
     }
 
-    /// From here on a freeze waits for the thread to read events.
+    /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
         self.sight.begin_moves()?;
-        // What keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
+        // Whatever keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
         self.uffd.read_events().map(drop)
     }
 
-    /// Gives up the userfaultfd: the kernel forgets what was registered, and lets go whoever waits.
+    /// Closes the userfaultfd: the kernel forgets its registrations, and releases all waiting threads.
     pub(crate) fn let_go(&self, arena: VirtRange) {
-        // A child that was forked around us may keep the file open, and with it what is registered.
+        // A child that was forked without our knowledge may keep the file open, and with it the registrations.
         let _ = self.uffd.unregister(arena);
         self.uffd.get_ref().give_up_for(&self.wake);
     }
@@ -233,7 +235,7 @@ impl Running {
     /// In a forked child, which has the descriptors but not the thread; if it shares the table of descriptors with
     /// its parent, they are the parent's.
     fn abandon(self, shares_descriptors: bool) {
-        // A handle whose thread does not exist here can be neither joined nor detached.
+        // A handle of a thread that does not exist here can be neither joined nor detached.
         self.thread.forget_in_child();
         let give_up =
             if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
@@ -242,15 +244,15 @@ impl Running {
     }
 }
 
-/// The service thread of an arena, if it has one. Changed and looked at by who has the arena's lock, for an instant each, so
-/// that it stays while that is held.
+/// The service thread of an arena, if it has one. Changed and read by the thread that has the arena's lock, for an
+/// instant each, so that it stays while that is held.
 #[derive(Debug, Default)]
 pub(crate) struct Services(Mutex<Slot>);
 
 #[derive(Debug, Default)]
 struct Slot {
     running: Option<Running>,
-    /// Those on which nobody can rely any more, to be ended where that is safe.
+    /// Service threads that cannot be relied on any more, to be ended where that is safe.
     buried: Vec<Running>,
 }
 
@@ -263,12 +265,12 @@ impl Services {
         self.slot().running.as_ref().map(|running| Arc::clone(&running.service))
     }
 
-    /// There is none.
+    /// Installs a service thread where there is none.
     pub(crate) fn install(&self, running: Running) {
         self.slot().running = Some(running);
     }
 
-    /// There is no service thread once it cannot do its work, though it has not ended yet.
+    /// Removes a service thread that cannot do its work, though it has not ended yet.
     pub(crate) fn bury_blind(&self) {
         let mut slot = self.slot();
         let blind = slot.running.take_if(|running| running.service.is_blind());
@@ -279,13 +281,13 @@ impl Services {
         self.slot().running.take()
     }
 
-    /// Those that nobody relies on, to be stopped without the arena's lock: who ends a thread frees what libc allocated
+    /// Takes the buried ones, to be stopped without the arena's lock: ending a thread frees memory that libc allocated
     /// for it.
     pub(crate) fn take_buried(&self) -> Vec<Running> {
         std::mem::take(&mut self.slot().buried)
     }
 
-    /// In a forked child.
+    /// In a forked child: abandons the service threads, which are the parent's.
     pub(crate) fn in_child(&self, shares_descriptors: bool) {
         let Slot { running, buried } = &mut *self.slot();
         let services = running.take().into_iter().chain(buried.drain(..));

@@ -1,9 +1,9 @@
-//! Is there memory left for copies to linger?
+//! Decides whether there is memory left for copies to linger.
 //!
-//! A thaw is put off after a fork, since the next one may come soon. Meanwhile each first write to a page makes a copy, and
-//! those that are there stay. That is a good bargain as long as there is room: near the limit of a control group, or with
-//! little memory left on the machine, a program is killed that would live natively, where a child's end gives everything
-//! back at once. So there a thaw begins at once, and does not rest.
+//! A thaw is put off after a fork, since the next one may come soon. Meanwhile each first write to a page makes a copy,
+//! and copies that are there stay. That is a good bargain while there is room: near the limit of a control group, or
+//! with little memory left on the machine, a program is killed that would live natively, where a child's end gives
+//! everything back at once. A thaw therefore begins at once there, and does not rest.
 //!
 //! A thaw itself needs no memory: a page that was copied goes back to the page of the file that it was copied from.
 
@@ -13,23 +13,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use cowslip_sys::cgroup::Group;
 use cowslip_sys::{process, procfs};
 
-/// Copies may use up [`ENOUGH_BYTES`] in this time, and the last look is believed as long as what was left then lasts at that
-/// pace.
+/// Copies may use up [`ENOUGH_BYTES`] in this time. The last look is believed for as long as the room found then lasts
+/// at that pace.
 const LOOK_NS: u64 = 5_000_000;
-/// And no longer.
+/// The longest time that a look is believed.
 const LONGEST_LOOK_NS: u64 = 100_000_000;
 /// A process may be moved to another group, and limits may change.
 const FIND_GROUP_NS: u64 = 1_000_000_000;
 /// More than several threads copy in [`LOOK_NS`], and while the thaw catches up.
 const ENOUGH_BYTES: u64 = 256 << 20;
 
-/// Whether copies must not linger: there is less room than those of the next fork may come to, which freezes all that is in
-/// use, copies too.
+/// True if copies must not linger: there is less room than the copies of the next fork may take, which freezes all
+/// memory in use, copies too.
 fn is_short(room_bytes: u64, used_bytes: u64) -> bool {
     room_bytes < used_bytes.min(ENOUGH_BYTES)
 }
 
-/// How long a look is believed.
+/// The time that a look is believed.
 fn lasts_ns(room_bytes: u64) -> u64 {
     (room_bytes / ENOUGH_BYTES).saturating_mul(LOOK_NS).clamp(LOOK_NS, LONGEST_LOOK_NS)
 }
@@ -43,10 +43,10 @@ pub(crate) struct Gauge {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// That of this process, if it or one above it has a limit that is less than the machine has.
+    /// The group of this process, if it or one above it has a limit below the machine's memory.
     group: Option<Group>,
     group_found_ns: u64,
-    /// What it could have more, and what was free on the machine, when its files were read.
+    /// The group's room, and the free memory of the machine, when the group's files were read.
     of_group: Option<u64>,
     free_bytes: u64,
     group_read_ns: u64,
@@ -54,18 +54,18 @@ struct Seen {
     looked_ns: u64,
 }
 
-/// What a look may take.
+/// The time that a look may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
     /// Some hundred microseconds, now and then: the service thread's.
     Thorough,
-    /// A call: a fork's. Limits and what is left of them are those that the service thread has found, unless that may be
-    /// used up by now.
+    /// A call: a fork's. It takes limits, and the room below them, as the service thread found them, unless the room
+    /// may be used up by now.
     Quick,
 }
 
 impl Gauge {
-    /// Whether a thaw is to begin at once, in a program that uses so much. The answer may be some milliseconds old.
+    /// True if a thaw must begin at once, in a program that uses `used_bytes`. The answer may be some milliseconds old.
     pub(crate) fn is_short(&self, used_bytes: u64, look: Look) -> bool {
         let Ok(mut seen) = self.seen.try_lock() else { return false };
         let now_ns = process::now_ns();
@@ -104,7 +104,7 @@ impl Seen {
         } else {
             procfs::available_bytes().ok().map(|(available, _)| available)
         };
-        // What cannot be read limits nothing.
+        // A value that cannot be read limits nothing.
         self.room_bytes = of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX);
         self.looked_ns = now_ns;
     }
@@ -116,13 +116,14 @@ impl Seen {
         self.of_group
     }
 
-    /// What the group took since its files were read is no more than what the machine has less.
+    /// The most that the group can have taken since its files were read: the loss of free memory on the machine.
     fn taken_since(&self, free_bytes: u64) -> u64 {
         self.free_bytes.saturating_sub(free_bytes)
     }
 
-    /// Whether the group may have come near its limit since its files were read. Once the kernel takes memory back from files,
-    /// no less is free whatever the group takes: with little free memory it always may, and after a while.
+    /// True if the group may have come near its limit since its files were read. Once the kernel takes memory back from
+    /// files, free memory no longer falls by what the group takes: the answer is therefore true whenever little is
+    /// free, and after a while.
     fn may_be_short(&self, now_ns: u64, used_bytes: u64, free_bytes: u64) -> bool {
         let Some(room) = self.of_group else { return false };
         let left = room.saturating_sub(self.taken_since(free_bytes));

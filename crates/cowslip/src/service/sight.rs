@@ -1,4 +1,4 @@
-//! Whether the service thread can be relied on to read the event that a freeze waits for.
+//! Tells whether the service thread can be relied on to read the event that a freeze waits for.
 //!
 //! ```text
 //!   freezer, holding the lock                        service thread that cannot go on
@@ -9,15 +9,16 @@
 //!   blind? then all is live again, and without userfaultfd
 //!   maps privately, wakes
 //! ```
-//! Each side writes its word before it reads the other's, so that one of them sees the other. So the userfaultfd never
-//! goes while a freeze maps, or another thread thaws: both hold the lock. If it goes while a freeze moves, what is under
-//! the moved pages is a shared mapping of the file still, and live: the freeze has failed, and nothing else has (I4).
+//! Each side writes its word before it reads the other's, so that one of them sees the other. The userfaultfd therefore
+//! never goes while a freeze maps, or another thread thaws: both hold the lock. If it goes while a freeze moves, the
+//! mapping under the moved pages is still a shared one of the file, and live: the freeze has failed, and nothing else
+//! has (I4).
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cowslip_sys::Errno;
 
-/// What a freeze and the service thread know about each other.
+/// State by which a freeze and the service thread see each other.
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
     is_blind: AtomicBool,
@@ -25,18 +26,18 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
-    /// No freeze is to rely on the service thread, now or later.
+    /// True if no freeze may rely on the service thread, now or later.
     pub(crate) fn is_blind(&self) -> bool {
         self.is_blind.load(SeqCst)
     }
 
-    /// A freeze relies on it from here on; `NODEV` if none may.
+    /// Notes that a freeze relies on it from here on; `NODEV` if none may.
     pub(crate) fn begin_moves(&self) -> Result<(), Errno> {
         self.moves.store(true, SeqCst);
         self.see()
     }
 
-    /// Nothing waits for an event any more; `NODEV` if the userfaultfd may have gone meanwhile.
+    /// Notes that nothing waits for an event any more; `NODEV` if the userfaultfd may have gone meanwhile.
     pub(crate) fn end_moves(&self) -> Result<(), Errno> {
         self.moves.store(false, SeqCst);
         self.see()
@@ -46,12 +47,12 @@ impl Sight {
         if self.is_blind() { Err(Errno::NODEV) } else { Ok(()) }
     }
 
-    /// By the service thread, before it ends or whatever else keeps it from reading events.
+    /// Called by the service thread, before it ends or stops reading events for any other reason.
     pub(crate) fn go_blind(&self) {
         self.is_blind.store(true, SeqCst);
     }
 
-    /// Whether a freeze waits for events that will not be read.
+    /// True if a freeze waits for events that will not be read.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.moves.load(SeqCst)
     }

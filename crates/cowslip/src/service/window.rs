@@ -11,16 +11,17 @@ use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::mapping::{OwnSpace, OwnedRange};
 
-/// What is thawed while the arena is locked once lies in one window, mostly.
+/// Chunks thawed while the arena is locked once mostly lie in one window.
 const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
 const NOTHING: usize = 0;
 
-/// Address space for a part of a file, and behind it for a chunk of another. Used by who has the arena's lock, and closed before it is
-/// given up: a second mapping counts as memory of the program, and a fork would share it.
+/// Address space for a part of a file, and behind it for a chunk of another. Used by the thread that has the arena's
+/// lock, and closed before that is released: a second mapping counts as memory of the program, and a fork would share
+/// it.
 #[derive(Debug)]
 pub(crate) struct Window {
     place: OwnSpace,
-    /// Where the part of the arena begins that it shows, or [`NOTHING`].
+    /// The start of the part of the arena that it shows, or [`NOTHING`].
     shown: AtomicUsize,
     /// The number of the file's descriptor.
     file: AtomicI32,
@@ -33,7 +34,7 @@ impl Window {
         Ok(Self { place, shown: AtomicUsize::new(NOTHING), file: AtomicI32::new(0) })
     }
 
-    /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it: by one huge page, as hugetlbfs
+    /// Shows `chunk` of the arena's file, if that can be done at once and for all of it: by one huge page, as hugetlbfs
     /// does for certain. If the file has nothing there, the page is allocated.
     pub(crate) fn show(
         &self,
@@ -81,7 +82,7 @@ impl Window {
         self.place.part(VirtRange::new(self.place.start + after, len))
     }
 
-    /// Shows no base any more.
+    /// Unmaps the base.
     pub(crate) fn close_base(&self) {
         // On an error the mapping stays, and the next base replaces it.
         let _ = self.part(WINDOW_BYTES, CHUNK_BYTES).map_anonymous(Prot::NONE);
@@ -98,10 +99,10 @@ impl Window {
         taken
     }
 
-    /// Shows nothing any more.
+    /// Unmaps all that it shows.
     pub(crate) fn close(&self) {
         if self.shown.swap(NOTHING, Relaxed) != NOTHING {
-            // If what is there stays, the next part replaces it.
+            // If the mapping stays, the next part replaces it.
             let _ = self.place.map_anonymous(Prot::NONE);
         }
     }

@@ -1,4 +1,4 @@
-//! From a frozen view to a template.
+//! Turns a frozen view into a template.
 
 use std::sync::Arc;
 
@@ -41,22 +41,22 @@ pub struct TemplateBuilder {
 }
 
 impl Frozen {
-    /// Makes a template of which clones get everything as a private copy.
+    /// Makes a template; its clones get everything as a private copy.
     ///
     /// # Errors
-    /// As [`TemplateBuilder::build`].
+    /// Those of [`TemplateBuilder::build`].
     pub fn into_template(self) -> Result<Template> {
         self.template().build()
     }
 
-    /// A template made to order.
+    /// Begins a template with settings for its regions.
     pub fn template(self) -> TemplateBuilder {
         TemplateBuilder { frozen: self, declared: Vec::new() }
     }
 }
 
 impl TemplateBuilder {
-    /// What clones get of `range`, at the arena's addresses. The last word on a page counts. Parts of
+    /// Sets how clones get `range`, given in the arena's addresses. For each page the last setting counts. Parts of
     /// less than 2 MiB, or not aligned to it, cost their neighbours a huge mapping.
     pub fn region(mut self, range: VirtRange, inherit: Inherit) -> Self {
         self.declared.push((range, inherit));
@@ -67,8 +67,8 @@ impl TemplateBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the arena held nothing, or a region is not whole pages of the arena;
-    /// [`ErrorKind::Unsupported`] of an arena on hugetlb pages, where a clone's first write would copy
-    /// 2 MiB; [`ErrorKind::Busy`] in a child of the process that froze it; or the kernel's.
+    /// [`ErrorKind::Unsupported`] for an arena on hugetlb pages, where a clone's first write would copy 2 MiB;
+    /// [`ErrorKind::Busy`] in a child of the process that froze it; or an error of the kernel.
     pub fn build(self) -> Result<Template> {
         let handle = self.frozen.handle().ok_or_else(|| {
             Error::new(ErrorKind::Busy, OPERATION).because("the view is of this process' parent")
@@ -137,7 +137,7 @@ impl TemplateBuilder {
         Ok(layout)
     }
 
-    /// A file of what the clones share, as it was at the freeze.
+    /// A file with the memory that the clones share, as it was at the freeze.
     fn copy_shared(&self, layout: &Layout) -> cowslip_sys::Result<File> {
         let file = memfile::memfd("cowslip-shared", MemfdKind::Shmem, layout.file_len())?;
         memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW)?;

@@ -1,9 +1,9 @@
 //! A clone: private copies of a template's regions, mapped in this process.
 //!
 //! # Safety
-//! A clone owns its place, mapped as its layout says until it is dropped. Its copied and fresh regions
-//! are private, so that Rust's rules on references hold for them as for a `Box`; the base behind them
-//! does not change (I2). Shared regions are accessed through atomics only. Any bytes are a `Pod`.
+//! A clone owns its place, mapped as its layout says until it is dropped. Its copied and fresh regions are private, so
+//! Rust's rules for references hold for them as for a `Box`; the base behind them does not change (I2). Shared regions
+//! are accessed only through atomics. Any bytes are a valid `Pod`.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use super::{Base, File};
 use crate::arena::ArenaSlice;
 use crate::arena::mapping::{OwnSpace, OwnedRange};
 
-/// Where a clone goes.
+/// The place of a clone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Place {
-    /// Wherever there is room.
+    /// Anywhere with enough room.
     #[default]
     Anywhere,
-    /// At the addresses that it has in the arena, so that addresses kept in it stay right: in another
-    /// process, or where the arena has ended.
+    /// The same addresses as in the arena, so that addresses stored in it stay valid: in another process, or where the
+    /// arena has ended.
     Original,
 }
 
 impl Place {
-    /// Reserves `original`, or as much anywhere.
+    /// Reserves `original`, or the same length anywhere.
     pub(crate) fn reserve(
         self,
         operation: &'static str,
@@ -56,18 +56,18 @@ impl Place {
 
 /// A private copy of a [`Template`](super::Template), in this process.
 ///
-/// A child that the process forks has it too, with what it holds then, and may use and reset it as its
-/// own (see [`Self::after_fork`]).
+/// A child that the process forks has it too, with its content at that time, and may use and reset it as its own (see
+/// [`Self::after_fork`]).
 #[derive(Debug)]
 pub struct TemplateClone {
-    /// First: it is unmapped before the base is let go.
+    /// First: it is unmapped before the base is released.
     pub(super) place: OwnSpace,
     pub(super) base: Arc<Base>,
     pub(super) identity: Identity,
     pub(super) hooks: Hooks,
-    /// The kernel tells what was written.
+    /// The kernel can report written pages.
     pub(super) scans: bool,
-    /// Kept for the next reset, which need not allocate then.
+    /// Kept for the next reset, which then need not allocate.
     pub(super) dropped: Vec<VirtRange>,
 }
 
@@ -89,7 +89,7 @@ impl TemplateClone {
         Ok(clone)
     }
 
-    /// Maps, for the first time or anew, the regions of the kinds that are wanted. No reference into them is left.
+    /// Maps the regions of the `wanted` kinds, for the first time or anew. No reference into them may be left.
     pub(super) fn map_regions(&self, wanted: impl Fn(Inherit) -> bool) -> Result<(), Errno> {
         let base = &*self.base;
         let file = base.file.fd()?;
@@ -109,7 +109,7 @@ impl TemplateClone {
         Ok(())
     }
 
-    /// What it consists of, in order, at the arena's addresses.
+    /// Its regions, in order, at the arena's addresses.
     pub fn regions(&self) -> &[Region] {
         self.base.layout.regions()
     }
@@ -119,10 +119,10 @@ impl TemplateClone {
         **self.place
     }
 
-    /// Where this clone has what the arena has at `address`.
+    /// The address in this clone that corresponds to `address` in the arena.
     ///
     /// # Panics
-    /// If `address` is not between the template's regions.
+    /// If `address` is outside the chunks from the template's first region to its last.
     pub fn address(&self, address: usize) -> usize {
         let extent = self.base.layout.extent();
         assert!(extent.contains(address), "{address:#x} is not in the template {extent}");
@@ -133,18 +133,18 @@ impl TemplateClone {
         self.place.part(VirtRange::new(self.address(range.start), range.len))
     }
 
-    /// What the clone has of `slice`.
+    /// The clone's content of `slice`.
     ///
     /// # Panics
-    /// If `slice` is of another arena, was not there at the freeze, or is in a shared region.
+    /// If `slice` belongs to another arena, did not exist at the freeze, or is in a shared region.
     pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
         &self.values(self.range_of(slice))[..slice.len()]
     }
 
-    /// As [`Self::slice`], to write to: the first write to a page copies it.
+    /// Like [`Self::slice`], for writing: the first write to a page copies it.
     ///
     /// # Panics
-    /// As [`Self::slice`].
+    /// Like [`Self::slice`].
     pub fn slice_mut<T: Pod>(&mut self, slice: &ArenaSlice<T>) -> &mut [T] {
         let range = self.range_of(slice);
         &mut self.values_mut(range)[..slice.len()]
@@ -156,8 +156,8 @@ impl TemplateClone {
         slice.range()
     }
 
-    /// The values that fill `range`, at the arena's addresses: for a process that has no [`ArenaSlice`]
-    /// of it. Whoever made the template says what is where.
+    /// The values that fill `range`, at the arena's addresses: for a process without an [`ArenaSlice`] of it. It must
+    /// learn the layout from the template's maker.
     ///
     /// # Panics
     /// If a part of `range` is not in the template, not readable, or shared, or it is not aligned for `T`.
@@ -167,17 +167,17 @@ impl TemplateClone {
         unsafe { std::slice::from_raw_parts(self.address(range.start) as *const T, len) }
     }
 
-    /// As [`Self::values`], to write to.
+    /// Like [`Self::values`], for writing.
     ///
     /// # Panics
-    /// As [`Self::values`], and if a part is not writable.
+    /// Like [`Self::values`], and if a part is not writable.
     pub fn values_mut<T: Pod>(&mut self, range: VirtRange) -> &mut [T] {
         let len = self.base.layout.check::<T>(range, Prot::RW, false);
         // SAFETY: see the module; checked just now, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.address(range.start) as *mut T, len) }
     }
 
-    /// The words of a shared region, at the arena's addresses: other clones see what is stored there.
+    /// The words of a shared region, at the arena's addresses: other clones see the values stored there.
     ///
     /// # Panics
     /// If a part of `range` is not in a shared region that can be read and written.

@@ -1,4 +1,4 @@
-//! What tells one clone from another.
+//! The identities of clones.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -8,8 +8,8 @@ use cowslip_sys::process;
 
 use super::{Base, TemplateClone};
 
-/// Who a clone is from its mapping, or its last reset, on. No two are equal: seed with it whatever was
-/// random, or unique, when the template was made.
+/// The identity of a clone since its mapping or its last reset. No two are equal: use it to seed anything that was
+/// random or unique when the template was made.
 pub struct Identity {
     number: u64,
     entropy: [u8; 32],
@@ -23,12 +23,12 @@ impl Identity {
         Ok(Self { number: base.pin.next_number(), entropy, pid: process::pid() })
     }
 
-    /// Given to this clone alone, in all processes, between two resets.
+    /// A number that belongs to this clone alone, in all processes, until its next reset.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// From `getrandom(2)`.
+    /// Random bytes from `getrandom(2)`.
     pub fn entropy(&self) -> &[u8; 32] {
         &self.entropy
     }
@@ -40,7 +40,7 @@ impl Identity {
 }
 
 impl fmt::Debug for Identity {
-    /// Without the entropy, which is not for logs.
+    /// Omits the entropy, which does not belong in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Identity");
         fields.field("number", &self.number).field("pid", &self.pid).finish_non_exhaustive()
@@ -49,7 +49,7 @@ impl fmt::Debug for Identity {
 
 type Hook = Box<dyn FnMut(&mut TemplateClone, &Identity) + Send>;
 
-/// What runs whenever a clone becomes another.
+/// The hooks to run whenever a clone gets a new identity.
 #[derive(Default)]
 pub(super) struct Hooks(Vec<Hook>);
 
@@ -63,13 +63,13 @@ impl fmt::Debug for Hooks {
 }
 
 impl TemplateClone {
-    /// Who it is now.
+    /// Its current identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Has `hook` run now, after every [reset](Self::reset), and by [`Self::after_fork`]: it gives the
-    /// clone new randomness and a new identity, in the memory of the clone or elsewhere.
+    /// Runs `hook` now, after every [reset](Self::reset), and in [`Self::after_fork`]: it gives the clone new
+    /// randomness and a new identity, in the memory of the clone or elsewhere.
     ///
     /// ```
     /// use cowslip::{Arena, Place, units::ByteCount};
@@ -93,11 +93,10 @@ impl TemplateClone {
         self.hooks.0.push(hook);
     }
 
-    /// In a child that was forked: makes its clone another than the parent's, without resetting it, and
-    /// runs the hooks.
+    /// Gives the clone in a forked child an identity other than the parent's, without resetting it, and runs the hooks.
     ///
     /// # Errors
-    /// The kernel's, if it has no random bytes.
+    /// An error of the kernel, if it has no random bytes.
     pub fn after_fork(&mut self) -> Result<()> {
         self.remap_zeroed()
     }

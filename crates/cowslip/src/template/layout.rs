@@ -1,4 +1,4 @@
-//! Which parts of the arena a template has, and what its clones get of each.
+//! The parts of the arena that a template has, and how its clones inherit each.
 
 use std::mem::size_of;
 
@@ -6,16 +6,16 @@ use bytemuck::Pod;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-/// What a clone gets of a region (compare BSD's `minherit(2)`).
+/// How a clone inherits a region (compare BSD's `minherit(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Inherit {
-    /// What the template holds; written pages are the clone's own, until it is reset.
+    /// The template's content; written pages belong to the clone, until it is reset.
     #[default]
     Copied,
-    /// One memory, which all clones in all processes share. It begins as a copy of what the template
-    /// holds, and a reset leaves it alone. The arena has no part in it.
+    /// One memory that all clones in all processes share. It begins as a copy of the template's content, and a reset
+    /// leaves it unchanged. The arena has no part in it.
     Shared,
-    /// Zeroes, and again zeroes after a reset.
+    /// Zeroes, and zeroes again after a reset.
     Fresh,
 }
 
@@ -28,23 +28,23 @@ pub struct Region {
 }
 
 impl Region {
-    /// Where it is in the arena.
+    /// Its addresses in the arena.
     pub fn range(self) -> VirtRange {
         self.range
     }
 
-    /// What a clone may do to it.
+    /// The accesses that a clone has to it.
     pub fn prot(self) -> Prot {
         self.prot
     }
 
-    /// What a clone gets of it.
+    /// How a clone inherits it.
     pub fn inherit(self) -> Inherit {
         self.inherit
     }
 }
 
-/// The regions of a template, in order and apart. They lie in its files as they lie behind `origin`.
+/// The regions of a template, in order and disjoint. Their offsets in its files are those from `origin`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     origin: usize,
@@ -79,27 +79,27 @@ impl Layout {
         self.regions.iter().any(|region| region.inherit == inherit)
     }
 
-    /// From the first region to the last, whole chunks.
+    /// The whole chunks from the first region to the last.
     pub(super) fn extent(&self) -> VirtRange {
         let (first, last) = (self.regions[0].range, self.regions[self.regions.len() - 1].range);
         VirtRange::between(first.start, last.end()).outer_aligned(CHUNK_BYTES)
     }
 
-    /// Where a region begins in the template's files.
+    /// The offset at which a region begins in the template's files.
     pub(super) fn offset(&self, region: Region) -> u64 {
         (region.range.start - self.origin) as u64
     }
 
-    /// As long as the template's files must be.
+    /// The length that the template's files must have.
     pub(super) fn file_len(&self) -> u64 {
         (self.extent().end() - self.origin) as u64
     }
 
-    /// Checks that `range` holds values of `T` that a clone may access as `prot` says, in regions that
-    /// are shared or not; how many.
+    /// Checks that `range` holds values of `T` that a clone may access with `prot`, in regions that are all shared or
+    /// all not; returns the number of values.
     ///
     /// # Panics
-    /// If not.
+    /// If a check fails.
     pub(super) fn check<T: Pod>(&self, range: VirtRange, prot: Prot, shared: bool) -> usize {
         let mut rest = range;
         for region in
@@ -118,7 +118,7 @@ impl Layout {
         range.len / size_of::<T>().max(1)
     }
 
-    /// Gives `range` to clones as `inherit` says.
+    /// Makes clones inherit `range` in the way of `inherit`.
     pub(super) fn declare(&mut self, declared: VirtRange, inherit: Inherit) {
         let mut regions = Vec::with_capacity(self.regions.len() + 2);
         for region in &self.regions {

@@ -10,8 +10,8 @@
 //! | 8 | number of regions, then for each: |
 //! | 32 | address, length, protection, kind (0 copied, 1 shared, 2 fresh) |
 //!
-//! All numbers are 64 bits, little-endian. The descriptors of the files, in this order, come with the
-//! first byte, or with that of the answer before it ([`crate::image::served`]).
+//! All numbers are 64 bits, little-endian. The descriptors of the files, in this order, come with the first byte, or
+//! with that of the answer before it ([`crate::image::served`]).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ const KINDS: [Inherit; 3] = [Inherit::Copied, Inherit::Shared, Inherit::Fresh];
 const SEND: &str = "send a template";
 const RECEIVE: &str = "receive a template";
 
-/// Sends it after `first`, which the same message begins with.
+/// Sends it after `first`, in the same message.
 pub(super) fn send(base: &Base, first: &[u8], stream: &UnixStream) -> Result<()> {
     let mut files = vec![base.file.fd().during(SEND)?, base.pin.fd()];
     if let Some(shared) = &base.shared {
@@ -66,7 +66,8 @@ fn encode(base: &Base, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
 }
 
-/// Takes a message of which these descriptors came already; `wait` is called before each read.
+/// Receives a message, the first descriptors of which have already arrived; `wait` is called before
+/// each read.
 pub(super) fn receive(
     stream: &UnixStream,
     mut files: Vec<OwnedFd>,
@@ -79,7 +80,7 @@ pub(super) fn receive(
     if got == 0 {
         return Err(Error::new(ErrorKind::Vanished, RECEIVE).because("the other end was closed"));
     }
-    // Compared as far as it came: a stranger may say little and wait for an answer.
+    // Compares only the bytes that arrived: a foreign peer may send little and wait for an answer.
     let known = got.min(MAGIC.len());
     if header[..known] != MAGIC[..known] {
         return Err(corrupt("something else came over the socket"));

@@ -9,11 +9,11 @@
 //! A clone reads the base through 2 MiB mappings and copies 4 KiB at its first write to a page. A
 //! *reset* drops those copies.
 //!
-//! * **I2, frozen is frozen**, with readers that were not forked: a process with a template or a clone maps the
-//!   token of the base's readers first ([`Pin`]), which fails if the base may be changing already, and
-//!   from then on keeps it from being thawed. Children inherit the mapping, `kill -9` ends it.
-//! * Descriptors on their way over a socket keep nothing: a process that receives them too late is told so.
-//! * The descriptor of the base that is handed out is for reading only.
+//! * **I2, frozen is frozen**, with readers that were not forked: a process with a template or a clone first maps the
+//!   token of the base's readers ([`Pin`]), which fails if the base may already be changing, and keeps it from being
+//!   thawed from then on. Children inherit the mapping; `kill -9` ends it.
+//! * Descriptors in flight over a socket keep nothing: a process that receives them too late gets an error.
+//! * The descriptor of the base that is sent is read-only.
 
 mod builder;
 mod clone;
@@ -44,11 +44,11 @@ use layout::Layout;
 pub use layout::{Inherit, Region};
 pub use server::TemplateServer;
 
-/// The content of an arena at one instant, to be cloned by this process and others.
+/// The content of an arena at one instant, for clones in this process and others.
 ///
-/// It keeps the frozen memory as it is: the arena goes on with private copies, can be forked but not
-/// frozen again, and is thawed when the template, its clones, and those in other processes are gone
-/// (within a second, where the last was in another process). The arena itself may end before.
+/// It keeps the frozen memory unchanged: the arena continues with private copies, can be forked but not frozen again,
+/// and is thawed when the template, its clones, and those in other processes are gone (within a second, if the last was
+/// in another process). The arena itself may end earlier.
 ///
 /// ```
 /// use cowslip::{Arena, Place, units::ByteCount};
@@ -71,29 +71,29 @@ pub struct Template {
     base: Arc<Base>,
 }
 
-/// The things that the template and its clones in this process hold together.
+/// The parts that the template and its clones in this process share.
 #[derive(Debug)]
 struct Base {
     pin: Pin,
-    /// For reading only.
+    /// Read-only.
     file: File,
     /// The file of the regions that clones share, if there are any.
     shared: Option<File>,
     layout: Layout,
-    /// The file is made of huge pages.
+    /// True if the file is made of huge pages.
     is_huge: bool,
-    /// Last, as it is told that the pin is gone.
+    /// Last, because its drop tells the arena that the pin is gone.
     _owner: Option<Owner>,
 }
 
-/// The arena, where this process made the template of it.
+/// The arena, if this process made the template from it.
 #[derive(Debug)]
 struct Owner {
     arena: Weak<Handle>,
     pid: i32,
 }
 
-/// A descriptor that the program may have closed, or may have put another file in the place of.
+/// A descriptor that the program may have closed or replaced by another file.
 #[derive(Debug)]
 pub(crate) struct File {
     fd: ReservedFd,
@@ -106,7 +106,7 @@ impl Template {
         self.base.layout.regions()
     }
 
-    /// First address of the arena that it was made of, to which [`Region`]s and [`TemplateClone::address`] refer.
+    /// First address of the arena that it was made from, to which [`Region`]s and [`TemplateClone::address`] refer.
     pub fn origin(&self) -> usize {
         self.base.layout.origin()
     }
@@ -114,32 +114,31 @@ impl Template {
     /// Makes a clone in this process.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Busy`] if the place asked for is taken;
+    /// [`crate::ErrorKind::Busy`] if the requested place is taken;
     /// [`crate::ErrorKind::OutOfMemory`] if the kernel is out of address space or mappings.
     pub fn map(&self, place: Place) -> Result<TemplateClone> {
         TemplateClone::map(Arc::clone(&self.base), place)
     }
 
-    /// Hands the template to the process at the other end of `socket`, which calls [`Self::receive`].
-    /// It may be dropped here once the other process says that it has it.
+    /// Sends the template to the process at the other end of `socket`, which calls [`Self::receive`]. It may be dropped
+    /// here once the other process confirms that it has it.
     ///
     /// # Errors
-    /// The kernel's; `EPIPE` if the other end is closed. The socket is of no use afterwards.
+    /// An error of the kernel; `EPIPE` if the other end is closed. The socket is unusable
+    /// afterwards.
     pub fn send(&self, socket: &UnixStream) -> Result<()> {
         message::send(&self.base, &[], socket)
     }
 
-    /// Takes a template from the process at the other end of `socket`, and waits for it as the socket's
-    /// time-out says.
+    /// Receives a template from the process at the other end of `socket`; the socket's time-out limits the wait.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Corrupt`] if something else comes over the socket,
-    /// [`crate::ErrorKind::Vanished`] if the other end was closed, or if the template and all its clones
-    /// are gone.
+    /// [`crate::ErrorKind::Corrupt`] if something else arrives over the socket, [`crate::ErrorKind::Vanished`] if the
+    /// other end was closed, or if the template and all its clones are gone.
     ///
     /// # Safety
-    /// The other process sends what [`Self::send`] does. (All that can be is verified; but nobody can
-    /// verify that it does not write to the memory that it hands out.)
+    /// The other process sends the message of [`Self::send`]. (Everything verifiable is verified; but it cannot be
+    /// verified that the process does not write to the memory that it sends.)
     ///
     /// ```
     /// use std::os::unix::net::UnixStream;
@@ -161,18 +160,18 @@ impl Template {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
-        // SAFETY: the caller promises the same of the other process.
+        // SAFETY: the caller makes the same promise about the other process.
         unsafe { Self::receive_rest(socket, Vec::new(), &mut |_| Ok(())) }
     }
 
-    /// Receives like [`Self::receive`], from an end that is silent for `silence` at most. While it is waited for, `progress` is called some
-    /// ten times a second.
+    /// Receives like [`Self::receive`], from an end that is silent for `silence` at most. While it waits, it calls
+    /// `progress` some ten times a second.
     ///
     /// # Errors
     /// Those too; `ETIMEDOUT`; [`ErrorKind::Busy`](crate::ErrorKind::Busy) if `progress` broke it off.
     ///
     /// # Safety
-    /// That of [`Self::receive`].
+    /// Like [`Self::receive`].
     #[allow(unsafe_code)]
     pub unsafe fn receive_within(
         socket: &UnixStream,
@@ -180,19 +179,19 @@ impl Template {
         progress: OnProgress<'_>,
     ) -> Result<Self> {
         let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
-        // SAFETY: the caller promises the same of the other process.
+        // SAFETY: the caller makes the same promise about the other process.
         unsafe { Self::receive_rest(socket, Vec::new(), wait) }
     }
 
-    /// Hands it out like [`Self::send`], after `first`, in one message.
+    /// Sends it like [`Self::send`], after `first`, in one message.
     pub(crate) fn send_after(&self, first: &[u8], socket: &UnixStream) -> Result<()> {
         message::send(&self.base, first, socket)
     }
 
-    /// Takes a template of which the descriptors came already, or come with it.
+    /// Receives a template, the descriptors of which have already arrived or arrive with it.
     ///
     /// # Safety
-    /// That of [`Self::receive`].
+    /// Like [`Self::receive`].
     #[allow(unsafe_code)]
     pub(crate) unsafe fn receive_rest(
         socket: &UnixStream,

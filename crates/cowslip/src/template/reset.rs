@@ -1,16 +1,15 @@
-//! Back to the template, in place.
+//! Resets a clone to its template, in place.
 //!
-//! What was written is not known, so it is looked for: where the base is made of huge pages, in the
-//! chunks that no huge entry maps, since the first write to a chunk takes that away (a scan that looks
-//! at page-table entries only). They are dropped as a whole, all by one system call, and the kernel
-//! gives their page tables up (Linux 6.14): the next touch maps the chunk huge again. On base pages the
-//! private pages themselves are looked for and dropped.
+//! The written memory is not known, so it is searched for: where the base is made of huge pages, in the chunks that no
+//! huge entry maps, since the first write to a chunk removes that entry (a scan that looks only at page-table entries).
+//! These chunks are dropped as a whole, all by one system call, and the kernel frees their page tables (Linux 6.14):
+//! the next touch maps the chunk huge again. On base pages the private pages themselves are searched for and dropped.
 //!
-//! A kernel that cannot do so (before 6.13) has everything mapped anew, which drops it as fast but costs
-//! every chunk a fault at its next touch.
+//! On a kernel that cannot do so (before 6.13) everything is mapped anew, which drops it as fast but costs a fault at
+//! the next touch of every chunk.
 //!
-//! `&mut` says that there is no reference into the clone's mappings. Only copies of the base are dropped, or zeroes take
-//! the place of zeroes.
+//! `&mut` guarantees that there is no reference into the clone's mappings. Only copies of the base are dropped, or
+//! zeroes replaced by zeroes.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::Advice;
@@ -22,11 +21,12 @@ use super::TemplateClone;
 use super::layout::Inherit;
 
 impl TemplateClone {
-    /// Takes the clone back to the template: private copies are dropped, fresh memory is zeroed, shared
-    /// memory is left alone. Then it gets a new [identity](Self::identity), and the hooks run.
+    /// Resets the clone to the template: private copies are dropped, fresh memory is zeroed, shared memory is
+    /// unchanged. Then it gets a new [identity](Self::identity), and the hooks run.
     ///
     /// # Errors
-    /// The kernel's. The clone may then hold some of what was written: reset it again, or drop it.
+    /// An error of the kernel. The clone may then hold some of the written memory: reset it again,
+    /// or drop it.
     pub fn reset(&mut self) -> Result<()> {
         const OPERATION: &str = "reset a clone";
         if self.scans {
@@ -72,7 +72,7 @@ impl TemplateClone {
     }
 }
 
-/// This kernel will never do it. Whatever else it was: the other way may work.
+/// Returns true if this kernel will never do it. After any other error the same way may work again.
 fn is_lacking(errno: Errno) -> bool {
     matches!(errno, Errno::NOTTY | Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP)
 }

@@ -1,11 +1,11 @@
-//! From a template to an arena of one's own.
+//! Turns a template into an independent arena.
 //!
 //! ```text
 //!   template's base ◀─MAP_PRIVATE── R     usable at once; chunks are borrowed ([`crate::arena::borrowed`])
 //!                        in the background: base and private pages into the arena's own file
 //!   own file        ◀─MAP_SHARED─── R     an ordinary live arena; the template's base is free
 //! ```
-//! Without userfaultfd nothing could hold writers off while their pages are copied, so that all is copied first.
+//! Without userfaultfd nothing could hold writers off while their pages are copied, so everything is copied first.
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::memory::Prot;
@@ -20,15 +20,15 @@ use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::freeze::serve;
 
 const OPERATION: &str = "make an arena of a template";
-/// Each is a mapping, of which the kernel allows 65,530 by default.
+/// Each is a mapping; the kernel allows 65,530 by default.
 const MOST_RUNS: usize = 1024;
 
 impl Template {
-    /// An arena that has room for what this holds, for [`Self::restore`]: as large as the arena that the template was made
-    /// of, at the same addresses or anywhere.
+    /// A builder for an arena with room for the template's content, for [`Self::restore`]: as large as the arena that
+    /// the template was made from, at the same addresses or anywhere.
     ///
     /// # Errors
-    /// The kernel's, if the template's descriptor was closed by somebody else.
+    /// An error of the kernel, if the program closed the template's descriptor.
     pub fn arena_builder(&self, place: Place) -> Result<ArenaBuilder> {
         let file = self.base.file.fd().during(OPERATION)?;
         let builder = Arena::builder(ByteCount(memfile::len_bytes(file).during(OPERATION)?));
@@ -38,29 +38,28 @@ impl Template {
         })
     }
 
-    /// Makes an arena with this content, to be used at once: it may be read, written, protected, forked and frozen as any
-    /// other. Its memory is handed out as the template's regions say; those that clones would find
+    /// Makes an arena with this content, usable at once: it may be read, written, protected, forked and frozen like any
+    /// other. Its memory is allocated according to the template's regions; those that clones would find
     /// [fresh](Inherit::Fresh) are zeroes.
     ///
-    /// Next to nothing is copied first: of chunks of 2 MiB that lie in one copied region as a whole, nothing. The arena maps
-    /// the template's base, privately, and its service thread copies it, and what
-    /// was written meanwhile, to a file of the arena's own, one chunk after the other. A writer that meets it
-    /// waits for its chunk's private pages. From then on it is on huge pages and free of everybody
-    /// ([`Arena::wait_live`]). Before that
+    /// Next to nothing is copied first: nothing of a chunk of 2 MiB that lies completely in copied regions. The arena
+    /// maps the template's base privately, and its service thread copies the base and the pages written meanwhile to a
+    /// file of the arena's own, chunk by chunk. A writer that meets it waits for its chunk's private pages. Afterwards
+    /// the arena is on huge pages and independent ([`Arena::wait_live`]). Before that
     /// * the first write to a page copies 4 KiB,
-    /// * [`Arena::freeze`] ends the copying first, in the thread that calls it: at most as long as it takes to copy the
+    /// * [`Arena::freeze`] finishes the copying first, in the calling thread: it takes at most as long as copying the
     ///   arena once,
-    /// * a [fork](crate::fork()) costs what it always does; the children share the template's base.
+    /// * a [fork](crate::fork()) costs the same as always; the children share the template's base.
     ///
     /// The template, and the process that it came from, may go at any time. While less than 256 MiB of memory are left
-    /// nothing is copied: what is borrowed costs none. Chunks in which the base has nothing are not borrowed. A page that
-    /// it lacks in others takes memory of the base when it is first read.
+    /// nothing is copied: borrowed memory costs none. Chunks without data in the base are not borrowed. In other
+    /// chunks, a page that the base lacks takes memory of the base when it is first read.
     ///
-    /// Where there is no userfaultfd everything is copied before this returns.
+    /// Without userfaultfd everything is copied before this returns.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the builder's capacity is too small, [`ErrorKind::Unsupported`] if regions are
-    /// [shared](Inherit::Shared) by clones or the arena is to be on hugetlb pages; as [`ArenaBuilder::build`];
+    /// [shared](Inherit::Shared) by clones or the arena would be on hugetlb pages; those of [`ArenaBuilder::build`];
     /// [`ErrorKind::OutOfMemory`] if the kernel is out of mappings.
     ///
     /// ```
@@ -95,8 +94,8 @@ impl Template {
         self.restore_pieces(builder, &pieces, false)
     }
 
-    /// Does what [`Self::restore`] does, with only these parts, from the arena's start, handed out. With `keeps_borrowed` chunks
-    /// stay borrowed until they are asked for.
+    /// Works like [`Self::restore`], but allocates only these parts, given from the arena's start. With
+    /// `keeps_borrowed` chunks stay borrowed until they are requested.
     pub(crate) fn restore_pieces(
         &self,
         builder: ArenaBuilder,
@@ -145,7 +144,8 @@ impl Template {
         Ok(arena)
     }
 
-    /// Where an arena that was [restored](Self::restore) from this has what lay at `range` of the arena that it was made of.
+    /// The range in an arena [restored](Self::restore) from this that corresponds to `range` in the arena that it was
+    /// made from.
     ///
     /// # Panics
     /// If `range` is not in the template.
@@ -156,7 +156,7 @@ impl Template {
     }
 }
 
-/// A region where the arena has it.
+/// The addresses of a region in the arena.
 fn place(base: &Base, arena: VirtRange, region: &Region) -> VirtRange {
     VirtRange::new(arena.start + base.layout.offset(*region) as usize, region.range.len)
 }
@@ -173,7 +173,7 @@ fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) ->
     Ok(())
 }
 
-/// The base, kept on the arena's own account.
+/// A handle on the base that belongs to the arena.
 fn borrow(base: &Base, arena: VirtRange) -> Result<BorrowedBase, Errno> {
     let again =
         |fd: cowslip_sys::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| errno_of(&error));
@@ -183,7 +183,7 @@ fn borrow(base: &Base, arena: VirtRange) -> Result<BorrowedBase, Errno> {
     BorrowedBase::new(again(base.file.fd()?.as_fd())?, pin, arena, here)
 }
 
-/// Runs of chunks that consist of copied regions alone.
+/// Runs of chunks that consist only of copied regions.
 fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
     let copied = base.layout.regions().iter().filter(|region| region.inherit == Inherit::Copied);
     let mut runs: Vec<VirtRange> = Vec::new();
@@ -197,7 +197,7 @@ fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
     inner.filter(|run| !run.is_empty()).collect()
 }
 
-/// What is to be mapped from the base: what is all holes is as well the arena's own from the beginning.
+/// The runs to map from the base: a chunk that is only holes can belong to the arena from the beginning.
 fn to_borrow(
     base: &Base,
     arena: VirtRange,
@@ -215,7 +215,7 @@ fn to_borrow(
     Ok(runs)
 }
 
-/// Has the arena map the base in the runs that are `borrowed`, and copies the copied regions elsewhere.
+/// Maps the base in the runs that are `borrowed`, and copies the copied regions elsewhere.
 fn map(
     base: &Base,
     shared: &Shared,

@@ -1,4 +1,4 @@
-//! A template for whoever connects to a socket.
+//! Serves a template to clients that connect to a socket.
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,10 +14,11 @@ use cowslip_sys::{process, socket};
 
 use super::Template;
 
-/// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
+/// Sends a template to every process that connects to a Unix socket and calls [`Template::receive`], until this is
+/// dropped.
 ///
-/// One thread serves. A client that goes away, or takes longer than a second, gets nothing. For images, which other
-/// programs can load, there is `cowslip serve`; this is for what one program has frozen, and that no file holds.
+/// One thread serves. A client that disconnects, or takes longer than a second, gets nothing. For images, which other
+/// programs can load, there is `cowslip serve`; this is for memory that one program has frozen and that no file holds.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -46,10 +47,10 @@ pub struct TemplateServer {
 }
 
 impl TemplateServer {
-    /// Makes a socket at `path`. Only this user and root get the template.
+    /// Creates a socket at `path`. Only this user and root get the template.
     ///
     /// # Errors
-    /// The system's, such as [`io::ErrorKind::AddrInUse`] if there is something at `path`.
+    /// An error of the system, such as [`io::ErrorKind::AddrInUse`] if `path` exists.
     pub fn start(template: Template, path: &Path) -> io::Result<Self> {
         let listener = UnixListener::from(socket::listen_privately(path)?);
         let closing = Arc::new(AtomicBool::new(false));
@@ -64,17 +65,17 @@ impl TemplateServer {
 fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
     while !closing.load(Relaxed) {
         let Ok((mut socket, _)) = listener.accept() else { continue };
-        // Who went away, or is too slow, gets nothing.
+        // A client that has disconnected, or is too slow, gets nothing.
         let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
         if !closing.load(Relaxed) && may_have_it(&socket) && template.send(&socket).is_ok() {
-            // Closed by the other side when it has the template.
+            // The other side closes it when it has the template.
             let _ = socket.read(&mut [0]);
         }
     }
 }
 
-/// The socket's mode lets only these connect, as long as nobody changes it.
+/// The socket's mode lets only these connect, unless it is changed.
 fn may_have_it(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }

@@ -1,4 +1,4 @@
-//! Items that macros make: those of `macro_rules!` with simple patterns, and `bitflags!`.
+//! Expands macros that make items: `macro_rules!` with simple patterns, and `bitflags!`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use quote::{ToTokens, quote};
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::{Attribute, Ident, Item, ItemMacro, Token, Type, Visibility};
 
-/// `items`, and in the place of macros what they make.
+/// `items`, with macros replaced by their expansions.
 pub fn macros(items: Vec<Item>) -> Vec<Item> {
     let mut rules = BTreeMap::new();
     let mut expanded = Vec::new();
@@ -22,13 +22,13 @@ pub fn macros(items: Vec<Item>) -> Vec<Item> {
         }
         let name = it.mac.path.segments.last().expect("a name").ident.to_string();
         if name == "thread_local" {
-            // Of the standard library; none here is public.
+            // From the standard library; none here is public.
             continue;
         }
         let made = match (name.as_str(), rules.get(&name)) {
             ("bitflags", _) => bitflags(&it),
             (_, Some(rules)) => by_rules(rules.clone(), it.mac.tokens),
-            // What a macro of another crate makes is for that crate to say.
+            // The expansion of another crate's macro is known only to that crate.
             _ => panic!("{name}!: a macro that makes items, and is not known here"),
         };
         let made: syn::File =
@@ -90,7 +90,7 @@ fn bitflags(of: &ItemMacro) -> TokenStream {
         .collect()
 }
 
-/// What a variable of a pattern stands for: tokens, or as many as its repetition has rounds.
+/// The binding of a pattern's variable: tokens, or the bindings of each round of its repetition.
 #[derive(Clone, Debug)]
 enum Bound {
     One(TokenStream),
@@ -165,7 +165,7 @@ fn matches(pattern: TokenStream, given: &mut Tokens, bindings: &mut Bindings) ->
     true
 }
 
-/// After `$( … )`: what stands between the rounds.
+/// The separator between the rounds, after `$( … )`.
 fn separator(pattern: &mut Tokens) -> Option<char> {
     let Some(TokenTree::Punct(first)) = pattern.next() else {
         panic!("a repetition without an end")

@@ -1,4 +1,4 @@
-//! One line for each thing that can be named from outside a crate.
+//! One line for each item that can be named from outside a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use syn::{
 use super::sources::{ModulePath, Sources, Target, ident};
 use super::text;
 
-/// Where an item is defined.
+/// The place of an item's definition.
 type Definition = (ModulePath, String);
 
 /// The public API of a crate.
 pub fn of(sources: &Sources, name: &str) -> Vec<String> {
     let mut lister = Lister { sources, impls: BTreeMap::new(), public: BTreeSet::new() };
     let root = vec![name.to_owned()];
-    // First, which traits are public: private ones are nobody's business.
+    // The first pass finds the public traits; private ones are not listed.
     lister.module(&root, name);
     lister.find_impls();
     lister.module(&root, name)
@@ -211,7 +211,7 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Which of our types an implementation is for.
+    /// Finds the one of our types that an implementation is for.
     fn definition(&self, module: &[String], of: &Type) -> Option<Definition> {
         let Type::Path(it) = of else { return None };
         let segments: Vec<_> = it.path.segments.iter().map(|it| it.ident.to_string()).collect();
@@ -236,7 +236,7 @@ fn visibility(item: &Item) -> Option<&Visibility> {
     }
 }
 
-/// A function's signature, with all of its path.
+/// A function's signature, with its full path.
 fn function(signature: &Signature, shown: &str) -> String {
     let text = text::of(signature);
     let name = format!("fn {}", signature.ident);
@@ -266,7 +266,7 @@ fn fields(fields: &Fields, shown: &str) -> Vec<String> {
 
 fn variant_fields(fields: &Fields) -> String {
     let mut fields = fields.clone();
-    // Their documentation is not a part of the API.
+    // Their documentation is not part of the API.
     fields.iter_mut().for_each(|it| it.attrs.clear());
     match &fields {
         Fields::Named(_) => format!(" {}", text::of(&fields)),

@@ -1,10 +1,10 @@
-//! The public API of the crate, one line an item, is what `public-api.txt` says.
+//! Compares the public API of the crate, one line for each item, with `public-api.txt`.
 //!
-//! A change of it is seen in review. `COWSLIP_BLESS=1 cargo test -p cowslip --test public_api` writes it anew.
+//! Changes of it show up in review. `COWSLIP_BLESS=1 cargo test -p cowslip --test public_api` rewrites it.
 //!
-//! The list is made from the sources: what the crate root and its public modules define or re-export, of this crate and of
-//! `cowslip-sys`; fields, variants, inherent methods and constants, and the traits that types implement, derived or written.
-//! Types in signatures are as the sources write them.
+//! The list is made from the sources: the definitions and re-exports of the crate root and its public modules, from
+//! this crate and `cowslip-sys`; fields, variants, inherent methods and constants, and the traits that types implement,
+//! derived or written. Types in signatures are spelled as in the sources.
 
 #![allow(unreachable_pub, reason = "the modules of a test")]
 
@@ -28,7 +28,7 @@ fn public_api() -> String {
     list::of(&sources, "cowslip").join("\n") + "\n"
 }
 
-/// What one has and the other has not, with the sign that `diff` has for it.
+/// The lines that only one of them has, with the sign that `diff` uses.
 fn difference(before: &str, after: &str) -> Vec<String> {
     let only = |these: &str, those: &str, sign: char| {
         let those: Vec<String> = those.lines().map(str::to_owned).collect();

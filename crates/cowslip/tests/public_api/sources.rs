@@ -1,4 +1,4 @@
-//! The modules of crates, read from their files, and what names in them refer to.
+//! The modules of crates, read from their files, and the meaning of names in them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,13 +28,13 @@ pub struct Use {
     pub name: String,
 }
 
-/// What a name refers to.
+/// The meaning of a name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Target {
     Module(ModulePath),
     /// The items of that name in a module: a type and a function may share one.
     Items(ModulePath, String),
-    /// Something of another crate.
+    /// An item of another crate.
     Elsewhere(Vec<String>),
 }
 
@@ -83,7 +83,7 @@ impl Sources {
         self.modules.insert(path, module);
     }
 
-    /// What a path means in a module.
+    /// The meaning of a path in a module.
     pub fn resolve(&self, module: &[String], path: &[String]) -> Option<Target> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -107,7 +107,7 @@ impl Sources {
         Some(at)
     }
 
-    /// The first name of a path that is used in a module.
+    /// The meaning of the first name of a path that is used in a module.
     fn name(&self, module: &[String], name: &str, is_last: bool) -> Option<Target> {
         self.member(module, name, is_last).or_else(|| {
             let other_crate = vec![name.to_owned()];
@@ -118,8 +118,8 @@ impl Sources {
         })
     }
 
-    /// What a module has under this name. What a path goes on from is a module, where there is one: after `mod fork;` the
-    /// function in `pub use fork::fork;` is what the last name means.
+    /// The item that a module has under this name. A path continues from a module, where there is one: after `mod
+    /// fork;` the last name in `pub use fork::fork;` means the function.
     fn member(&self, module: &[String], name: &str, is_last: bool) -> Option<Target> {
         let child = [module, &[name.to_owned()]].concat();
         let is_module = self.modules.contains_key(&child);
@@ -183,7 +183,7 @@ fn names(tree: &UseTree, path: &mut Vec<String>, is_public: bool, uses: &mut Vec
         UseTree::Rename(it) if it.rename == "_" => {}
         UseTree::Rename(it) => add(with(path, &it.ident), it.rename.to_string()),
         UseTree::Group(it) => it.items.iter().for_each(|it| names(it, path, is_public, uses)),
-        // What it brings in is not known.
+        // The names that it brings in are not known.
         UseTree::Glob(_) => add(path.clone(), "*".to_owned()),
     }
 }

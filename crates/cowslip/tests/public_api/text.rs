@@ -1,12 +1,12 @@
-//! Tokens as one writes them, on one line.
+//! Prints tokens in the usual style, on one line.
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
 
-/// What was written last.
+/// The kind of the last token written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
-    /// Nothing, or what is followed by no space: an opening bracket, `&`, `::`, a space.
+    /// Nothing, or a token without a space after it: an opening bracket, `&`, `::`, a space.
     Open,
     Word,
     /// `>`, or a closing bracket.

@@ -49,7 +49,7 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// One request, one reply.
+    /// Sends one request and receives its reply.
     pub(crate) fn ask(&mut self, words: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
         self.queue(words);
         self.send()?;

@@ -1,4 +1,4 @@
-//! Memory and disks that are full.
+//! Full memory and full disks.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn a_full_store_refuses_whole_commands_and_keeps_what_it_has() {
         keys += 1;
     }
     assert!((200..330).contains(&keys), "{keys} keys of 100 kB in 32 MiB");
-    // What there is room for is not changed if there is none for the rest.
+    // Neither part of a command is done if there is no room for all of it.
     let pairs: [&[u8]; 5] = [b"mset", b"key0", b"small", b"new", &value];
     assert!(is_refused(&client.ask(&pairs).unwrap()));
     assert_eq!(client.ask(&["get", "key0"]).unwrap(), Reply::Bytes(Some(value.into())));
@@ -89,7 +89,7 @@ fn a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room() {
     let answer = Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)]);
     assert_eq!(client.ask(&["waitaof", "1", "0", "20"]).unwrap(), answer, "not durable");
 
-    // What there is goes on from the last one that fitted.
+    // The store continues from the last checkpoint that fitted.
     server.kill();
     let (server, address) = Server::start(&folder, &["--every", "10ms", "--chain", "2"]);
     let mut client = Client::connect(address).unwrap();

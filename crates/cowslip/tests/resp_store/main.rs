@@ -1,4 +1,4 @@
-//! The example `resp_store`: what it promises, from outside.
+//! Tests the promises of the example `resp_store` from outside.
 
 mod client;
 mod limits;

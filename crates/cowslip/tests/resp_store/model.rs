@@ -1,13 +1,13 @@
-//! Numbered writes, and what a store holds after any number of them.
+//! Numbered writes, and the content of a store after any number of them.
 
 use std::collections::BTreeMap;
 
 use crate::support::Scatter;
 
-/// Values that a writer keeps.
+/// The number of values that a writer keeps.
 pub(crate) const SLOTS: u64 = 1500;
 
-/// What a writer's keys hold.
+/// The content of a writer's keys.
 pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) fn slot_key(writer: u64, slot: u64) -> Vec<u8> {
@@ -28,8 +28,8 @@ pub(crate) fn keys(writer: u64) -> impl Iterator<Item = Vec<u8>> {
     slots.chain([last_key(writer), count_key(writer)])
 }
 
-/// The `n`-th write of a writer, in one life of the server: set, increment, set, delete, and so on. A set
-/// also says which it is, in the same command.
+/// The `n`-th write of a writer, in one life of the server: set, increment, set, delete, and so on. A set also stores
+/// its number, in the same command.
 pub(crate) fn words(writer: u64, life: u64, n: u64) -> Vec<Vec<u8>> {
     match n % 4 {
         2 => vec![b"INCR".into(), count_key(writer)],
@@ -42,7 +42,7 @@ pub(crate) fn words(writer: u64, life: u64, n: u64) -> Vec<Vec<u8>> {
     }
 }
 
-/// What it changes.
+/// Applies the change of a write.
 pub(crate) fn apply(content: &mut Content, words: &[Vec<u8>]) {
     match words {
         [_, key, value, last, number] => {

@@ -1,4 +1,4 @@
-//! Commands as clients of Redis know them, and the heap behind them.
+//! Commands with Redis' semantics, and the heap behind them.
 
 use std::process::Command;
 
@@ -97,8 +97,8 @@ fn requests_may_come_in_any_pieces_and_any_number() {
     server.shut_down(client);
 }
 
-/// Values of every size class, set, replaced and removed at random, as a map has them; then again
-/// after a restart, with checkpoints all the while.
+/// Values of every size class, set, replaced and removed at random, compared with a map; then again
+/// after a restart, with continuous checkpoints.
 #[test]
 fn the_heap_holds_what_a_map_holds_before_and_after() {
     let folder = home();

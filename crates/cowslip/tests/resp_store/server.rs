@@ -1,4 +1,4 @@
-//! The example as a process.
+//! Runs the example as a process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines};
@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::support::eventually;
 use crate::support::images::Folder;
 
-/// Where a store lives.
+/// The folder of a store.
 pub(crate) fn home() -> Folder {
     Folder::new("resp-store")
 }
@@ -20,7 +20,7 @@ pub(crate) fn image(folder: &Folder) -> PathBuf {
     folder.file("store")
 }
 
-/// The example that cargo built with this test; tests named one by one are built without it.
+/// The example that cargo built with this test; it is not built when tests are selected by name.
 fn program() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let program = this.parent().unwrap().parent().unwrap().join("examples/resp_store");
@@ -38,7 +38,7 @@ fn command(folder: &Folder, options: &[&str]) -> Command {
     command
 }
 
-/// Runs it where it is to refuse: its exit code, and what it said.
+/// Runs it in a case that it should refuse; returns its exit code and its message.
 pub(crate) fn refusal(folder: &Folder, options: &[&str]) -> (Option<i32>, String) {
     let ran = command(folder, options).output().unwrap();
     (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
@@ -66,7 +66,7 @@ impl Server {
         (server, address.parse().unwrap())
     }
 
-    /// The rest of the next line that begins so; `None` at the end of its output.
+    /// The rest of the next line that begins like this; `None` at the end of its output.
     pub(crate) fn until_it_says(&mut self, beginning: &str) -> Option<String> {
         self.said.find_map(|line| line.unwrap().strip_prefix(beginning).map(str::to_owned))
     }
@@ -80,7 +80,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for it to end.
     pub(crate) fn end(mut self) -> ExitStatus {
         eventually("its end", || self.process.try_wait().unwrap().is_some());
         self.process.wait().unwrap()
@@ -105,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// The file's inode: another one after each checkpoint.
+/// The file's inode: a different one after each checkpoint.
 pub(crate) fn inode(file: &Path) -> Option<u64> {
     std::fs::metadata(file).ok().map(|it| std::os::unix::fs::MetadataExt::ino(&it))
 }

@@ -1,8 +1,8 @@
-//! Writers, a server that is killed at any moment, and what it must hold afterwards.
+//! Writers, a server that is killed at any moment, and the content that it must hold afterwards.
 //!
-//! The oracle knows nothing of the server's inside. What was restored must be, for each writer, exactly
-//! what its first so many writes make; so many in sum as the image says; with every write that the
-//! server called durable, and every write that was acknowledged before another that is there was sent.
+//! The oracle knows nothing of the server's internals. For each writer, the restored content must be exactly the result
+//! of some number of its first writes; the sum of these numbers must match the image; every write that the server
+//! called durable must be included, and every write that was acknowledged before an included one was sent.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,18 +21,18 @@ use crate::support::{Scatter, Watchdog, eventually, scaled};
 const WRITERS: u64 = 3;
 const OPTIONS: [&str; 5] = ["--every", "15ms", "--chain", "6", "--track"];
 
-/// When the server is killed.
+/// The moment at which the server is killed.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// After so many writes in all.
+    /// After this many writes in all.
     Writes(u64),
-    /// While it saves, after so many spins.
+    /// While it saves, after this many spins.
     Saving(u64),
     /// A new image has just taken the name of the last.
     Renamed,
     /// The last image has just got a second name.
     Linked,
-    /// While it restores, after so many spins; then it starts once more.
+    /// While it restores, after this many spins; then it starts once more.
     Restoring(u64),
 }
 
@@ -56,12 +56,12 @@ fn spin(times: u64) {
 /// One writer over all lives of the server.
 #[derive(Default)]
 struct Writer {
-    /// What its first `base` writes made, which is what was restored.
+    /// The result of its first `base` writes, which is the restored content.
     content: Content,
     base: u64,
-    /// What was sent in this life.
+    /// The writes sent in this life.
     sent: Vec<Sent>,
-    /// Of its writes so many are durable, the server said.
+    /// The number of its writes that the server has called durable.
     durable: u64,
 }
 
@@ -116,8 +116,8 @@ impl Writer {
         }
     }
 
-    /// Goes back to what the server holds of its writes; returns those of this life that it has, and those
-    /// that it has not.
+    /// Goes back to the server's content of its writes; returns those of this life that were kept, and those that were
+    /// lost.
     fn settle(&mut self, number: u64, client: &mut Client) -> (Vec<Sent>, Vec<Sent>) {
         let mut found = Content::new();
         for key in model::keys(number) {
@@ -151,7 +151,7 @@ impl Writer {
     }
 }
 
-/// What the file says, read by the library.
+/// The mark in the file, read by the library.
 fn mark(image: &Path) -> (u64, u64) {
     let image = Image::open(image).expect("whole at every instant");
     image.verify(&mut |_| std::ops::ControlFlow::Continue(())).expect("every chunk is right");
@@ -159,7 +159,7 @@ fn mark(image: &Path) -> (u64, u64) {
     (number("generation"), number("writes"))
 }
 
-/// One life of the server: it serves writers until it is killed. What it last said of its durable state.
+/// One life of the server: it serves writers until it is killed. Returns its last report of its durable state.
 fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (u64, u64) {
     if let Moment::Restoring(spins) = moment {
         let mut server = Server::spawn(folder, &OPTIONS);
@@ -167,21 +167,21 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
         spin(spins);
         server.kill();
     }
-    // Every other life finds out by reading what changed.
+    // Every other life finds its changes by reading instead of tracking.
     let (server, address) = Server::start(folder, &OPTIONS[..4 + life as usize % 2]);
     let clock = AtomicU64::new(0);
     let mut monitor = Client::connect(address).unwrap();
     let image = image(folder);
     let seen = Mutex::new((0, 0));
     thread::scope(|scope| {
-        // Here, so that writers that wait for it end if this panics.
+        // Moved here, so that writers that wait for it end if this panics.
         let server = server;
         for (number, writer) in (0..).zip(writers) {
             let clock = &clock;
             scope.spawn(move || writer.run(number, life, address, clock));
         }
         let mut look = || {
-            // In one reply, as both change together.
+            // In one reply, because both change together.
             let Reply::Bytes(Some(text)) = monitor.ask(&["info"]).unwrap() else { panic!("INFO") };
             let text = String::from_utf8(text).unwrap();
             let number = |field: &str| -> u64 {
@@ -221,7 +221,7 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
     seen.into_inner().unwrap()
 }
 
-/// Every write that was acknowledged before one of these that are there was sent is there too.
+/// Checks that every write that was acknowledged before a kept one was sent is kept, too.
 fn check_causality(there: &[Sent], lost: &[Sent], when: &str) {
     let last_sent = there.iter().map(|it| it.sent).max();
     let first_lost = lost.iter().filter_map(|it| it.acknowledged).min();
@@ -240,7 +240,7 @@ fn killed_at_any_moment_it_is_again_what_its_last_checkpoint_was() {
     let (mut kept, mut lost_writes) = (0, 0);
     for life in 0..rounds {
         let _watchdog = Watchdog::start("a life of the store");
-        // The first one has nothing to restore.
+        // The first life has nothing to restore.
         let moment = match Moment::choose(&mut scatter) {
             Moment::Restoring(_) if life == 0 => Moment::Writes(100),
             moment => moment,

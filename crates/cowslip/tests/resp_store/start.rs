@@ -1,4 +1,4 @@
-//! Starts that are refused, and leave everything as it was.
+//! Refused starts, which leave everything unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,11 +39,12 @@ fn a_damaged_image_is_refused() {
     let folder = filled();
     for name in ["store", "store.1"] {
         let path = folder.file(name);
-        // Between chunks there are zeroes, which are nobody's.
+        // Between chunks there are unused zeroes.
         let bytes = fs::read(&path).unwrap();
         let of_chunk = 1_000_000 + bytes[1_000_000..].iter().position(|&byte| byte != 0).unwrap();
         for at in [20, of_chunk as u64] {
-            // A bit of the header; a bit of a chunk, which is found when the chunk comes in.
+            // A bit of the header, or a bit of a chunk, which is found when the chunk is brought
+            // in.
             let file = fs::File::options().read(true).write(true).open(&path).unwrap();
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
@@ -105,7 +106,7 @@ fn what_is_taken_or_makes_no_sense_is_refused() {
     let (server, address) = Server::start(&folder, &options);
     assert_eq!(refusal(&home(), &options).0, Some(1));
     server.shut_down(Client::connect(address).unwrap());
-    // One that nobody listens on is replaced.
+    // A socket without a listener is replaced.
     let (server, address) = Server::start(&folder, &options);
     server.shut_down(Client::connect(address).unwrap());
     fs::remove_file(image(&folder)).unwrap();

@@ -1,4 +1,4 @@
-//! Children of every kind: what they do with the memory they were forked with, and how they end.
+//! Children of every kind: their use of the memory that they were forked with, and their ends.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -7,7 +7,7 @@ use cowslip::Arena;
 
 use super::{fork_child, status_of};
 
-/// What a child does.
+/// The behaviour of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Checks and ends.
@@ -18,7 +18,7 @@ pub enum Kind {
     ForksWithArenas,
     /// Closes every descriptor, then checks.
     ClosesAll,
-    /// Checks, and ends as a C program does.
+    /// Checks, and ends like a C program.
     CallsExit,
     /// Checks, then becomes another program.
     Execs,
@@ -36,7 +36,7 @@ pub const KINDS: [Kind; 7] = [
     Kind::Waits,
 ];
 
-/// A child that runs.
+/// A running child.
 #[derive(Debug)]
 pub struct Child {
     kind: Kind,
@@ -62,7 +62,7 @@ impl Child {
             }
             Kind::CallsExit => {
                 let code = i32::from(!check());
-                // SAFETY: what a C program does; nothing of ours runs at exit.
+                // SAFETY: the same as in a C program; nothing of ours runs at exit.
                 unsafe { libc::exit(code) }
             }
             Kind::Execs => {
@@ -75,7 +75,7 @@ impl Child {
         Ok(Self { kind, pid })
     }
 
-    /// Ends it if it does not end by itself, and says whether its memory was right.
+    /// Ends it if it does not end by itself, and returns true if its memory was right.
     pub fn ends_right(self) -> bool {
         if self.kind == Kind::Waits {
             kill(self.pid);
@@ -85,7 +85,7 @@ impl Child {
     }
 }
 
-/// Runs `check` in a child of this process, which the library knows nothing of.
+/// Runs `check` in a child of this process that the library does not know of.
 pub fn in_a_fork(check: impl FnOnce() -> bool) -> bool {
     match plain_fork() {
         0 => cowslip_sys::process::exit_now(i32::from(!check())),

@@ -1,4 +1,4 @@
-//! Images in a folder of a test's own.
+//! Images in a folder that belongs to one test.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use cowslip::{Arena, ArenaSlice, Frozen};
 
 use super::pattern;
 
-/// An address that the kernel chooses for nothing.
+/// An address that the kernel never chooses.
 pub const ELSEWHERE: usize = 0x1000_0000_0000;
 
-/// A directory that goes with this value.
+/// A directory that is removed with this value.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -63,7 +63,7 @@ pub fn verify(path: &Path) -> cowslip::Result<Image> {
     Ok(image)
 }
 
-/// Patterned over some chunks, with a hole and a guard in it.
+/// Patterned over some chunks, with holes in it.
 pub fn patterned(arena: &Arena) -> ArenaSlice<u64> {
     let mut slice = arena.slice::<u64>(7 * CHUNK_BYTES / 8 + 1000).unwrap();
     for (i, value) in slice.iter_mut().enumerate() {
@@ -81,6 +81,7 @@ pub fn patterned(arena: &Arena) -> ArenaSlice<u64> {
 #[allow(unsafe_code)]
 pub fn words<'a>(arena: &'a Arena, range: VirtRange, of: &Arena) -> &'a [u64] {
     let start = arena.range().start + (range.start - of.range().start);
-    // SAFETY: the tests restore what was handed out there, readable, and nobody writes to it.
+    // SAFETY: the tests restore memory that was allocated there, readable, and no thread writes to
+    // it.
     unsafe { std::slice::from_raw_parts(start as *const u64, range.len / 8) }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: oracles that ask the kernel, and writers that never stop.
+//! Shared parts of the tests: oracles that ask the kernel, and writers that never stop.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod children;
@@ -37,7 +37,8 @@ pub fn smaps_bytes(range: VirtRange, field: &str) -> u64 {
     total
 }
 
-/// How many mappings inside `range` have one of these flags (`VmFlags` of `proc_pid_smaps(5)`).
+/// The number of mappings inside `range` with one of these flags (`VmFlags` of
+/// `proc_pid_smaps(5)`).
 pub fn smaps_flags(range: VirtRange, wanted: &[&str]) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let mut inside = false;
@@ -83,10 +84,10 @@ impl Counters {
         Self { slice: Arc::new(arena.slice(bytes.0 as usize / 8).expect("counters")) }
     }
 
-    /// Those that a restored arena has at `range`.
+    /// The counters that a restored arena has at `range`.
     pub fn restored(arena: &Arena, range: VirtRange) -> Self {
         #[allow(unsafe_code)]
-        // SAFETY: nobody but these counters uses the restored memory.
+        // SAFETY: only these counters use the restored memory.
         let slice = unsafe { arena.adopt_slice(range) };
         Self { slice: Arc::new(slice.expect("counters")) }
     }
@@ -118,13 +119,13 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// Thread `t` of `n` owns the counters whose index is `t` modulo `n`, as plain stores lose no
-    /// update only to their own counters.
+    /// Thread `t` of `n` owns the counters with an index of `t` modulo `n`, because plain stores
+    /// lose no update only to a thread's own counters.
     pub fn start(counters: &Counters, n: usize) -> Self {
         Self::start_avoiding(counters, n, 0..0)
     }
 
-    /// As [`Self::start`], without the counters in `avoided`.
+    /// Like [`Self::start`], without the counters in `avoided`.
     pub fn start_avoiding(counters: &Counters, n: usize, avoided: Range<usize>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..n)
@@ -143,7 +144,7 @@ impl Writers {
                         counter.store(counter.load(Relaxed) + 1, Relaxed);
                         written += 1;
                         if written % 4096 == 0 {
-                            // The machine may have fewer processors than there are threads.
+                            // The machine may have fewer processors than threads.
                             std::thread::yield_now();
                         }
                     }
@@ -154,7 +155,7 @@ impl Writers {
         Self { stop, threads }
     }
 
-    /// How many increments they made.
+    /// Stops them; returns the number of their increments.
     pub fn stop(self) -> u64 {
         self.stop.store(true, Relaxed);
         self.threads.into_iter().map(|thread| thread.join().expect("a writer")).sum()
@@ -168,7 +169,7 @@ pub fn checksum(values: &[u64]) -> u64 {
     })
 }
 
-/// Says that a test could not be done. A capability that `COWSLIP_EXPECT` declares (a list such as
+/// Reports that a test could not run. A capability that `COWSLIP_EXPECT` declares (a list such as
 /// `userfaultfd,huge,hugetlb,root`, set by CI) may not be missing.
 pub fn skip(capability: &str, why: &str) {
     assert!(
@@ -178,7 +179,7 @@ pub fn skip(capability: &str, why: &str) {
     println!("SKIPPED: {capability}: {why}");
 }
 
-/// Whether the comma list in the environment variable `variable` names `word`.
+/// Returns true if the comma list in the environment variable `variable` names `word`.
 pub fn is_listed(variable: &str, word: &str) -> bool {
     std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
 }
@@ -192,14 +193,13 @@ pub fn scaled(rounds: usize) -> usize {
     }
 }
 
-/// Tests that change what others would notice run one at a time.
+/// Tests that change something that others would notice run one at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Ends the process if a test hangs: a thread that nobody wakes (I6) fails the run, not the patience
-/// of who waits for it.
+/// Ends the process if a test hangs, so that a thread that is never woken (I6) fails the run instead of stopping it.
 pub struct Watchdog {
     _called_off: mpsc::Sender<()>,
 }
@@ -211,7 +211,7 @@ impl Watchdog {
             // An emulated machine is ten times slower.
             let patience = PATIENCE * if scaled(100) < 100 { 12 } else { 3 };
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Not `eprintln`, which the test harness would keep to itself.
+                // Not `eprintln`, which the test harness would capture.
                 let _ = writeln!(std::io::stderr(), "HUNG: {what}\n{}", whereabouts());
                 std::process::abort();
             }
@@ -220,7 +220,7 @@ impl Watchdog {
     }
 }
 
-/// What every thread of this process, and every child, waits for.
+/// The calls in which every thread of this process, and every child, waits.
 fn whereabouts() -> String {
     let mut text = String::new();
     let mut add = |place: &std::path::Path| {
@@ -242,14 +242,14 @@ fn whereabouts() -> String {
     text
 }
 
-/// A system-wide setting that goes back to what it was.
+/// A system-wide setting that is restored at the end.
 pub struct Setting {
     path: &'static str,
     before: String,
 }
 
 impl Setting {
-    /// Changes the setting; `None` if this process may not or the kernel did not take it.
+    /// Changes the setting; `None` if this process may not or the kernel did not accept it.
     pub fn change(path: &'static str, value: &str) -> Option<Self> {
         let before = Self::read(path)?;
         std::fs::write(path, value).ok()?;
@@ -301,10 +301,10 @@ pub fn pattern(i: usize) -> u64 {
 
 /// Forks `arenas`, has the child run `check` and report through its exit code; returns its id.
 ///
-/// `check` may use memory and system calls only: other threads held locks when the child was made.
+/// `check` may use only memory and system calls: other threads held locks when the child was made.
 #[allow(unsafe_code)]
 pub fn fork_child(arenas: &[&Arena], check: impl FnOnce() -> bool) -> cowslip::Result<i32> {
-    // SAFETY: the child does what this function's description says and ends.
+    // SAFETY: the child does only what this function's description allows, and ends.
     match unsafe { cowslip::fork(arenas) }? {
         Fork::Child => cowslip_sys::process::exit_now(i32::from(!check())),
         Fork::Parent(pid) => Ok(pid),

@@ -1,4 +1,4 @@
-//! Two arenas that threads write to, and all that must be true of them whatever a system call answers.
+//! Two arenas that threads write to, and the conditions that hold for them whatever a system call returns.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +32,7 @@ impl World {
         };
         let (guard, constant) = (part(0, 77), part(1, 3));
         #[allow(unsafe_code)]
-        // SAFETY: `check` keeps away from the guard until it is readable again, and nobody writes.
+        // SAFETY: `check` avoids the guard until it is readable again, and no thread writes there.
         unsafe {
             first.protect(guard, Prot::NONE).expect("a guard page");
             first.protect(constant, Prot::READ).expect("a constant page");
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// What a freeze answered: a view that shows one moment, or an error that says why.
+    /// Checks the result of a freeze: a view that shows one moment, or an error with a reason.
     pub fn judge(&self, answer: cowslip::Result<Vec<Frozen>>) {
         match answer {
             Ok(views) => {
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// A child sees one moment of both arenas, and what it writes stays its own.
+    /// A child sees one moment of both arenas, and its writes stay its own.
     pub fn fork(&self) -> Result<(), Error> {
         let pid = fork_child(&self.arenas(), || {
             let sums = || {
@@ -99,7 +99,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing was lost, nothing changed, nobody hangs, and all works again.
+    /// Checks that nothing was lost or changed, no thread hangs, and everything works again.
     pub fn check(self) {
         assert!(self.is_pattern(&self.patterned));
         let live = self.arenas().map(|arena| arena.wait_live(PATIENCE));
@@ -119,7 +119,7 @@ impl World {
     }
 }
 
-/// The text names the operation, and the kernel's reason.
+/// Checks that the text names the operation, and the kernel's reason.
 pub fn explains_itself(error: &Error) {
     let text = error.to_string();
     let errno = error.errno().expect("an errno");

@@ -1,5 +1,6 @@
-//! Rights given up. A child goes on afterwards with what it had at its fork, or is hostile: with calls that no library sees it
-//! ends the mappings that count it as a reader, makes mappings of files longer, and looks for what was written since.
+//! Rights given up. Afterwards a child continues with the memory of its fork, or is hostile: with calls that
+//! no library sees it unmaps the mappings that count it as a reader, extends mappings of files, and looks for
+//! later writes.
 #![allow(unsafe_code)]
 
 use core::ffi::c_long;
@@ -12,21 +13,21 @@ use crate::shared::{PROCESSES, THREADS, shared};
 use crate::sys;
 use crate::words::{self, PAGE};
 
-/// By so much a mapping is made longer.
+/// The length by which a mapping is extended.
 const REACH: usize = 16 << 20;
-/// At most so much of one mapping is looked at, and of all of them: an arena is long.
+/// The most to look at in one mapping, and in all of them: an arena is long.
 const MOST_OF_ONE: usize = 32 << 20;
 const MOST: usize = 256 << 20;
-/// Looks for later words, in one life.
+/// Searches for later words in one life.
 const LOOKS: usize = 3;
 
 /// The call that each thread of each process was in at a process' birth, plus one; 0 if there was none.
 pub(crate) type Places = [[u32; THREADS]; PROCESSES];
 
-/// None yet.
+/// No calls yet.
 pub(super) const NOWHERE: Places = [[0; THREADS]; PROCESSES];
 
-/// As they are now.
+/// The present calls.
 pub(super) fn places() -> Places {
     let mut places = NOWHERE;
     for (process, thread, call, _) in shared().places() {
@@ -39,8 +40,8 @@ impl Me {
     pub(super) fn border(&mut self, call: &Call) -> Option<()> {
         let changed = match call.word(1) {
             "no-new-privileges" => sys::no_new_privileges(),
-            // It changes nothing, and a library cannot know that. libc's function waits for all threads that libc knows,
-            // in a child that libc did not fork those of the parent.
+            // It changes nothing, which a library cannot know. libc's function waits for all threads that
+            // libc knows: in a child that libc did not fork, those of the parent.
             _ if self.may_allocate && self.is_alone() => sys::same_users(),
             _ => sys::same_users_of_thread(),
         };
@@ -49,7 +50,7 @@ impl Me {
             return Some(());
         }
         let has_others = !self.children.is_empty() || self.signals.is_some();
-        // Its parent may have written to it.
+        // Its parent may have written to its memory.
         let was_given = shared().letters(self.process).next().is_some();
         if self.process == 0 || !self.is_alone() || has_others || was_given || !self.may_open {
             return SKIP;
@@ -91,11 +92,12 @@ impl Me {
     }
 }
 
-/// Mappings of files without a name, made longer, but for those that this thread lives on.
+/// Extends mappings of unnamed files, and unmaps the counts of readers, except where this thread's own data
+/// lies. Returns the extended mappings.
 fn longer_mappings() -> std::io::Result<Vec<(usize, usize)>> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let (mut longer, mut left) = (Vec::new(), MOST);
-    // SAFETY: the address of a thread's own integer.
+    // SAFETY: it returns the address of a thread's own integer.
     let own = [(&raw const maps) as usize, unsafe { libc::__errno_location() } as usize];
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
@@ -125,12 +127,12 @@ fn longer_mappings() -> std::io::Result<Vec<(usize, usize)>> {
     Ok(longer)
 }
 
-/// A call that no library sees: its answer, or a negative errno.
+/// A call that no library sees: its result, or a negative errno.
 #[cfg(target_arch = "x86_64")]
 fn raw(number: c_long, arguments: [usize; 4]) -> isize {
     let [a, b, c, d] = arguments;
     let answer;
-    // SAFETY: munmap(2) and mremap(2) of mappings in which nothing of this process lies that it uses from here on.
+    // SAFETY: munmap(2) and mremap(2) apply to mappings without anything that this process uses from here on.
     unsafe {
         core::arch::asm!(
             "syscall",

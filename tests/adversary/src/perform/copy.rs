@@ -1,4 +1,4 @@
-//! Content handed on: from pages to pages, by everything that reads or writes memory for a program.
+//! Copies between pages, by every means that reads or writes memory for a program.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use crate::shared::shared;
 use crate::sys::{self, Outcome};
 use crate::words::PAGE;
 
-/// What fits into a pipe at once.
+/// The pages that fit into a pipe at once.
 const AT_ONCE: usize = 16;
 
 /// One copy: addresses and length in bytes, and whether the pages may be read and written.
@@ -26,7 +26,7 @@ struct Order {
 }
 
 impl Order {
-    /// What must come of reading the source, and of writing the target.
+    /// The expected results of reading the source, and of writing the target.
     fn sent(&self) -> Outcome {
         if self.readable { Ok(self.len) } else { Err(EFAULT) }
     }
@@ -36,7 +36,7 @@ impl Order {
     }
 }
 
-/// Reads until there is as much as was written: sockets may give it in parts.
+/// Reads until the whole length has arrived: sockets may deliver it in parts.
 fn read_all(order: &Order, read: impl Fn(usize, usize) -> Outcome) -> Outcome {
     let mut done = 0;
     while done < order.len {
@@ -84,7 +84,7 @@ impl Me {
         Some(())
     }
 
-    /// Whether it arrived.
+    /// True if the content arrived.
     fn transfer(&self, via: &str, order: &Order) -> Option<bool> {
         let Order { from, to, len, readable, writable } = *order;
         let both = readable && writable;
@@ -98,7 +98,7 @@ impl Me {
             "file" | "direct" => return self.through_file(via == "direct", order),
             "vm-read" | "vm-write" => {
                 let right = if both { Ok(len) } else { Err(EFAULT) };
-                // The first thread may have ended, and then the process' number has no memory.
+                // The first thread may have ended; the process' number then has no memory.
                 let pid = sys::thread_id() as i32;
                 let done = match via {
                     "vm-read" => sys::process_vm_readv(pid, to, from, len),
@@ -106,7 +106,7 @@ impl Me {
                 };
                 self.expect("process_vm", done, right);
             }
-            // It reads and writes what the program itself may not.
+            // It can read and write pages that the program itself cannot.
             "mem-read" => {
                 let fd = self.open("/proc/thread-self/mem", O_RDWR);
                 self.expect(
@@ -189,7 +189,7 @@ impl Me {
         Some(order.readable && order.writable)
     }
 
-    /// A child writes its copy to a socket.
+    /// A child writes its copy of the memory to a socket.
     fn through_child(&self, order: &Order) {
         let [output, input] = self.channel(true);
         let child = self.helper(|| sys::write(input, order.from, order.len) == Ok(order.len));
@@ -200,7 +200,7 @@ impl Me {
         self.close(output);
     }
 
-    /// A child opens the file, and hands the descriptor on.
+    /// A child opens the file, and sends the descriptor.
     fn through_passed(&self, order: &Order) -> Option<()> {
         if !order.readable || !order.writable {
             return SKIP;
@@ -221,7 +221,7 @@ impl Me {
         Some(())
     }
 
-    /// `fork` takes locks of libc: where they may be held for ever, `_Fork`, which does not.
+    /// `fork` takes locks of libc. Where these may be held for ever, this uses `_Fork`, which takes none.
     pub(super) fn plain_fork(&self) -> Outcome {
         if self.may_allocate { sys::fork() } else { sys::under_fork() }
     }

@@ -1,4 +1,4 @@
-//! What all threads of a process count together.
+//! Counters shared by all threads of a process.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use crate::shared::{COUNTERS, shared};
 use crate::sys;
 use crate::words::PAGE;
 
-/// Where the counters are, each on a page of its own, in the program's memory.
+/// The address of the counters, each on its own page, in the program's memory.
 static AT: AtomicUsize = AtomicUsize::new(0);
-/// What they must hold when all threads have ended.
+/// Their expected values when all threads have ended.
 static SUMS: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
 
 fn counter(index: usize) -> &'static AtomicU64 {
     let at = AT.load(Ordering::Relaxed) + index % COUNTERS * PAGE;
-    // SAFETY: mapped by `make_counters` for good, and only used as this.
+    // SAFETY: `make_counters` maps it permanently, and it is only used as a counter.
     unsafe { &*(at as *const AtomicU64) }
 }
 
@@ -26,12 +26,12 @@ pub(super) fn make_counters(me: &Me) {
     AT.store(at, Ordering::Relaxed);
 }
 
-/// Before a fork: no child may have less.
+/// The values before a fork: no child may have less.
 pub(super) fn counters() -> [u64; COUNTERS] {
     core::array::from_fn(|index| counter(index).load(Ordering::SeqCst))
 }
 
-/// In a child: what it finds must be between what was known before the fork and what was intended.
+/// In a child: its values must be between those before the fork and those intended.
 pub(super) fn inherit_counters(me: &Me, parent: usize, least: &[u64; COUNTERS]) {
     for (index, sum) in SUMS.iter().enumerate() {
         let found = counter(index).load(Ordering::SeqCst);

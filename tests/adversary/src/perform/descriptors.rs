@@ -1,4 +1,4 @@
-//! Descriptors: handed on, and closed by those who do not know them.
+//! Descriptors: passed on, and closed by code that does not know them.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -10,20 +10,21 @@ use crate::program::Call;
 use crate::sys;
 
 impl Me {
-    /// Closes what it does not know, or limits itself: only alone, as others may have some open.
+    /// Closes unknown descriptors, or limits their number: only in a process with one thread, because others
+    /// may have some open.
     pub(super) fn descriptors(&mut self, call: &Call) -> Option<()> {
         if ALIVE.load(Ordering::Relaxed) != 1 || !self.threads.is_empty() {
             return SKIP;
         }
         let limit = |files: u64| {
             let limit = libc::rlimit { rlim_cur: files, rlim_max: 1024 };
-            // SAFETY: a limit.
+            // SAFETY: the pointer is to a limit.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
         };
         match call.word(0) {
             // SAFETY: nothing of this process holds a descriptor between calls.
             "close_range" => unsafe { _ = libc::close_range(3, u32::MAX, 0) },
-            // SAFETY: as above.
+            // SAFETY: see `close_range`.
             "closefrom" => unsafe { closefrom(3) },
             "close" => (3..1024).for_each(|fd| _ = sys::close(fd)),
             "few" => limit(16),
@@ -35,7 +36,7 @@ impl Me {
         Some(())
     }
 
-    /// Gives this thread a table of descriptors of its own.
+    /// Gives this thread its own table of descriptors.
     pub(super) fn tables(&mut self, call: &Call) -> Option<()> {
         let made = match call.word(0) {
             "close_range" => sys::close_range(3, libc::CLOSE_RANGE_UNSHARE as c_int),
@@ -55,8 +56,8 @@ pub(super) fn message(socket: c_int, fd: Option<c_int>) -> Option<c_int> {
     let mut byte = [0_u8];
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut control = [0_u64; 8];
-    // SAFETY: all zeroes is a header; it then points to what lives as long as it; `control` has room for a
-    // header and one descriptor.
+    // SAFETY: all zeroes are a valid header; its pointers then refer to values that outlive it; `control` has
+    // room for a header and one descriptor.
     unsafe {
         let mut header: libc::msghdr = core::mem::zeroed();
         header.msg_iov = &mut vector;

@@ -1,4 +1,4 @@
-//! Reads and writes past the page cache: the device reads and writes the program's pages themselves.
+//! Reads and writes that bypass the page cache: the device accesses the program's pages themselves.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::sys;
 use crate::words::{self, Content, PAGE};
 
 impl Me {
-    /// Reads pages again and again past the page cache, or from a [late server](crate::late), while others fork and thaws
-    /// come and go.
+    /// Reads pages repeatedly, bypassing the page cache, or from a [late server](crate::late), while other
+    /// threads fork and thaws happen.
     pub(super) fn direct(&mut self, call: &Call) -> Option<()> {
         let (index, region) = self.mapping(call.number(0))?;
         let span = region.span(call.number(1), call.number(2).min(64), Page::writable)?;
@@ -62,7 +62,7 @@ impl Me {
         Some(())
     }
 
-    /// `None` without FUSE.
+    /// Opens the late file; `None` without FUSE.
     fn open_late(&self, path: &str) -> Option<c_int> {
         match sys::open(path, libc::O_RDONLY) {
             Err(libc::ENOENT) => None,
@@ -70,7 +70,7 @@ impl Me {
         }
     }
 
-    /// `None` where the file system has no such thing.
+    /// Opens a file for direct access; `None` where the file system does not support it.
     pub(super) fn open_direct(&self, path: &str) -> Option<c_int> {
         match sys::open(path, O_RDWR | O_CREAT | O_DIRECT) {
             Err(EINVAL) => {

@@ -1,4 +1,4 @@
-//! Relatives: forks by every name, who waits for whom, and memory looked at across processes.
+//! Relatives: all kinds of forks, waits among them, and looks at memory across processes.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -14,24 +14,24 @@ use crate::words::{self, Content};
 use super::stream::Seen;
 use super::{counters, threads};
 
-/// A child that was not waited for.
+/// A child that has not been waited for.
 pub(crate) struct Child {
     pub(crate) process: usize,
     pub(super) pid: i32,
     pub(super) was_killed: bool,
-    /// What it held when it was forked, while it waits for leave to begin.
+    /// Its regions at the fork, while it waits for permission to begin.
     pub(super) held: Option<Vec<Region>>,
 }
 
 /// A parent that waits for its child to look at it.
 pub(crate) struct Parent {
     pub(super) pid: i32,
-    /// The thread that waits: the first one may have ended.
+    /// The waiting thread: the first one may have ended.
     pub(super) thread: i32,
     pub(super) held: Vec<Region>,
 }
 
-/// What a child is told of its birth.
+/// The facts that a child needs at its birth.
 struct Birth {
     process: usize,
     parent: i32,
@@ -104,7 +104,7 @@ impl Me {
         Some(())
     }
 
-    /// Lets the parent go on that is being looked at.
+    /// Lets a parent continue that waits for a look.
     pub(super) fn release_parent(&mut self) {
         if self.parents.take().is_some() {
             shared().held[self.process].store(0, Release);
@@ -132,7 +132,7 @@ impl Me {
         Some(())
     }
 
-    /// Ends the process; its threads and its children are left as they are.
+    /// Ends the process; its threads and its children are left alone.
     pub(super) fn leave(&mut self) -> ! {
         shared().totals.calls.fetch_add(1, Relaxed);
         for region in &self.regions {
@@ -150,7 +150,7 @@ impl Me {
     ) -> Outcome {
         const LEN: usize = 512 << 10;
         let stack = sys::mmap(0, LEN, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-        // SAFETY: a stack for `run` alone, in the child's copy of it or while this thread waits.
+        // SAFETY: only `run` uses the stack: in the child's copy of it, or while this thread waits.
         let made = unsafe {
             libc::clone(run, (stack + LEN) as *mut c_void, flags | libc::SIGCHLD, argument)
         };
@@ -161,7 +161,8 @@ impl Me {
 
     fn forked_by_clone(&mut self, birth: Birth, held: Option<Vec<Region>>) -> Option<()> {
         extern "C" fn run(argument: *mut c_void) -> c_int {
-            // SAFETY: made below. This is the child, and the parent's thread goes on in the parent.
+            // SAFETY: the box was made below. This is the child's copy, and the parent's thread continues in
+            // the parent.
             let (me, birth) = unsafe {
                 let (me, birth) = *Box::from_raw(argument.cast::<(*mut Me, Birth)>());
                 (&mut *me, birth)
@@ -205,7 +206,7 @@ fn live(me: &mut Me, birth: Birth) -> ! {
             let (id, page) = (letter.region.load(Relaxed), letter.page.load(Relaxed));
             let content = Content::Seed(letter.seed.load(Relaxed));
             if let Some(region) = me.regions.iter_mut().find(|region| region.id == id) {
-                // A parent that was killed may have written it, or not.
+                // A killed parent may have written it, or not.
                 let is_there = || words::wrong(&words::read(region.at(page)), content).is_none();
                 if letter.is_written.load(Acquire) || is_there() {
                     region.pages[page].content = content;

@@ -1,4 +1,4 @@
-//! Another program: who starts it, and what it does.
+//! Another program: the ways to start it, and its actions.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -22,7 +22,7 @@ impl Me {
         self.fail(&format!("execve: errno {}", sys::errno()))
     }
 
-    /// Starts another program with the memory shared until it is there.
+    /// Starts another program, with the memory shared until it runs.
     pub(super) fn spawn(&mut self, call: &Call) -> Option<()> {
         if !self.may_open {
             return SKIP;
@@ -30,7 +30,7 @@ impl Me {
         let mut pid = 0;
         shared().totals.processes.fetch_add(1, Relaxed);
         let made = match call.word(0) {
-            // As `vfork`, which cannot be called from Rust.
+            // Like `vfork`, which cannot be called from Rust.
             "vfork" => {
                 extern "C" fn run(_: *mut c_void) -> c_int {
                     exec_leaf();
@@ -68,7 +68,7 @@ fn exec_leaf() {
     unsafe { libc::execv(path.as_ptr(), arguments.as_ptr()) };
 }
 
-/// What a program is that another one starts: memory of its own, and a fork.
+/// The other program: fills its own memory, and forks.
 pub(crate) fn leaf() -> bool {
     const PAGES: usize = 256;
     let Ok(at) = sys::mmap(0, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE, 0) else {

@@ -1,4 +1,5 @@
-//! Memory that another process maps and fills which shares this one's memory, with descriptors of its own.
+//! Memory that is mapped and filled by another process, which shares this one's memory but has its own
+//! descriptors.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -10,7 +11,7 @@ use crate::program::Call;
 use crate::sys;
 use crate::words::{self, Content, PAGE};
 
-/// What that process is asked for, and where it put it.
+/// The request to that process, and the address of its memory.
 struct Loan {
     pages: usize,
     seed: u64,
@@ -34,7 +35,7 @@ impl Me {
         let stack = sys::mmap(0, STACK, libc::PROT_READ | libc::PROT_WRITE, 0);
         let stack = stack.unwrap_or_else(|errno| self.fail(&format!("mmap: errno {errno}")));
         let argument = (&raw mut loan).cast();
-        // SAFETY: the stack and the loan are the process' own until it has ended, which is waited for.
+        // SAFETY: the stack and the loan belong to that process until it has ended, which this waits for.
         let pid = unsafe {
             let top = (stack + STACK) as *mut c_void;
             libc::clone(lend_main, top, flags | libc::SIGCHLD, argument)
@@ -43,7 +44,8 @@ impl Me {
             self.fail(&format!("clone: errno {}", sys::errno()));
         }
         if forks {
-            // Both fork at once. Without libc's handlers, as its threads' storage is shared too.
+            // Both processes fork at once, without libc's handlers, because the threads' storage is shared
+            // too.
             for _ in 0..3 {
                 match sys::under_fork() {
                     Ok(0) => sys::leave(0),
@@ -64,16 +66,16 @@ impl Me {
     }
 }
 
-/// As [`words::seed`] with another page.
+/// Like [`words::seed`], for another page.
 fn seed_of(first: u64, page: usize) -> u64 {
     first + ((page as u64) << 12)
 }
 
-/// Allocates nothing: the threads' storage is the parent's.
+/// The main function of that process. It allocates nothing: the threads' storage is the parent's.
 extern "C" fn lend_main(loan: *mut c_void) -> c_int {
-    // SAFETY: `lend` waits for this process.
+    // SAFETY: `lend` waits for this process, and keeps the loan until then.
     let loan = unsafe { &mut *loan.cast::<Loan>() };
-    // A parent that was killed in a fork holds libc's and everybody's locks in this memory for ever.
+    // A parent that is killed in a fork leaves its locks, such as libc's, held in this memory for ever.
     sys::die_with_parent(loan.parent);
     let Ok(at) = sys::mmap(0, loan.pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, 0) else {
         sys::leave(FAILED)

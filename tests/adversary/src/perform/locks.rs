@@ -1,4 +1,5 @@
-//! Locks in the program's memory whose words the kernel itself writes, or finds by where their page lies.
+//! Locks in the program's memory: the kernel itself writes their words, or finds them by the place of their
+//! page.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -36,8 +37,8 @@ impl Me {
         }
         let (at, how, times) = (region.at(page), call.word(3), call.number(2));
         let counting = Counting { me: self, at, how, times, forks: call.word(4) == "forks" };
-        // SAFETY: the page is this thread's and writable, with room for a lock and a number. The other thread uses it
-        // until it is joined.
+        // SAFETY: the page belongs to this thread and is writable, with room for a lock and a number. The
+        // other thread uses it only until it is joined.
         unsafe {
             (at as *mut u8).write_bytes(0, PAGE);
             if how != "wake-op" {
@@ -68,7 +69,7 @@ fn number_index() -> usize {
 /// # Safety
 /// `at` has room for a lock.
 unsafe fn make_lock(at: usize, how: &str) -> c_int {
-    // SAFETY: attributes begin as all zeroes do.
+    // SAFETY: all zeroes are a valid start for attributes.
     unsafe {
         let mut attributes: libc::pthread_mutexattr_t = zeroed();
         libc::pthread_mutexattr_init(&mut attributes);
@@ -86,14 +87,14 @@ unsafe fn make_lock(at: usize, how: &str) -> c_int {
 }
 
 extern "C-unwind" fn count_main(counting: *mut c_void) -> *mut c_void {
-    // SAFETY: `locks` waits for this thread before it goes.
+    // SAFETY: `locks` waits for this thread before the value ends.
     unsafe { (*counting.cast::<Counting<'_>>()).count() };
     null_mut()
 }
 
 impl Counting<'_> {
     /// # Safety
-    /// The page was made for it, and is used by such threads alone.
+    /// `locks` prepared the page, and only its two threads use it.
     unsafe fn count(&self) {
         /// `FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_LT, 0)`
         const ADD_ONE: c_int = 1 << 28 | 2 << 24 | 1 << 12;
@@ -108,7 +109,7 @@ impl Counting<'_> {
                 self.me.expect("FUTEX_WAKE_OP", sys::wake_op(self.at, number, ADD_ONE), Ok(0));
                 continue;
             }
-            // SAFETY: as the caller promised; the number is written by who has the lock.
+            // SAFETY: the caller keeps the contract; the number is accessed only under the lock.
             unsafe {
                 self.me.expect("lock", nonzero(libc::pthread_mutex_lock(lock)), Ok(0));
                 let number = number as *mut u32;

@@ -1,4 +1,4 @@
-//! The memory of a relative that does nothing meanwhile: read and written from outside.
+//! The memory of an idle relative: read and written from outside.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -26,7 +26,7 @@ impl Me {
         self.look_at(parent.thread, region, call.number(1), call.number(2), call.word(3))
     }
 
-    /// Pages of a relative that does nothing meanwhile.
+    /// Checks pages of an idle relative.
     fn look_at(
         &self,
         pid: i32,
@@ -56,7 +56,7 @@ impl Me {
                 return SKIP;
             }
             if let Some(parent) = self.parents.as_ref().filter(|_| got != right) {
-                // Another of its threads may have ended it.
+                // Another of the parent's threads may have ended it.
                 sys::pause(50);
                 if sys::parent() != parent.pid {
                     return SKIP;
@@ -78,7 +78,7 @@ impl Me {
         done
     }
 
-    /// Writes a page of a child that waits, and tells it what.
+    /// Writes a page of a waiting child, and tells it the content.
     pub(super) fn poke(&mut self, call: &Call) -> Option<()> {
         let process = call.number(0);
         let seed = self.new_seed(call.number(2));

@@ -41,7 +41,7 @@ fn advice(name: &str) -> c_int {
 impl Me {
     fn new_region(&self, id: usize, at: usize, pages: usize, prot: Prot) -> Region {
         let region = Region::new(id, at, pages, Content::Zero, prot);
-        // To read it is to touch it: half of them stay untouched.
+        // Reading a page touches it: half of the regions stay untouched.
         if id.is_multiple_of(2) {
             self.verify(&region);
         }
@@ -126,7 +126,7 @@ impl Me {
         let (at, len) = (region.at(span.start), span.len() * PAGE);
         match call.word(4) {
             "process_madvise" => {
-                // What it gives of a range that it did not refuse is its length.
+                // On success, it returns the length of the range.
                 let right = right.map(|_| len);
                 let done = self.process_madvise(at, len, advice(name))?;
                 self.expect("process_madvise", done, right);
@@ -149,7 +149,7 @@ impl Me {
         Some(())
     }
 
-    /// `process_madvise(2)` of this process. `None` where the kernel has it for other processes only.
+    /// `process_madvise(2)` on this process. `None` where the kernel permits it for other processes only.
     fn process_madvise(&self, at: usize, len: usize, advice: c_int) -> Option<sys::Outcome> {
         #[repr(align(4096))]
         struct Probe([u8; PAGE]);
@@ -160,7 +160,7 @@ impl Me {
         let probe = PROBE.0.as_ptr() as usize;
         let is_there = sys::process_madvise(probe, PAGE, libc::MADV_POPULATE_READ);
         let done = is_there.ok().map(|_| sys::process_madvise(at, len, advice))?;
-        // The first thread, which the process is known by, may have ended.
+        // The first thread may have ended, and then no thread has the process' number.
         Some(done).filter(|done| *done != Err(libc::ESRCH))
     }
 
@@ -178,7 +178,7 @@ impl Me {
         Some(())
     }
 
-    /// Few pages: the limit of an ordinary user is small.
+    /// Locks few pages: the limit of an ordinary user is low.
     pub(super) fn lock(&mut self, call: &Call, locked: bool) -> Option<()> {
         let (index, region) = self.mapping(call.number(0))?;
         let span = region.span(call.number(1), call.number(2).min(16), |page| page.prot)?;
@@ -204,7 +204,7 @@ impl Me {
             if !self.may_allocate {
                 return SKIP;
             }
-            // SAFETY: `malloc` or one of its kin gave it.
+            // SAFETY: the block is from `malloc` or a related function.
             let at = unsafe { libc::realloc(addr as *mut _, new * PAGE) } as usize;
             self.regions[index].addr = at;
             Page::new(Content::Unknown, Prot::Write)
@@ -222,7 +222,7 @@ impl Me {
         self.verify(&self.regions[index])
     }
 
-    /// `mremap` onto a part of another region: a whole one, or one page of it.
+    /// `mremap` onto a part of another region: of a whole region, or of one page.
     pub(super) fn move_over(&mut self, call: &Call) -> Option<()> {
         let (from, region) = self.mapping(call.number(0))?;
         let count = if region.is_whole { call.number(2) } else { 1 };
@@ -246,7 +246,7 @@ impl Me {
         Some(())
     }
 
-    /// `mremap` that leaves zeroes where the content was.
+    /// `mremap` that leaves zeroes at the old place.
     pub(super) fn leave_behind(&mut self, call: &Call) -> Option<()> {
         let (index, region) = self.mapping(call.number(0))?;
         if !region.is_whole || self.region(call.number(1)).is_some() {
@@ -270,7 +270,7 @@ impl Me {
             return SKIP;
         }
         let mut at = core::ptr::null_mut();
-        // SAFETY: the program's own; `at` is there.
+        // SAFETY: the lengths are not zero, and `at` is a place for the result.
         let content = unsafe {
             match call.word(2) {
                 "calloc" => at = libc::calloc(pages, PAGE),
@@ -305,7 +305,7 @@ impl Me {
             self.expect("shmdt", sys::shmdt(region.addr), Ok(0));
             return Some(());
         }
-        // SAFETY: `malloc` or one of its kin gave it, and it is forgotten.
+        // SAFETY: the block is from `malloc` or a related function, and its region was just removed.
         unsafe { libc::free(region.addr as *mut _) };
         Some(())
     }

@@ -1,7 +1,8 @@
-//! Performs a program: each call, what it must return, and what every page must hold afterwards.
+//! Performs a program: each call, its expected result, and the expected content of every page afterwards.
 //!
-//! A thread's memory is its own: it alone writes it, and knows each page. A child knows what the thread that
-//! forked it knew. What other threads write meanwhile are streams and counters: [`stream`], [`counters`].
+//! Each thread has its own memory: it alone writes it, and knows each page. A child has the knowledge of the
+//! thread that forked it. Streams and counters are written by other threads meanwhile: [`stream`],
+//! [`counters`].
 
 mod border;
 mod copy;
@@ -33,20 +34,20 @@ use kin::Child;
 pub(crate) use leaf::leaf;
 use threads::Started;
 
-/// Status of a process that found something wrong.
+/// The status of a process that found an error.
 pub(crate) const FAILED: i32 = 77;
 
-/// What does not change while a program runs.
+/// The constants of a running program.
 pub(crate) struct Setting {
     pub(crate) program: Program,
     folder: String,
     /// The file of the driver's late server.
     late_file: String,
-    /// A fork copies all of the root's memory at one instant: more than the kernel promises.
+    /// True if a fork copies all of the root's memory at one instant: more than the kernel promises.
     is_causal: bool,
 }
 
-/// What a thread knows.
+/// A thread's knowledge.
 pub(crate) struct Me {
     setting: &'static Setting,
     process: usize,
@@ -56,19 +57,19 @@ pub(crate) struct Me {
     children: Vec<Child>,
     threads: Vec<Started>,
     signals: Option<signals::Signals>,
-    /// Not in a child that libc did not fork: other threads may have held libc's locks.
+    /// False in a child that libc did not fork: other threads may have held libc's locks.
     may_allocate: bool,
-    /// Not when the limit of descriptors is zero.
+    /// False when the limit of descriptors is zero.
     may_open: bool,
-    /// How the thread ends, if not by a return from its main function.
+    /// The way in which the thread ends, if not by a return from its main function.
     retires: Option<&'static str>,
-    /// The parent, and what it holds while it waits for this process to look at it.
+    /// The parent and its regions, while it waits for a look by this process.
     parents: Option<kin::Parent>,
     /// The calls of all threads when this process began.
     born_at: border::Places,
 }
 
-/// What a call that cannot be made does.
+/// The result of a call that cannot be made.
 const SKIP: Option<()> = None;
 
 /// Runs the program in `folder` to its end.
@@ -114,7 +115,7 @@ impl Me {
         }
     }
 
-    /// Every call of this thread.
+    /// Makes every call of this thread.
     fn run(&mut self) {
         let setting = self.setting;
         for (index, call) in setting.program.thread(self.process, self.thread).iter().enumerate() {
@@ -134,7 +135,7 @@ impl Me {
         self.call = usize::MAX;
     }
 
-    /// `None` if there is nothing to do it with.
+    /// Makes a call; `None` if that is not possible.
     fn one(&mut self, call: &Call) -> Option<()> {
         match call.op {
             Op::Map => self.map(call),
@@ -185,7 +186,7 @@ impl Me {
         }
     }
 
-    /// The end of a process: everything is looked at, everybody waited for.
+    /// Ends the process: verifies all memory, and waits for all threads and children.
     fn finish(&mut self) -> ! {
         if self.retires.is_some() {
             self.retire_first();
@@ -197,7 +198,7 @@ impl Me {
         self.end_thread();
         counters::check_counters(self);
         match self.process {
-            // As a program that returns from `main`.
+            // Like a program that returns from `main`.
             0 => std::process::exit(0),
             _ => sys::leave(0),
         }
@@ -213,7 +214,7 @@ impl Me {
         shared().ended(self.process, self.thread);
     }
 
-    /// Says what is wrong, and ends the process.
+    /// Reports an error, and ends the process.
     pub(super) fn fail(&self, what: &str) -> ! {
         let calls = self.setting.program.thread(self.process, self.thread);
         let call = match calls.get(self.call) {
@@ -239,7 +240,7 @@ impl Me {
         self.regions.iter().find(|region| region.id == id)
     }
 
-    /// Where it is in the list, too: for calls that change it.
+    /// The index and the region of a mapping, for calls that change it.
     fn mapping(&self, id: usize) -> Option<(usize, &Region)> {
         let index = self
             .regions
@@ -252,7 +253,7 @@ impl Me {
         &mut self.regions[index].pages[pages]
     }
 
-    /// Every page that may be read.
+    /// Verifies every readable page.
     fn verify(&self, region: &Region) -> Option<()> {
         let mut wrong = None;
         let mut how_many = 0;

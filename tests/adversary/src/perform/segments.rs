@@ -1,4 +1,5 @@
-//! Segments of System V (`shmat(2)`), attached over the program's memory: whoever inherits one sees what others write.
+//! Segments of System V (`shmat(2)`), attached over the program's memory: every process that inherits one
+//! sees the others' writes.
 
 use libc::{SHM_REMAP, c_int};
 
@@ -9,7 +10,8 @@ use crate::sys;
 use crate::words::{self, Content, PAGE};
 
 impl Me {
-    /// Attaches one over pages of a mapping, or where there is room. A child writes to it; from then on nobody does.
+    /// Attaches a segment over pages of a mapping, or in free space. A child writes to it; after that it is
+    /// never written.
     pub(super) fn segment(&mut self, call: &Call) -> Option<()> {
         let id = call.number(0);
         let (index, region) = self.mapping(call.number(1))?;
@@ -20,7 +22,7 @@ impl Me {
         let is_over = call.word(4) == "mapping";
         let (place, flags) = if is_over { (region.at(span.start), SHM_REMAP) } else { (0, 0) };
         let len = span.len() * PAGE;
-        // The system has only so many.
+        // The number of segments in the system is limited.
         let segment = sys::shmget(len).ok()? as c_int;
         let other = sys::shmat(segment, 0, 0);
         let at = sys::shmat(segment, place, flags);

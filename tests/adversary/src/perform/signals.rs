@@ -1,4 +1,4 @@
-//! Signals, handled on a stack in the program's memory, and those that end a process.
+//! Signals, handled on a stack in the program's memory, and fatal signals.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -12,14 +12,14 @@ use crate::program::Call;
 use crate::shared::shared;
 use crate::sys;
 
-/// A signal that ends the process says so.
+/// Makes fatal signals report themselves.
 pub(super) fn catch_crashes() {
     extern "C" fn crashed(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: the kernel's own.
+        // SAFETY: the arguments are the kernel's, for this handler.
         if unsafe { super::traps::is_trap(signal, info, context) } {
             return;
         }
-        // SAFETY: the kernel's.
+        // SAFETY: `info` is the kernel's, for this handler.
         let at = unsafe { (*info).si_addr() };
         let tid = sys::thread_id();
         let places = shared().places();
@@ -29,7 +29,7 @@ pub(super) fn catch_crashes() {
         sys::leave(FAILED)
     }
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL] {
-        // SAFETY: all zeroes is an action; the handler has the signature of `SA_SIGINFO`.
+        // SAFETY: all zeroes are a valid action; the handler has the signature for `SA_SIGINFO`.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = crashed as *const () as usize;
@@ -39,7 +39,7 @@ pub(super) fn catch_crashes() {
     }
 }
 
-/// A timer of a thread, and the stack its signals are handled on.
+/// A timer of a thread, and the stack on which its signals are handled.
 pub(crate) struct Signals {
     timer: c_int,
     stack: usize,
@@ -48,10 +48,10 @@ pub(crate) struct Signals {
 static HANDLED: AtomicU32 = AtomicU32::new(0);
 
 impl Me {
-    /// Has this thread interrupted every so many milliseconds; 0 ends it.
+    /// Interrupts this thread at this interval in milliseconds; 0 stops that.
     pub(super) fn signals(&mut self, call: &Call) -> Option<()> {
         extern "C" fn handled(_: c_int) {
-            // Some of the stack is used.
+            // Use some of the stack.
             let used = [HANDLED.load(Ordering::Relaxed); 256];
             HANDLED.store(core::hint::black_box(used)[7].wrapping_add(1), Ordering::Relaxed);
         }
@@ -63,7 +63,7 @@ impl Me {
         let stack = sys::mmap(0, STACK, libc::PROT_READ | libc::PROT_WRITE, 0);
         let stack = stack.unwrap_or_else(|errno| self.fail(&format!("mmap: errno {errno}")));
         let mut timer: c_int = 0;
-        // SAFETY: all zeroes are values of these; the stack is there until `stop_signals`.
+        // SAFETY: all zeroes are valid values of these types; the stack stays mapped until `stop_signals`.
         unsafe {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = handled as *const () as usize;
@@ -90,7 +90,7 @@ impl Me {
 
     pub(super) fn stop_signals(&mut self) {
         let Some(Signals { timer, stack }) = self.signals.take() else { return };
-        // SAFETY: its own timer; the stack is not in use, as this is not a handler.
+        // SAFETY: the timer belongs to this thread; the stack is not in use, as this is not a handler.
         unsafe {
             libc::syscall(libc::SYS_timer_delete, timer);
             let mut none: libc::stack_t = zeroed();

@@ -1,9 +1,9 @@
-//! Streams: memory that a thread writes while others of its process fork.
+//! Streams: memory that a thread writes while other threads of its process fork.
 //!
-//! A stream writes its pages in turn, each word of number `s` to page `s % pages`. A child may find any number
-//! from what was known before the fork to what was about to be written; what it has found does not change.
-//! Under Cowslip the cut is causal too: with `s` the last number in the child, every other page holds the last
-//! number before `s` that is its own.
+//! A stream writes its pages in turn, each word of number `s` to page `s % pages`. A child may find any
+//! number from the last one known before the fork to the one about to be written; the numbers found do not
+//! change. Under Cowslip the cut is causal too: with `s` the last number in the child, every other page holds
+//! its own last number before `s`.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use crate::shared::shared;
 use crate::sys;
 use crate::words::{self, Content, PAGE};
 
-/// A stream of this process. It stays until the process ends.
+/// A stream of this process, which exists until the process ends.
 struct Entry {
     region: AtomicUsize,
     addr: AtomicUsize,
     pages: AtomicUsize,
-    /// Its place among the shared sequences, of what is about to be written.
+    /// Its index in the shared sequences, which hold the number about to be written.
     place: AtomicUsize,
-    /// The last number that is whole.
+    /// The last completely written number.
     done: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ static BOARD: [Entry; ENTRIES] = [const {
 }; ENTRIES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// What the forking thread knew of a stream.
+/// The forking thread's knowledge of a stream.
 pub(super) struct Seen {
     region: usize,
     addr: usize,
@@ -48,7 +48,7 @@ pub(super) struct Seen {
     done: u64,
 }
 
-/// Before a fork.
+/// The streams before a fork.
 pub(super) fn before_fork() -> Vec<Seen> {
     let board = BOARD.iter().filter(|entry| entry.addr.load(Ordering::Acquire) != 0);
     let seen = board.map(|entry| Seen {
@@ -61,7 +61,7 @@ pub(super) fn before_fork() -> Vec<Seen> {
     seen.collect()
 }
 
-/// The last number up to `sequence` that is the page's; 0 is what it held before the first.
+/// The last number up to `sequence` that belongs to the page; 0 stands for the initial content.
 fn last_of(page: u64, pages: u64, sequence: u64) -> u64 {
     let back = (sequence + pages - page) % pages;
     sequence.saturating_sub(back)
@@ -98,7 +98,7 @@ impl Me {
     }
 }
 
-/// What a stream holds after this number.
+/// The content of a stream after this number.
 fn ended(id: usize, addr: usize, pages: usize, sequence: u64) -> Region {
     let mut region = Region::new(id, addr, pages, Content::Zero, Prot::Write);
     for (index, page) in region.pages.iter_mut().enumerate() {
@@ -107,7 +107,7 @@ fn ended(id: usize, addr: usize, pages: usize, sequence: u64) -> Region {
     region
 }
 
-/// In a child: what it has of its parent's streams is its own memory from now on.
+/// In a child: its copies of the parent's streams are its own memory from now on.
 pub(super) fn inherit(me: &mut Me, parent: usize, streams: &[Seen]) {
     for entry in &BOARD {
         entry.addr.store(0, Ordering::Relaxed);

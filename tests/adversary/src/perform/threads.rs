@@ -1,4 +1,4 @@
-//! Threads, what they count together, how they wait for each other, and signals.
+//! Threads: how they start, how they end, and how they are joined.
 #![allow(unsafe_code)]
 
 use core::ffi::c_void;
@@ -19,14 +19,14 @@ pub(crate) struct Started {
     handle: libc::pthread_t,
     stack: &'static str,
     at: usize,
-    /// What it knows, and what this thread has of that once it has ended.
+    /// Its state, which the thread that joins it takes over.
     me: *mut Me,
 }
 
 /// Threads of this process.
 pub(super) static ALIVE: AtomicUsize = AtomicUsize::new(1);
 
-/// In a child there is one thread, and no timer.
+/// A child has one thread and no timer.
 pub(super) fn forget_in_child(me: &mut Me) {
     ALIVE.store(1, Ordering::Relaxed);
     // The stack stays: it may be in use.
@@ -46,7 +46,8 @@ impl Me {
         child.may_open = self.may_open;
         let child = Box::into_raw(child);
         ALIVE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: attributes begin as all zeroes do; the stack is the thread's alone until it is joined.
+        // SAFETY: all zeroes are a valid start for attributes; the stack belongs to the thread until it is
+        // joined.
         let (made, handle) = unsafe {
             let mut attributes: libc::pthread_attr_t = zeroed();
             libc::pthread_attr_init(&mut attributes);
@@ -77,24 +78,26 @@ impl Me {
         Some(())
     }
 
-    /// The thread ends here, in its own way.
+    /// Ends the thread here, in this way.
     pub(super) fn retire(&mut self, call: &Call) -> Option<()> {
         self.retires = Some(call.word(0));
         Some(())
     }
 
-    /// Of a process' first thread: the others live on, and the process ends with the last of them.
+    /// Ends the first thread of a process: the other threads continue, and the process ends with the last of
+    /// them.
     pub(super) fn retire_first(&mut self) -> ! {
         self.end_thread();
-        // What `pthread_exit` would unwind is Rust's `main`, which it may not.
+        // `pthread_exit` would unwind Rust's `main`, which is not allowed.
         sys::exit_thread()
     }
 
-    /// What it held is this thread's then.
+    /// Waits for a thread, and takes over its regions.
     pub(super) fn join(&mut self, number: usize) -> Option<()> {
         let index = self.threads.iter().position(|thread| thread.number == number)?;
         let thread = self.threads.remove(index);
-        // SAFETY: a thread that was not joined; when it has ended it no longer uses its `Me`, which `start` made.
+        // SAFETY: the thread has not been joined; once it has ended it no longer uses its `Me`, which `start`
+        // made.
         let theirs = unsafe {
             let joined = libc::pthread_join(thread.handle, null_mut());
             self.expect("pthread_join", nonzero(joined), Ok(0));
@@ -102,7 +105,7 @@ impl Me {
         };
         match thread.stack {
             "mapped" => self.expect("munmap", sys::munmap(thread.at, STACK), Ok(0)),
-            // SAFETY: from `posix_memalign`, and nobody's any more.
+            // SAFETY: the block is from `posix_memalign`, and no longer used.
             "allocated" => unsafe { libc::free(thread.at as *mut c_void) },
             _ => {}
         }
@@ -112,7 +115,7 @@ impl Me {
 }
 
 extern "C-unwind" fn thread_main(me: *mut c_void) -> *mut c_void {
-    // SAFETY: nobody else has it before this thread has ended.
+    // SAFETY: only this thread uses it until it has ended.
     let it = unsafe { &mut *me.cast::<Me>() };
     it.run();
     it.end_thread();
@@ -120,7 +123,7 @@ extern "C-unwind" fn thread_main(me: *mut c_void) -> *mut c_void {
     match it.retires {
         None => null_mut(),
         Some("exit") => sys::exit_thread(),
-        // SAFETY: no frame of this thread has anything to drop any more.
+        // SAFETY: no frame of this thread has a value left to drop.
         Some(_) => unsafe { pthread_exit(null_mut()) },
     }
 }

@@ -1,4 +1,4 @@
-//! Touches that the kernel answers with a signal, and what the signal says.
+//! Accesses that the kernel answers with a signal, and the signal's code.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ use crate::words::PAGE;
 const MAPERR: c_int = 1;
 const ACCERR: c_int = 2;
 
-// A load or a store, and where the handler has it go on: with what the signal said as its answer.
+// A load or a store, and the place where the handler lets it continue, with the signal's code as the result.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     "adversary_touch:",
@@ -52,10 +52,10 @@ unsafe extern "C" {
     fn adversary_touched();
 }
 
-/// Whether a signal is that of a [touch](Me::trap), which goes on then.
+/// True if a signal is due to a [touch](Me::trap), which then continues.
 ///
 /// # Safety
-/// Called by a handler with what the kernel gave it.
+/// Must be called by a handler with its own arguments.
 pub(super) unsafe fn is_trap(
     signal: c_int,
     info: *const libc::siginfo_t,
@@ -63,7 +63,7 @@ pub(super) unsafe fn is_trap(
 ) -> bool {
     let places = [adversary_load as *const () as usize, adversary_store as *const () as usize];
     let next = adversary_touched as *const () as usize;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller keeps the contract.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         #[cfg(target_arch = "x86_64")]
@@ -94,14 +94,14 @@ pub(super) unsafe fn is_trap(
     true
 }
 
-/// 0 if nothing happened, or what the signal said.
+/// Returns 0 if nothing happened, or the signal's code.
 fn touch(at: usize, how: &str) -> c_int {
-    // SAFETY: the model says that it is the program's own memory, or no memory at all.
+    // SAFETY: by the model, it is the program's own memory, or none.
     unsafe { adversary_touch(at, c_int::from(how == "write")) }
 }
 
 impl Me {
-    /// Touches what may not be touched.
+    /// Touches a page that does not permit it.
     pub(super) fn trap(&mut self, call: &Call) -> Option<()> {
         let (index, region) = self.mapping(call.number(0))?;
         let page = call.number(1) % region.pages.len();
@@ -128,7 +128,7 @@ impl Me {
                     let child = self.helper(|| touch(at, how) == MAPERR);
                     self.waited(child);
                 }
-                // Another thread may have mapped something there.
+                // Another thread may have mapped memory there.
                 if is_alone() {
                     expect(touch(at, how), MAPERR);
                 }

@@ -1,4 +1,4 @@
-//! A thread that waits for another one, on words in the program's memory.
+//! Waits for another thread, on words in the program's memory.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -24,8 +24,8 @@ impl Me {
         let at = region.at(page);
         let (how, ms) = (call.word(3), call.number(2));
         let waker = Waker { me: self, at, how, ms, forks: call.word(4) == "forks" };
-        // SAFETY: the page is this thread's and writable: room for a semaphore, or for a lock, a condition and
-        // a word. The waker uses it until it is joined.
+        // SAFETY: the page belongs to this thread and is writable: it has room for a semaphore, or for a
+        // lock, a condition and a word. The waker uses it only until it is joined.
         unsafe {
             (at as *mut u8).write_bytes(0, PAGE);
             if how == "sem" {
@@ -47,7 +47,7 @@ impl Me {
     }
 }
 
-/// Who wakes a thread that waits in [`Me::futex`].
+/// The thread that wakes the waiting one in [`Me::futex`].
 struct Waker<'a> {
     me: &'a Me,
     at: usize,
@@ -57,7 +57,7 @@ struct Waker<'a> {
 }
 
 fn word(at: usize) -> &'static AtomicU32 {
-    // SAFETY: the page that `futex` set aside, beyond lock and condition.
+    // SAFETY: the word is in the page that `futex` set aside, after the lock and the condition.
     unsafe { &*((at + PAGE / 2) as *const AtomicU32) }
 }
 
@@ -69,7 +69,7 @@ fn futex_op(how: &str, op: c_int) -> c_int {
 /// `at` is a page that `futex` set aside.
 unsafe fn await_word(at: usize, how: &str) {
     let (lock, condition) = (at as *mut libc::pthread_mutex_t, (at + PAGE / 4) as *mut _);
-    // SAFETY: zeroes are a lock and a condition as `PTHREAD_*_INITIALIZER` makes them.
+    // SAFETY: zeroes are a valid lock and condition, like those of `PTHREAD_*_INITIALIZER`.
     unsafe {
         match how {
             "sem" => while libc::sem_wait(at as *mut libc::sem_t) != 0 {},
@@ -90,7 +90,7 @@ unsafe fn await_word(at: usize, how: &str) {
 }
 
 extern "C-unwind" fn wake_main(waker: *mut c_void) -> *mut c_void {
-    // SAFETY: `futex` waits for this thread before the waker goes.
+    // SAFETY: `futex` waits for this thread before the waker ends.
     let Waker { me, at, how, ms, forks } = unsafe { &*waker.cast::<Waker<'_>>() };
     sys::pause(ms / 2);
     let child = forks.then(|| {
@@ -101,7 +101,7 @@ extern "C-unwind" fn wake_main(waker: *mut c_void) -> *mut c_void {
     });
     sys::pause(ms - ms / 2);
     let (lock, condition) = (*at as *mut libc::pthread_mutex_t, (*at + PAGE / 4) as *mut _);
-    // SAFETY: as in `await_word`.
+    // SAFETY: see `await_word`.
     unsafe {
         match *how {
             "sem" => _ = libc::sem_post(*at as *mut libc::sem_t),

@@ -1,34 +1,34 @@
-//! What a save may hold, by the writers' logs, and how it violates that.
+//! The allowed content of a save, by the writers' logs, and violations of it.
 //!
 //! ```text
 //!   writer    ──w1──▸ ──w2──▸ ──w3──▸ ──w4──▸ ──w5──▸ ──w6──▸      one request at a time
 //!   control               BGSAVE sent ├───────┤ reply
 //!              must be in ────────────┘ either └──────────── must not be in
 //! ```
-//! In between the cut is at some instant: of each writer a prefix is in, and a write that began
-//! after another had been acknowledged is in only if that other is.
+//! In between, the cut is at some instant: the save holds a prefix of each writer's log, and a write that began after
+//! another had been acknowledged is in only if that other is.
 
 use super::value::Found;
 
 /// One acknowledged `SET`. An unanswered one has `acked_ns` = `u64::MAX`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Write {
-    /// Which of the writer's own keys.
+    /// Index among the writer's own keys.
     pub(crate) slot: usize,
     pub(crate) sequence: u64,
     pub(crate) sent_ns: u64,
     pub(crate) acked_ns: u64,
 }
 
-/// What one writer did: the state of its keys before, and its writes since, in order.
+/// Log of one writer: the state of its keys before, and its writes since, in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct History<'a> {
-    /// Of each of its keys, the write before these.
+    /// The last earlier write of each of its keys.
     pub(crate) last_written: &'a [u64],
     pub(crate) writes: &'a [Write],
 }
 
-/// When the save was asked for, and when it was known to have begun.
+/// The time of the request to save, and of the reply that it had begun.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) sent_ns: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// After everything: what a live server must hold when its writers are idle.
+    /// After all writes: the required content of a live server with idle writers.
     pub(crate) const END: Self = Self { sent_ns: u64::MAX, replied_ns: u64::MAX };
 }
 
@@ -48,16 +48,16 @@ pub(crate) struct Keyspace {
     pub(crate) size: u64,
 }
 
-/// How a keyspace differs from what it may be.
+/// Differences of a keyspace from its allowed content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Violations {
     pub(crate) missing_keys: u64,
-    /// Lost, early, late or torn values; and writers whose writes are in without their causes.
+    /// Lost, early, late or torn values; and writers with writes that are in without their causes.
     pub(crate) wrong_keys: u64,
     pub(crate) extra_keys: u64,
 }
 
-/// Compares a keyspace with what the writers did.
+/// Compares a keyspace with the writers' logs.
 pub(crate) fn violations(histories: &[History<'_>], cut: Cut, keyspace: &Keyspace) -> Violations {
     let missing_keys = keyspace.found.iter().filter(|f| **f == Found::Missing).count() as u64;
     let present = keyspace.found.len() as u64 - missing_keys;

@@ -1,4 +1,4 @@
-//! The processor time of a server, as the kernel counts it.
+//! The processor time of a server, by the kernel's counters.
 
 use std::{fs, io};
 
@@ -6,7 +6,7 @@ use cowslip_sys::process;
 
 use super::Error;
 
-/// What Cowslip calls the thread that serves an arena.
+/// The name of Cowslip's thread that serves an arena.
 const SERVICE_THREAD: &str = "cowslip";
 
 /// A tick of `/proc/PID/stat`, on every architecture that Cowslip runs on.
@@ -15,13 +15,13 @@ const TICK_NS: u64 = 10_000_000;
 /// Processor time so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cpu {
-    /// Of all threads, those that ended too; not of children.
+    /// Time of all threads, including ended ones, but not of children.
     pub(crate) all_ns: u64,
-    /// Of the thread that answers clients.
+    /// Time of the thread that answers clients.
     pub(crate) main_ns: u64,
-    /// Of Cowslip's own threads.
+    /// Time of Cowslip's own threads.
     pub(crate) service_ns: u64,
-    /// Of children that ended.
+    /// Time of children that ended.
     pub(crate) children_ns: u64,
 }
 
@@ -45,7 +45,7 @@ impl Cpu {
         Ok(cpu)
     }
 
-    /// What was used since `earlier`.
+    /// The time used since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             all_ns: self.all_ns.saturating_sub(earlier.all_ns),
@@ -60,12 +60,12 @@ fn failed(pid: u64) -> impl Fn(io::Error) -> Error {
     move |error| Error::io(format!("read the processor time of process {pid}"))(error)
 }
 
-/// Time on a processor, of `/proc/PID/task/TID/schedstat`.
+/// Time on a processor, from `/proc/PID/task/TID/schedstat`.
 fn parse(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
-/// In user and system mode, of `/proc/PID/stat`, where the second field may hold spaces.
+/// Time in user and system mode, from `/proc/PID/stat`, where the second field may hold spaces.
 fn children_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut times = fields.split_whitespace().skip(13);
@@ -91,7 +91,7 @@ mod tests {
             while process::thread_cpu_ns() < 20_000_000 && began.elapsed().as_secs() < 60 {
                 black_box(0);
             }
-            // While the thread lives its time can be told.
+            // The time of a thread is readable while it lives.
             Cpu::of(pid).unwrap().since(before)
         };
         let named = std::thread::Builder::new().name(SERVICE_THREAD.to_owned());

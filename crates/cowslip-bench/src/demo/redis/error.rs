@@ -1,30 +1,30 @@
-//! Why the Redis demo could not go on.
+//! Reasons why the Redis demo could not go on.
 
 use std::path::PathBuf;
 use std::{error, fmt, io};
 
-/// What failed, on what, and what the system or the server said.
+/// The failed action, its object, and the answer of the system or the server.
 #[derive(Debug)]
 pub enum Error {
     /// There is no such `redis-server`.
     NoServer {
-        /// What was to be run.
+        /// The program to run.
         program: PathBuf,
-        /// Why it was not.
+        /// The reason why it did not run.
         source: io::Error,
     },
     /// An option that no run can satisfy.
     BadOption(String),
     /// A server did not come up.
     NotStarted {
-        /// Which one.
+        /// The server.
         server: String,
-        /// What was waited for.
+        /// The missing condition.
         why: String,
-        /// The end of what it printed.
+        /// The end of its output.
         log: String,
     },
-    /// A server answered a request with something else than it should.
+    /// A server gave an unexpected answer to a request.
     BadReply {
         /// The command.
         request: &'static str,
@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// A system call failed.
     Io {
-        /// What was being done.
+        /// The failed action.
         doing: String,
         /// The system's error.
         source: io::Error,

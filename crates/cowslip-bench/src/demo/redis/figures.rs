@@ -1,4 +1,4 @@
-//! What each save has a number of: its name in the report, its title for people, and how several saves become one.
+//! The figures of a save: their names in the report, their titles for people, and how several saves become one.
 
 use super::running_server::{Measured, Save};
 
@@ -9,7 +9,7 @@ pub(crate) enum Stat {
     Mean,
     Min,
     Max,
-    /// Over all saves, those with the writers still included.
+    /// Over all saves, including those with still writers.
     Sum,
 }
 
@@ -42,25 +42,25 @@ impl Stat {
 pub(crate) struct Figure {
     pub(crate) metric: &'static str,
     pub(crate) title: &'static str,
-    /// As in a row of a report.
+    /// The unit of the report's row.
     pub(crate) unit: &'static str,
     pub(crate) of: fn(&Save) -> f64,
-    /// The first is the one that people are told.
+    /// The first is the one in the sentences.
     pub(crate) stats: &'static [Stat],
 }
 
 impl Figure {
-    /// Of what must be right in every save, also with the writers still.
+    /// Returns true for a count that must be right in every save, including those with still writers.
     pub(crate) fn is_a_count(&self) -> bool {
         self.stats.contains(&Stat::Sum)
     }
 
-    /// Of all saves that it is about, together.
+    /// The value over all of its saves.
     pub(crate) fn of_all(&self, measured: &Measured, stat: Stat) -> Option<f64> {
         stat.of(self.saves(measured).map(self.of))
     }
 
-    /// The saves that it is about.
+    /// The saves that it covers.
     pub(crate) fn saves<'a>(&self, measured: &'a Measured) -> impl Iterator<Item = &'a Save> {
         let all = self.is_a_count().then_some(&measured.saves);
         let busy = all.is_none().then(|| measured.busy_saves());
@@ -146,7 +146,7 @@ pub(crate) const CPU: [Figure; 3] = [
     ),
 ];
 
-/// All of them.
+/// All figures.
 #[rustfmt::skip]
 pub(crate) const FIGURES: [Figure; 24] = {
     let [writes_before, writes_during, writes_after] = WRITES;

@@ -12,7 +12,7 @@ use super::server::{Directory, Server};
 use super::setup::ServerSetup;
 use crate::interrupt::Interrupt;
 
-/// A setup that is to have huge pages must have them under this share of its memory.
+/// The least share of memory on huge pages for a setup that needs them.
 const MIN_COVERAGE: f64 = 0.5;
 
 /// A running server that holds write number 0 of every key.
@@ -25,7 +25,7 @@ pub(crate) struct FilledServer {
 }
 
 impl FilledServer {
-    /// Starts a program in a directory, fills it with keys, and connects so many clients to it.
+    /// Starts a program in a directory, fills it with keys, and connects this many clients.
     pub(crate) fn start(
         setup: &ServerSetup,
         (program, directory): (&Path, Directory),
@@ -54,7 +54,7 @@ impl FilledServer {
         Ok(Self { server, control, clients, pid })
     }
 
-    /// How long the fork of the last save took, and what Redis says was copied; an error if the save failed.
+    /// The time of the last save's fork, and Redis's count of copied bytes; an error if the save failed.
     pub(crate) fn last_save(&mut self) -> Result<(u64, u64), Error> {
         let info = self.control.info("persistence")?;
         if info.text("rdb_last_bgsave_status") != Some("ok") {

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 const KEYS_A_REQUEST: usize = 64;
 const REQUESTS_A_TURN: usize = 8;
 
-/// How many keys there are, and how long their values.
+/// The number of keys, and the length of their values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) keys: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// As many keys as the options ask for, the same number for each writer.
+    /// The keys for these options, the same number for each writer.
     pub(crate) fn new(options: &Options) -> Result<Self, Error> {
         let Options { size_bytes, value_bytes, clients, .. } = *options;
         if value_bytes < HEADER_BYTES {
@@ -34,19 +34,19 @@ impl Shape {
         Ok(Self { keys: keys - keys % clients, value_bytes })
     }
 
-    /// As many keys as a server of so much memory holds, the same number for each client.
+    /// The keys of a server with this much memory, the same number for each client.
     pub(crate) fn of_server(footprint_bytes: u64, value_bytes: usize, clients: usize) -> Self {
         let one = Self { keys: 1, value_bytes }.footprint_bytes();
         let keys = (footprint_bytes / one) as usize;
         Self { keys: (keys - keys % clients).max(clients), value_bytes }
     }
 
-    /// Of all values together.
+    /// Length of all values together.
     pub(crate) fn size_bytes(self) -> u64 {
         (self.keys * self.value_bytes) as u64
     }
 
-    /// About what a server needs: jemalloc rounds up, and a key costs about 100 bytes.
+    /// Approximate memory of a server: jemalloc rounds up, and a key costs about 100 bytes.
     pub(crate) fn footprint_bytes(self) -> u64 {
         self.size_bytes() * 5 / 4 + self.keys as u64 * 100
     }
@@ -67,7 +67,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Stores write number `sequence` of so many keys, drawn at random.
+    /// Stores write number `sequence` of this many keys, drawn at random.
     pub(crate) fn store_some(
         self,
         connection: &mut Connection,
@@ -107,7 +107,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Reads every key, and how many the server has.
+    /// Reads every key, and the server's number of keys.
     pub(crate) fn read(
         self,
         connection: &mut Connection,

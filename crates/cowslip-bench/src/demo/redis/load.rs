@@ -1,7 +1,7 @@
 //! The load: connections with one request under way each, which log every one.
 //!
-//! One thread waits for the answers of many, as `redis-benchmark` does: a thread for each would take the
-//! processors from the server, and what it could do would not be seen.
+//! One thread waits for the answers of many connections, like `redis-benchmark`: a thread for each would take the
+//! processors from the server, and hide the server's speed.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,27 +18,27 @@ use super::zipf::Zipf;
 
 /// Connections that one thread serves.
 pub(crate) const MOST_A_THREAD: usize = 64;
-/// How long nothing at all may be answered.
+/// The longest time without any answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is asked for, and when.
+/// The requests and their times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
-    /// `GET`s of a hundred requests; the others are `SET`s.
+    /// Percentage of `GET`s; the other requests are `SET`s.
     pub(crate) reads_percent: u64,
-    /// Which keys. Without it each client has keys of its own, all as popular.
+    /// Popularity of the keys. Without it each client has keys of its own, all equally popular.
     pub(crate) zipf: Option<Zipf>,
     pub(crate) pace: Pace,
 }
 
-/// When the next request is sent.
+/// The time of the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// As soon as the last one of the same client was answered.
+    /// Right after the answer to the same client's last one.
     Closed,
-    /// So many times a second by all clients together. One that is due while all of them wait is sent later, and its
-    /// latency counts from when it was due.
+    /// This many times a second for all clients together. A request that is due while all of them wait is sent later,
+    /// and its latency counts from when it was due.
     Steady(u32),
 }
 
@@ -47,11 +47,11 @@ impl Traffic {
     pub(crate) const WRITES: Self = Self { reads_percent: 0, zipf: None, pace: Pace::Closed };
 }
 
-/// One connection, and what its keys hold.
+/// One connection, and the state of its keys.
 #[derive(Debug)]
 pub(crate) struct Client {
     connection: Connection,
-    /// What has not been answered yet.
+    /// The request without an answer so far.
     asked: Option<Asked>,
     index: usize,
     clients: usize,
@@ -66,19 +66,19 @@ pub(crate) struct Client {
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Set(Write),
-    /// Sent then.
+    /// The time when it was sent.
     Get(u64),
 }
 
-/// What one client did during one round.
+/// Requests of one client during one round.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) writes: Vec<Write>,
-    /// When each answered `GET` was sent, and answered.
+    /// The times when each answered `GET` was sent, and answered.
     pub(crate) reads: Vec<(u64, u64)>,
     pub(crate) failed_requests: u64,
     pub(crate) first_failure: Option<Error>,
-    /// The connection is gone: the client can do no more.
+    /// The connection is gone, and the client has ended.
     pub(crate) broken: bool,
 }
 
@@ -88,7 +88,7 @@ impl Log {
         self.first_failure.get_or_insert(failure);
     }
 
-    /// Adds what the same client did afterwards.
+    /// Appends the same client's later log.
     pub(crate) fn append(&mut self, later: Self) {
         self.writes.extend(later.writes);
         self.reads.extend(later.reads);
@@ -99,7 +99,7 @@ impl Log {
 }
 
 impl Client {
-    /// Client `index` of `clients`, whose `keys` keys hold their first values.
+    /// Client `index` of `clients`; its `keys` keys hold their first values.
     pub(crate) fn new(
         connection: Connection,
         (index, clients): (usize, usize),
@@ -118,19 +118,19 @@ impl Client {
         }
     }
 
-    /// What a client did that [writes](Traffic::WRITES) to keys of its own.
+    /// The log of a client that [writes](Traffic::WRITES) to keys of its own.
     pub(crate) fn history<'a>(&'a self, log: &'a Log) -> History<'a> {
         History { last_written: &self.last_written, writes: &log.writes }
     }
 
-    /// Makes what a log says the state that the next round begins with.
+    /// Applies a log to the state that the next round begins with.
     pub(crate) fn apply(&mut self, log: &Log) {
         for write in &log.writes {
             self.last_written[write.slot] = write.sequence;
         }
     }
 
-    /// Sends a request that was due at `due_ns`, or is now.
+    /// Sends a request that was due at `due_ns`, or is due now.
     fn ask(&mut self, traffic: &Traffic, due_ns: Option<u64>, clock: Instant, log: &mut Log) {
         let key = match &traffic.zipf {
             Some(zipf) => zipf.item(&mut self.random),
@@ -177,11 +177,11 @@ impl Client {
         }
     }
 
-    /// The connection is of no more use.
+    /// Ends the use of the connection.
     fn lose(&mut self, log: &mut Log, error: io::Error) {
         log.broken = true;
         let request = match self.asked.take() {
-            // Nobody knows whether it was done.
+            // It is unknown whether the server did it.
             Some(Asked::Set(write)) => {
                 log.writes.push(write);
                 "SET"
@@ -192,15 +192,15 @@ impl Client {
     }
 }
 
-/// When requests are due.
+/// The times when requests are due.
 struct Schedule {
-    /// None where each client goes on by itself.
+    /// `None` if each client goes on by itself.
     interval_ns: Option<f64>,
     next_ns: f64,
 }
 
 impl Schedule {
-    /// Of clients that are this share of all.
+    /// A schedule for clients that are this share of all.
     fn new(pace: Pace, share: f64, now_ns: u64) -> Self {
         let interval_ns = match pace {
             Pace::Closed => None,
@@ -209,7 +209,7 @@ impl Schedule {
         Self { interval_ns, next_ns: now_ns as f64 }
     }
 
-    /// Takes a request that is due: since when, or since now.
+    /// Takes a request that is due. Returns the time since when, or `None` for now.
     fn take(&mut self, now_ns: u64) -> Option<Option<u64>> {
         let Some(interval_ns) = self.interval_ns else { return Some(None) };
         let due_ns = self.next_ns as u64;
@@ -219,20 +219,20 @@ impl Schedule {
         })
     }
 
-    /// How long an idle client has nothing to do.
+    /// Time until an idle client has work.
     fn idle(&self, now_ns: u64) -> Duration {
         let wait_ns = (self.next_ns - now_ns as f64).max(0.0);
         self.interval_ns.map_or(LOOK_AGAIN, |_| Duration::from_nanos(wait_ns as u64))
     }
 }
 
-/// Has every one of the clients ask, take its answer, and ask again until `go` is false.
+/// Has each client ask, take its answer, and ask again until `go` is false.
 fn drive(clients: &mut [Client], traffic: &Traffic, clock: Instant, go: &AtomicBool) -> Vec<Log> {
     let all = clients.first().map_or(1, |client| client.clients);
     let share = clients.len() as f64 / all as f64;
     let mut schedule = Schedule::new(traffic.pace, share, nanoseconds(clock));
     let mut logs: Vec<Log> = clients.iter().map(|_| Log::default()).collect();
-    // Whose turn it is: a client that answers quickly must not get all requests.
+    // The next client in turn: a client that answers quickly must not get all requests.
     let mut turn = 0;
     let mut answered = Instant::now();
     loop {
@@ -302,7 +302,7 @@ pub(crate) fn under_load<T>(
     })
 }
 
-/// Ends the load, also when the body panics.
+/// Ends the load, even if the body panics.
 struct Ender<'a>(&'a AtomicBool);
 
 impl Drop for Ender<'_> {
@@ -311,7 +311,7 @@ impl Drop for Ender<'_> {
     }
 }
 
-/// Time on the one clock that all stamps of a server come from.
+/// Time on the one clock of all stamps of a server.
 pub(crate) fn nanoseconds(clock: Instant) -> u64 {
     clock.elapsed().as_nanos() as u64
 }
@@ -326,8 +326,8 @@ mod tests {
 
     const ANSWERS: usize = 100;
 
-    /// Says yes to `ANSWERS` requests of each connection and then says so; the one that is asked last hangs up
-    /// after the first, which it refuses.
+    /// Accepts `ANSWERS` requests of each connection and then sends `done`. The last connection hangs up after its
+    /// first request, which it refuses.
     fn serve(listener: &TcpListener, connections: usize, done: &mpsc::Sender<()>) {
         let streams: Vec<_> = listener.incoming().take(connections).map(Result::unwrap).collect();
         thread::scope(|scope| {
@@ -387,7 +387,7 @@ mod tests {
         assert!(matches!(refused.writes[..], [Write { acked_ns: u64::MAX, sequence: 2, .. }]));
     }
 
-    /// Answers requests until all clients have hung up, and says so after `ANSWERS` of each.
+    /// Answers requests until all clients have hung up, and sends `done` after `ANSWERS` of each.
     fn serve_all(listener: &TcpListener, connections: usize, done: &mpsc::Sender<()>) {
         let streams: Vec<_> = listener.incoming().take(connections).map(Result::unwrap).collect();
         thread::scope(|scope| {

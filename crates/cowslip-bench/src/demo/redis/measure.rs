@@ -7,7 +7,7 @@ use super::load::Log;
 /// The requests of one span of time, or of several together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
-    /// Of every request that was under way in the span.
+    /// Latencies of all requests that were under way in the span.
     pub(crate) latencies: Latencies,
     /// Requests that were answered in it.
     pub(crate) answered: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Of a span in which the server used `cpu_ns`.
+    /// The requests of a span in which the server used `cpu_ns`.
     pub(crate) fn of(logs: &[Log], from_ns: u64, to_ns: u64, cpu_ns: u64) -> Self {
         let mut window = Self { ns: to_ns - from_ns, cpu_ns, ..Self::default() };
         for (sent_ns, acked_ns) in requests(logs) {
@@ -42,7 +42,7 @@ impl Window {
         self.answered as f64 / (self.ns as f64 / 1e9)
     }
 
-    /// Processor time of the server for each of them.
+    /// Processor time of the server for each answered request.
     pub(crate) fn cpu_ns_a_request(&self) -> f64 {
         self.cpu_ns as f64 / self.answered.max(1) as f64
     }
@@ -55,8 +55,8 @@ pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> u64 {
     under_way.map(|(sent_ns, acked_ns)| acked_ns - sent_ns).max().unwrap_or(0)
 }
 
-/// The same of each step of a span: so a stall is as wide as it is high. (A chart by the time of sending would show the
-/// beginning of a stall alone, as nobody sends anything while all wait.)
+/// The same for each step of a span, which makes a stall as wide as it is high. (A chart by the time of sending would
+/// show only the start of a stall, because no request is sent while all clients wait.)
 pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
     let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
     for (sent_ns, acked_ns) in requests(logs).filter(|it| it.0 < to_ns && it.1 >= from_ns) {
@@ -69,7 +69,7 @@ pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u
     steps
 }
 
-/// How many requests were answered in each step of a span.
+/// The number of requests that were answered in each step of a span.
 pub(crate) fn answered_in_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
     let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
     for (_, acked_ns) in requests(logs).filter(|it| it.1 >= from_ns) {
@@ -80,7 +80,7 @@ pub(crate) fn answered_in_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: 
     steps
 }
 
-/// When each request that was answered was sent, and answered.
+/// The times when each answered request was sent, and answered.
 fn requests(logs: &[Log]) -> impl Iterator<Item = (u64, u64)> {
     let writes = logs.iter().flat_map(|log| &log.writes).map(|it| (it.sent_ns, it.acked_ns));
     let reads = logs.iter().flat_map(|log| log.reads.iter().copied());

@@ -1,4 +1,4 @@
-//! What a process maps, and what the machine has left.
+//! Memory mapped by a process, and memory left on the machine.
 
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -8,7 +8,7 @@ use cowslip::units::ByteCount;
 use super::{Error, check};
 use crate::interrupt::Interrupt;
 
-/// How long the aftermath of a save is waited for.
+/// The longest wait for the aftermath of a save.
 const LONGEST_AFTERMATH: Duration = Duration::from_secs(5);
 
 /// The memory of one process as the kernel maps it.
@@ -38,7 +38,7 @@ impl Mapped {
         self.huge_bytes as f64 / self.resident_bytes.max(1) as f64
     }
 
-    /// Waits until a process's mappings stop changing: nothing of the last save goes on.
+    /// Waits until a process's mappings stop changing, when all work of the last save has ended.
     pub(crate) fn when_stable(pid: u64, stop: &Interrupt) -> Result<Self, Error> {
         let begin = Instant::now();
         let (mut last, mut unchanged) = (Self::of(pid)?, 0);
@@ -53,17 +53,18 @@ impl Mapped {
     }
 }
 
-/// Memory that programs can still have.
+/// Memory available to programs.
 pub(crate) fn available_bytes() -> Result<u64, Error> {
     machine("MemAvailable:")
 }
 
-/// Anonymous memory on huge pages, of all processes: to read it holds nobody up, as to read [`Mapped`] does.
+/// Anonymous memory of all processes on huge pages. Reading it delays no process, unlike reading [`Mapped`].
 pub(crate) fn anonymous_huge_bytes() -> Result<u64, Error> {
     machine("AnonHugePages:")
 }
 
-/// Memory of all processes that is in no file, and their page tables: what a save costs shows here, whoever copies.
+/// Memory of all processes that is in no file, and their page tables: it shows the cost of a save, whichever process
+/// copies.
 pub(crate) fn used_bytes() -> Result<u64, Error> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
@@ -79,7 +80,8 @@ fn machine(field: &str) -> Result<u64, Error> {
     })
 }
 
-/// Touches free memory: a virtual machine's host may have taken it away, and the first copy of a page must not pay for that.
+/// Touches free memory: a virtual machine's host may have taken it away, and the first copy of a page must not pay for
+/// that.
 pub(crate) fn warm(bytes: u64, stop: &Interrupt) -> Result<(), Error> {
     let warmed = crate::host::warm(ByteCount(bytes), stop);
     check(stop)?;

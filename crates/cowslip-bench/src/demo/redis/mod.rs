@@ -1,9 +1,8 @@
 //! An unmodified `redis-server` saved under write load, each way of running it beside the others.
 //!
-//! Every setup gets a server of its own on loopback, filled with the same keys. Then the
-//! servers save in turns, the others idle, so that they share the noise of the machine. Every saved
-//! file is read by a second server and compared, key by key, with what the writers know
-//! (`consistency`).
+//! Every setup gets a server of its own on loopback, filled with the same keys. Then the servers save in turns, with
+//! the others idle, so that they share the noise of the machine. A second server reads every saved file, and every key
+//! is compared with the writers' logs (`consistency`).
 
 pub(crate) mod consistency;
 pub(crate) mod cpu;
@@ -37,19 +36,19 @@ use round::Writers;
 use running_server::{Measured, RunningServer};
 use setup::ServerSetup;
 
-/// Told what goes on: a label, how much of it is done, and of how much.
+/// Receives the progress: a label, the amount done, and the whole.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// What to run.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of all values together.
+    /// Length of all values together.
     pub size_bytes: u64,
-    /// Of each value.
+    /// Length of each value.
     pub value_bytes: usize,
     /// Saves under load in each setup.
     pub saves: usize,
-    /// Also with saving children that give way, and one more save each, with the writers still.
+    /// Adds setups with saving children that give way, and one more save each, with still writers.
     pub full: bool,
     /// Connections that write, each a request at a time.
     pub clients: usize,
@@ -57,12 +56,12 @@ pub struct Options {
     pub redis_server: PathBuf,
     /// The `cowslip` command.
     pub cowslip: PathBuf,
-    /// Where the servers get their directories: it must hold a few saved files.
+    /// The parent directory of the servers' directories: it must hold a few saved files.
     pub directory: PathBuf,
 }
 
 impl Options {
-    /// As little as shows what there is to see, with this `cowslip` command.
+    /// The smallest run that shows the differences, with this `cowslip` command.
     pub fn new(cowslip: PathBuf) -> Self {
         Self {
             size_bytes: 512 << 20,
@@ -96,7 +95,7 @@ impl Options {
     }
 }
 
-/// What came of all setups, those that measured nothing left out.
+/// Results of all setups, without those that measured nothing.
 #[derive(Debug)]
 pub struct Outcome {
     pub(crate) measured: Vec<Measured>,
@@ -104,18 +103,18 @@ pub struct Outcome {
     pub(crate) redis_version: String,
     pub(crate) size_bytes: u64,
     pub(crate) clients: usize,
-    /// Processor time that the host gave to others meanwhile, of all processors'.
+    /// The share of all processors' time that the host gave to others meanwhile.
     pub(crate) stolen_share: f64,
 }
 
 impl Outcome {
-    /// Whether nothing was saved.
+    /// Returns true if nothing was saved.
     pub fn is_empty(&self) -> bool {
         self.measured.iter().all(|it| it.busy_saves().next().is_none())
     }
 }
 
-/// What all parts of a run share.
+/// State that all parts of a run share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Session<'a> {
     options: &'a Options,
@@ -123,12 +122,12 @@ pub(crate) struct Session<'a> {
     stop: &'a Interrupt,
 }
 
-/// Runs all setups, and adds what they did to `report`. When `stop` becomes true it ends soon,
-/// with what there is until then; no server and no file is left behind on any way out.
+/// Runs all setups, and adds their results to `report`. It ends soon after `stop` becomes true, with the results so
+/// far, and leaves no server and no file behind on any exit path.
 ///
 /// # Errors
-/// When there is nothing to measure at all: no `redis-server`, or options that cannot work. A server
-/// that does not start is a skipped row; one that fails later a note and a failed request.
+/// If nothing can be measured: no `redis-server`, or options that cannot work. A server that does not start is a
+/// skipped row; one that fails later a note and a failed request.
 pub fn run(
     options: &Options,
     stop: &Interrupt,
@@ -150,7 +149,7 @@ pub fn run(
     let host = |error| Error::io("look at the host")(io::Error::other(error));
     let span = Span::begin().map_err(host)?;
     let setups = options.setups();
-    // A server is filled, and each save is made, its effect on the server looked at, and verified.
+    // Each server is filled; each save is made, its effect on the server checked, and verified.
     let steps = setups.len() * (1 + 3 * options.rounds().len());
     let (mut step, mut last) = (0, String::new());
     let mut count_steps = |label: &str, done: u64, of: u64| {
@@ -219,8 +218,8 @@ fn run_group(
     measured
 }
 
-/// Where servers get their directories. Not /tmp, which may be memory: what is saved would count as memory that a save
-/// takes.
+/// The parent directory of servers' directories. Not /tmp, which may be memory: saved files would count as memory that
+/// a save takes.
 pub(crate) fn directory() -> PathBuf {
     env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into()).into()
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::Error;
 
-/// Longest string a server may send: Redis's own limit.
+/// Longest string from a server: Redis's own limit.
 const MAX_STRING_BYTES: usize = 512 << 20;
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Status(String),
@@ -69,7 +69,7 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not the Redis protocol: {what}"))
 }
 
-/// A socket whose time is up says `EAGAIN`, which tells a reader nothing.
+/// Replaces `EAGAIN`, the error of a socket after its timeout, by a clear one.
 fn explain(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
@@ -87,7 +87,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects; a reply that takes longer than `patience` is an error, so that nobody hangs.
+    /// Connects; a reply that takes longer than `patience` is an error, so that no caller hangs.
     pub(crate) fn open(server: SocketAddr, patience: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&server, patience)?;
         stream.set_nodelay(true)?;
@@ -106,14 +106,14 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued.
+    /// Sends the queued requests.
     pub(crate) fn send(&mut self) -> io::Result<()> {
         self.reader.get_mut().write_all(&self.queue).map_err(explain)?;
         self.queue.clear();
         Ok(())
     }
 
-    /// To wait until there is a reply, when none was read in part.
+    /// For waiting until there is a reply; no reply may have been read in part.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.get_ref().as_fd()
     }

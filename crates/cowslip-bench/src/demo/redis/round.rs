@@ -1,4 +1,4 @@
-//! One save under load: what is asked of the server when, on one clock.
+//! One save under load: the sequence of requests to the server, on one clock.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -17,38 +17,38 @@ use crate::interrupt::Interrupt;
 const POLL: Duration = Duration::from_millis(10);
 const LONGEST_SAVE: Duration = Duration::from_secs(900);
 
-/// What the clients do while `BGSAVE` is asked for.
+/// Activity of the clients around the request for `BGSAVE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// They go on: what is measured.
+    /// They go on: the measured case.
     Busy,
-    /// They wait until it has begun: the save must hold one state, to the byte.
+    /// They wait until the save has begun: it must hold one state, to the byte.
     Still,
 }
 
-/// A moment of a round, and what the server had used by then.
+/// A moment of a round, and the server's processor time until then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamp {
     pub(crate) at_ns: u64,
     pub(crate) cpu: Cpu,
 }
 
-/// When what happened.
+/// The times of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Times {
     pub(crate) cut: Cut,
     /// At the beginning, before the save, after it, and at the end of each span since.
     pub(crate) stamps: Vec<Stamp>,
-    /// Memory of the machine: more than before, at worst.
+    /// The most memory of the machine beyond that before the save.
     pub(crate) extra_bytes: u64,
 }
 
-/// Who takes part in a round, and how it goes.
+/// The participants and the course of a round.
 pub(crate) struct Round<'a> {
     pub(crate) server: &'a mut FilledServer,
     pub(crate) has_idle_children: bool,
     pub(crate) traffic: &'a Traffic,
-    /// How long the load runs before a save, and on after it, in spans that are told apart.
+    /// Time that the load runs before a save, and after it, in spans with figures of their own.
     pub(crate) before: Duration,
     pub(crate) after: &'a [Duration],
     pub(crate) clock: Instant,
@@ -57,7 +57,7 @@ pub(crate) struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// The clients ask all the while, or (`Still`) not while the save begins.
+    /// Has the clients ask all the while, or (`Still`) except while the save begins.
     pub(crate) fn run(
         mut self,
         writers: Writers,
@@ -88,7 +88,7 @@ impl Round<'_> {
         ran
     }
 
-    /// Without any client, but for what `work` does once the save has begun.
+    /// Runs without clients; `work` is done once the save has begun.
     pub(crate) fn run_idle(
         mut self,
         work: impl FnOnce(&mut FilledServer) -> Result<(), Error>,
@@ -141,7 +141,7 @@ impl Round<'_> {
         Ok(Times { cut, stamps, extra_bytes: most_bytes.saturating_sub(used_before) })
     }
 
-    /// Returns when the save has ended: what the machine used at worst until then.
+    /// Waits until the save has ended, and returns the machine's highest memory use until then.
     fn wait_saved(&mut self, progress: Progress<'_>) -> Result<u64, Error> {
         let (begin, mut most_bytes) = (Instant::now(), 0);
         while begin.elapsed() < LONGEST_SAVE {

@@ -1,4 +1,4 @@
-//! What was measured of a server as rows and series of the report, and the ratios that promises are made about.
+//! Results of a server as rows and series of the report, and the ratios of the promises.
 
 use cowslip_report::{Latencies, Report, Row, Series};
 
@@ -18,11 +18,10 @@ const MISTAKES: [&str; 7] = [
 ];
 const FAILED_REQUESTS: &str = "failed_requests";
 const LATENCY_DURING_SAVE: &str = "set_latency_during_save";
-/// The same, as clients with a steady pace would have seen it.
+/// The same from the point of view of clients with a steady pace.
 const DELAY_DURING_SAVE: &str = "set_delay_during_save";
 
-/// Adds one server: a summary without variant, each save under its label, and the latencies over
-/// time.
+/// Adds one server: a summary without variant, each save under its label, and the latencies over time.
 pub(crate) fn push(report: &mut Report, measured: &Measured, size_bytes: u64) {
     let name = measured.setup.name;
     for figure in &FIGURES {
@@ -78,7 +77,7 @@ fn slowest(measured: &Measured) -> Series {
     }
 }
 
-/// The slowest request of each millisecond around the fork, which is at nought.
+/// The slowest request of each millisecond around the fork, which is at 0.
 fn around_fork(name: &str, save: &Save) -> Series {
     let step_s = 2.0 * AROUND_NS as f64 / 1e9 / save.around_fork_ns.len() as f64;
     let at = |step| step as f64 * step_s - AROUND_NS as f64 / 1e9;
@@ -93,7 +92,7 @@ fn around_fork(name: &str, save: &Save) -> Series {
     }
 }
 
-/// Adds what the rows say about the promises, which are about a full run. A ratio whose rows are missing has no value.
+/// Adds the ratios of the promises, which apply to a full run. A ratio with missing rows has no value.
 pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64, full: bool) {
     let find = |system, metric, stat| report.find(system, metric, stat, Some(size_bytes), None);
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);

@@ -1,4 +1,4 @@
-//! A server that is measured: filled, with its writers, and its saves, each of them verified.
+//! A measured server: filled, with its writers, and its saves, each of them verified.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use super::server::{Directory, RDB, Server};
 use super::setup::ServerSetup;
 use super::{Error, Progress, Session, check};
 
-/// How long the load runs before and after a save.
+/// Time that the load runs before and after a save.
 const QUIET: Duration = Duration::from_millis(1000);
-/// Around a fork so much is looked at closely, on each side.
+/// Time around a fork, on each side, with fine steps.
 pub(crate) const AROUND_NS: u64 = 150_000_000;
 const AROUND_STEP_NS: u64 = 1_000_000;
 /// Width of a step of the latencies of a whole save.
 const STEP_NS: u64 = 10_000_000;
 
-/// What one save cost, and whether it was right.
+/// Costs of one save, and its verification.
 #[derive(Debug)]
 pub(crate) struct Save {
     pub(crate) label: String,
@@ -30,9 +30,9 @@ pub(crate) struct Save {
     /// The slowest request that was under way while the server forked.
     pub(crate) held_up_ns: u64,
     pub(crate) duration_ns: u64,
-    /// What Redis says.
+    /// Redis's own count.
     pub(crate) cow_bytes: u64,
-    /// Memory of the whole machine: more than before the save, at worst.
+    /// The most memory of the whole machine beyond that before the save.
     pub(crate) extra_bytes: u64,
     pub(crate) mapped_before: Mapped,
     pub(crate) mapped_after: Mapped,
@@ -44,22 +44,22 @@ pub(crate) struct Save {
     pub(crate) around_fork_ns: Vec<u64>,
     /// The same over the whole time: seconds since this server's load first began, and nanoseconds.
     pub(crate) slowest: Vec<(f64, f64)>,
-    /// When the save went on, on the same clock.
+    /// Start and end of the save, on the same clock.
     pub(crate) span: (f64, f64),
-    /// Of the file that was saved.
+    /// Violations of the saved file.
     pub(crate) saved: Violations,
-    /// Of the server that went on, after everything.
+    /// Violations of the live server in the end.
     pub(crate) live: Violations,
 }
 
 impl Save {
-    /// Every key of the file is as it was at one instant.
+    /// Returns true if every key of the file is as it was at one instant.
     pub(crate) fn is_exact(&self) -> bool {
         self.saved == Violations::default()
     }
 }
 
-/// What came of a setup.
+/// Results of a setup.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) setup: ServerSetup,
@@ -69,7 +69,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Without those that only prove that a save is exact.
+    /// The saves except those that only prove that a save is exact.
     pub(crate) fn busy_saves(&self) -> impl Iterator<Item = &Save> {
         self.saves.iter().filter(|save| save.writers == Writers::Busy)
     }
@@ -81,7 +81,7 @@ pub(crate) struct RunningServer {
     pub(crate) measured: Measured,
     filled: FilledServer,
     clock: Instant,
-    /// How long the load has run in all rounds so far.
+    /// Time that the load has run in all rounds so far.
     loaded_seconds: f64,
 }
 
@@ -101,12 +101,12 @@ impl RunningServer {
         Ok(Self { measured, filled, clock: Instant::now(), loaded_seconds: 0.0 })
     }
 
-    /// Whether it can go on.
+    /// Returns true if it can go on.
     pub(crate) fn is_well(&self) -> bool {
         self.measured.failed_requests == 0
     }
 
-    /// One save, and the proof that it is exact.
+    /// Saves once, and verifies the save.
     pub(crate) fn save(
         &mut self,
         label: &str,
@@ -136,8 +136,8 @@ impl RunningServer {
         let times = times?;
         let (fork_ns, cow_bytes) = self.filled.last_save()?;
 
-        // Reading every key also touches all memory: what is mapped huge afterwards is what
-        // a program that goes on has.
+        // Reading every key also touches all memory, like a program that goes on: afterwards it is mapped as in such a
+        // program.
         Mapped::when_stable(pid, session.stop)?;
         let checking = doing("check after ");
         let control = &mut self.filled.control;
@@ -188,7 +188,7 @@ impl RunningServer {
         }
     }
 
-    /// Has a second, stock server read what this one saved.
+    /// Has a second, stock server read this one's saved file.
     fn read_saved(
         &self,
         session: Session<'_>,
@@ -209,7 +209,7 @@ impl RunningServer {
 
 #[cfg(test)]
 impl Measured {
-    /// One save of a time in ns, at a steady pace of requests.
+    /// One save of this duration, at a steady pace of requests.
     pub(crate) fn example(setup: ServerSetup, duration_ns: u64) -> Self {
         let window = Window {
             latencies: cowslip_report::Latencies::new(),

@@ -1,5 +1,5 @@
-//! A real `redis-server` in a directory of its own. Dropping it ends the process and removes the
-//! directory, on every way out.
+//! A real `redis-server` in a directory of its own. Dropping it ends the process and removes the directory, on each
+//! exit path.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,12 +17,12 @@ use super::setup::ServerSetup;
 use super::{Error, check};
 use crate::interrupt::Interrupt;
 
-/// Within the directory of a server, the file that `BGSAVE` writes and a new server reads.
+/// The file in a server's directory that `BGSAVE` writes and a new server reads.
 pub(crate) const RDB: &str = "dump.rdb";
-/// How long any reply may take, and one to a question that can be asked again.
+/// The longest time of any reply, and of a reply to a question that can be asked again.
 const PATIENCE: Duration = Duration::from_secs(20);
 const IMPATIENCE: Duration = Duration::from_secs(1);
-/// How long a server may take to answer for the first time, and to read its RDB.
+/// The longest time until a server's first answer, and until it has read its RDB.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
 const LOADED: Duration = Duration::from_secs(900);
 const POLITE_END: Duration = Duration::from_secs(10);
@@ -38,8 +38,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `redis` in this setup, and waits until it has read what is in `directory`
-    /// and answers.
+    /// Starts `redis` in this setup, and waits until it has read the files in `directory` and answers.
     pub(crate) fn start(
         setup: &ServerSetup,
         redis: &Path,
@@ -51,7 +50,7 @@ impl Server {
         let mut command = Command::new(words.next().expect("redis is one of the words"));
         command.args(words).args(setup.arguments);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        // The values are random bytes: to try to compress them only makes a save slow.
+        // The values are random bytes, which compression would only slow down.
         command.args(["--rdbcompression", "no"]);
         command.args(["--daemonize", "no", "--dbfilename", RDB, "--dir"]).arg(directory.path());
         for (name, _) in ServerSetup::stock_thp().environment {
@@ -69,7 +68,7 @@ impl Server {
         let log = File::create(directory.log()).map_err(Error::io("the server's log"))?;
         let log_too = log.try_clone().map_err(Error::io("the server's log"))?;
         command.stdin(Stdio::null()).stdout(log).stderr(log_too);
-        // A group of its own: Ctrl-C is for the demo, which ends its servers itself.
+        // A group of its own keeps Ctrl-C from it: the demo handles Ctrl-C, and ends its servers itself.
         let not_started = |why: String| Error::NotStarted {
             server: setup.title.to_owned(),
             why,
@@ -115,12 +114,12 @@ impl Server {
         Connection::open(self.address, PATIENCE).map_err(Error::io("connect to Redis"))
     }
 
-    /// The RDB as the last save left it.
+    /// The RDB of the last save.
     pub(crate) fn rdb(&self) -> PathBuf {
         self.directory.path().join(RDB)
     }
 
-    /// The end of what the server printed.
+    /// The end of the server's output.
     pub(crate) fn last_words(&self) -> String {
         self.directory.last_words()
     }
@@ -148,8 +147,8 @@ impl Drop for Server {
         if asked.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof) && self.ends_soon() {
             return;
         }
-        // Its whole group: a save may outlive a server that died, and a command before
-        // `redis-server` may not be the server itself.
+        // Kills its whole group: a save may outlive a server that died, and a command before `redis-server` may not be
+        // the server itself.
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.kill();
@@ -157,7 +156,7 @@ impl Drop for Server {
     }
 }
 
-/// A temporary directory that goes away with its value.
+/// A temporary directory, removed with its value.
 #[derive(Debug)]
 pub(crate) struct Directory(PathBuf);
 
@@ -194,7 +193,7 @@ impl Drop for Directory {
     }
 }
 
-/// A port that nobody listens on at this moment.
+/// A port that is free at this moment.
 fn free_port() -> Result<SocketAddr, Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("find a port"))?;
     listener.local_addr().map_err(Error::io("find a port"))

@@ -8,13 +8,12 @@ pub(crate) const STOCK: &str = "stock-4k";
 pub(crate) const STOCK_THP: &str = "stock-thp";
 pub(crate) const STOCK_MTHP: &str = "stock-mthp-64k";
 pub(crate) const COWSLIP: &str = "cowslip";
-/// As a service runs: by an ordinary user that may open a userfaultfd.
+/// Runs like a service: as an ordinary user that may open a userfaultfd.
 pub(crate) const COWSLIP_USER: &str = "cowslip-user";
 pub(crate) const STOCK_IDLE_CHILD: &str = "stock-4k-idle-child";
 pub(crate) const COWSLIP_CHILD_SHARE: &str = "cowslip-child-share";
 
-/// What makes malloc ask for huge pages: jemalloc as Debian links it, jemalloc as Redis bundles
-/// it, and glibc.
+/// Settings that make malloc request huge pages: jemalloc as Debian links it, jemalloc as Redis bundles it, and glibc.
 const MALLOC_WITH_THP: [(&str, &str); 3] = [
     ("MALLOC_CONF", "thp:always"),
     ("JE_MALLOC_CONF", "thp:always"),
@@ -24,8 +23,8 @@ const MALLOC_WITH_THP: [(&str, &str); 3] = [
 /// `nobody`.
 const USER: u32 = 65534;
 
-/// Runs a command as an ordinary user with a device that is his, as `cowslip setup` gives it to a service. He sees it in
-/// the place of the system's, which stays as it is.
+/// Runs a command as an ordinary user with a device of its own, like `cowslip setup` for a service. The user sees it in
+/// place of the system's, which stays as it is.
 const AS_USER: &str = r#"
 user=$1; shift; device=/dev/userfaultfd; place=$(mktemp -d) &&
 mount -t tmpfs -o size=64k,mode=755 cowslip-bench "$place" &&
@@ -34,25 +33,25 @@ chown "$user:$user" "$place/device" && mount --bind "$place/device" $device &&
 umount -l "$place" && rmdir "$place" &&
 exec setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@""#;
 
-/// One way to run `redis-server`: what its command line and environment have more.
+/// One way to run `redis-server`: the additions to its command line and environment.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerSetup {
-    /// In the report.
+    /// Its name in the report.
     pub(crate) name: &'static str,
-    /// For people: alone, and in a sentence that is about stock Redis without it.
+    /// Its name for people: alone, and in a sentence about stock Redis without it.
     pub(crate) title: &'static str,
     pub(crate) with: &'static str,
-    /// What stands before `redis-server`.
+    /// The words before `redis-server`.
     pub(crate) prefix: Vec<OsString>,
     pub(crate) arguments: &'static [&'static str],
     pub(crate) environment: &'static [(&'static str, &'static str)],
-    /// It is pointless to go on when the filled server has no huge pages.
+    /// The run stops if the filled server has no huge pages.
     pub(crate) needs_huge_pages: bool,
-    /// The user that the server runs as, if it is another.
+    /// The user that runs the server, if it is another.
     pub(crate) user: Option<u32>,
-    /// The kernel gives out pages of 64 KiB while it is filled and measured.
+    /// The kernel gives out pages of 64 KiB while the server is filled and measured.
     pub(crate) has_mthp: bool,
-    /// A child that saves is made `SCHED_IDLE` as soon as it is there.
+    /// Each child that saves becomes `SCHED_IDLE` once it exists.
     pub(crate) has_idle_children: bool,
 }
 
@@ -86,7 +85,7 @@ impl ServerSetup {
         }
     }
 
-    /// Redis that takes pages of 64 KiB, where the kernel gives them to everybody.
+    /// Redis that takes pages of 64 KiB, with a kernel that gives them to every program.
     pub(crate) fn stock_mthp() -> Self {
         Self {
             name: STOCK_MTHP,
@@ -127,7 +126,7 @@ impl ServerSetup {
         Self { name: COWSLIP_USER, title, with, prefix, user, ..Self::stock_4k() }
     }
 
-    /// The same, its saving child in less of a hurry than the server.
+    /// Cowslip with a saving child that gets a smaller share of the processor than the server.
     pub(crate) fn cowslip_child_share(command: &Path) -> Self {
         let prefix = vec![command.into(), "run".into(), "--child-share=25".into(), "--".into()];
         let (title, with) = ("Cowslip, --child-share=25", "with Cowslip and --child-share=25");

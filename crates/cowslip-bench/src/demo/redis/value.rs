@@ -1,11 +1,11 @@
-//! Values that say which write they come from, so that a reader can check every byte of them.
+//! Values that name the write that they come from, so that a reader can check every byte of them.
 
 use std::io::Write;
 
 /// Length of the part of a value that names its key and sequence number.
 pub(crate) const HEADER_BYTES: usize = 32;
 
-/// What a reader found under a key.
+/// Content found under a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     Missing,
@@ -20,7 +20,7 @@ pub(crate) fn key_name(key: usize) -> String {
     format!("key:{key:012}")
 }
 
-/// Fills `value` with what write number `sequence` of `key` stores.
+/// Fills `value` with the content of write number `sequence` of `key`.
 pub(crate) fn compose(value: &mut [u8], key: usize, sequence: u64) {
     let (mut header, body) = value.split_at_mut(HEADER_BYTES);
     write!(header, "{key:016x}{sequence:016x}").expect("the header holds two words in hex");
@@ -30,7 +30,7 @@ pub(crate) fn compose(value: &mut [u8], key: usize, sequence: u64) {
     }
 }
 
-/// Which write `value` comes from; `scratch` has the length that values have.
+/// The write that `value` comes from; `scratch` has the length of values.
 pub(crate) fn identify(value: &[u8], key: usize, scratch: &mut [u8]) -> Found {
     let sequence = value.get(16..HEADER_BYTES).and_then(|hex| str::from_utf8(hex).ok());
     let Some(sequence) = sequence.and_then(|hex| u64::from_str_radix(hex, 16).ok()) else {

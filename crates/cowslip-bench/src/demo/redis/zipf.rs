@@ -6,7 +6,7 @@ use super::value::Random;
 /// YCSB's exponent.
 const THETA: f64 = 0.99;
 
-/// Which of `n` items is asked for, the most popular first.
+/// Popularity of `n` items, the most popular first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Zipf {
     n: usize,
@@ -37,7 +37,7 @@ impl Zipf {
         ((self.n as f64 * base.powf(1.0 / (1.0 - THETA))) as usize).min(self.n - 1)
     }
 
-    /// An item whose rank tells nothing of its place among the others.
+    /// An item whose place among the others is unrelated to its rank.
     pub(crate) fn item(&self, random: &mut Random) -> usize {
         let rank = self.rank(random);
         (Random(rank as u64).next() % self.n as u64) as usize

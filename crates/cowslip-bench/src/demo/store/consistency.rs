@@ -1,21 +1,21 @@
-//! What a save may hold: exactly the `SET`s up to some instant between the call and its return.
+//! The allowed content of a save: exactly the `SET`s up to some instant between the call and its return.
 //!
-//! There is one writer, and it stores word after word. So a save holds its first `n` `SET`s whole, of
-//! the next one at most the first words, and nothing of any later one; `n` is not less than the
-//! number completed before the call, nor more than the number begun before it returned.
+//! There is one writer, and it stores word after word. A save therefore holds its first `n` `SET`s whole, at most the
+//! first words of the next one, and nothing of any later one; `n` is not less than the number completed before the
+//! call, nor more than the number begun before it returned.
 
 use std::collections::HashMap;
 
 use super::table::{EMPTY, SLOT_WORDS, Slot, Table, compose, key_of};
 
-/// How many `SET`s were completed before the snapshot, and begun by its end.
+/// The number of `SET`s completed before the snapshot, and begun by its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) completed: u64,
     pub(crate) begun: u64,
 }
 
-/// How a copy of the store differs from what it may be.
+/// Differences of a copy of the store from its allowed content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Violations {
     /// Lost, early, late or torn values.
@@ -27,15 +27,15 @@ pub(crate) struct Violations {
 /// The store as it must be after a number of `SET`s.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// By key less one.
+    /// Indexed by key less one.
     slot_of: Vec<u32>,
-    /// Each slot's key and the last `SET` of it; key 0 is none.
+    /// Each slot's key and the key's last `SET`; key 0 marks an empty slot.
     state: Vec<(u64, u64)>,
     sets: u64,
 }
 
 impl Model {
-    /// Of a table that was just filled.
+    /// The model of a table that was just filled.
     pub(crate) fn new(table: Table<'_>) -> Self {
         let slot_of: Vec<_> = (1..=table.keys()).map(|key| table.find(key) as u32).collect();
         let mut state = vec![(0, 0); table.slots()];
@@ -51,7 +51,7 @@ impl Model {
         (self.slot_of[key as usize - 1] as usize, key)
     }
 
-    /// Goes on to the state after `sets` `SET`s.
+    /// Advances to the state after `sets` `SET`s.
     pub(crate) fn advance(&mut self, sets: u64) {
         for sequence in self.sets + 1..=sets {
             let (slot, key) = self.target(sequence);
@@ -60,7 +60,7 @@ impl Model {
         self.sets = sets;
     }
 
-    /// Compares every byte of a copy. The model goes on to the state at `cut.completed`.
+    /// Compares every byte of a copy. Advances the model to the state at `cut.completed`.
     pub(crate) fn compare(&mut self, copy: impl Iterator<Item = Slot>, cut: Cut) -> Violations {
         self.advance(cut.completed);
         let mut violations = Violations::default();
@@ -82,8 +82,8 @@ impl Model {
         violations
     }
 
-    /// How many slots are wrong under the number of `SET`s that explains them best; `different` are
-    /// those that differ from the state at the first number.
+    /// The number of wrong slots under the number of `SET`s that explains them best; `different` are the slots that
+    /// differ from the state at the first number.
     fn fewest_wrong(&self, different: &HashMap<usize, Slot>, cut: Cut) -> u64 {
         let mut newer: HashMap<usize, (u64, u64)> = HashMap::new();
         let mut wrong = different.len() as u64;
@@ -106,7 +106,7 @@ fn expected((key, sequence): (u64, u64)) -> Slot {
     if key == 0 { EMPTY } else { compose(key, sequence) }
 }
 
-/// Whether `found` is what a `SET` leaves that was interrupted after its first words.
+/// Returns true if a `SET` that was interrupted after its first words leaves `found`.
 fn is_between(found: &Slot, old: &Slot, new: &Slot) -> bool {
     let done = found.iter().zip(new).take_while(|(found, new)| found == new).count();
     found != old && done < SLOT_WORDS && found[done..] == old[done..]
@@ -120,7 +120,7 @@ mod tests {
 
     const SLOTS: usize = 64;
 
-    /// The store after so many `SET`s.
+    /// The store after this many `SET`s.
     fn store(sets: u64) -> Vec<Slot> {
         let words: Vec<_> = (0..SLOTS * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect();
         let table = Table::new(&words);

@@ -1,4 +1,4 @@
-//! The write load: one thread that does `SET` after `SET` and takes the time of each.
+//! The write load: one thread that does `SET` after `SET` and times each.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -12,7 +12,7 @@ use super::table::{Table, compose, key_of};
 /// Width of a bucket of the latency series.
 const BUCKET: Duration = Duration::from_millis(10);
 
-/// What goes on while the writer writes.
+/// The saver's activity while the writer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Phase {
@@ -22,7 +22,7 @@ pub(crate) enum Phase {
     End,
 }
 
-/// What the writer and the saver tell each other.
+/// State shared by the writer and the saver.
 #[derive(Debug)]
 pub(crate) struct Shared {
     phase: AtomicU64,
@@ -48,11 +48,11 @@ impl Shared {
     }
 }
 
-/// What the writer saw.
+/// The writer's observations.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) quiet: Latencies,
-    /// Of the requests under way while the save was.
+    /// Latencies of the requests under way during the save.
     pub(crate) during: Latencies,
     /// The longest latency in ns of the requests begun in each 10 ms.
     peaks_ns: Vec<u64>,
@@ -121,7 +121,7 @@ fn write(table: Table<'_>, shared: &Shared) -> Log {
     log
 }
 
-/// Ends the load, also when the body panics.
+/// Ends the load, even if the body panics.
 struct Ender<'a>(&'a Shared);
 
 impl Drop for Ender<'_> {

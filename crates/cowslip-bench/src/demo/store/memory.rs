@@ -1,11 +1,10 @@
 #![allow(unsafe_code)]
-//! Memory for the store, of each kind, and what holds its content while it is saved: by a child, or
-//! by a frozen view.
+//! Memory for the store, of each kind, and the holder of its content while it is saved: a child, or a frozen view.
 //!
 //! # Safety
-//! A [`Memory`] owns its range, which is mapped readable and writable until it is dropped. The
-//! advice given here changes no content. A child reads the range, writes to files that are open and
-//! ends: all of it async-signal-safe, and without allocation.
+//! A [`Memory`] owns its range, which is mapped readable and writable until it is dropped. The advice given here
+//! changes no content. A child reads the range, writes to files that are open and ends: all of it async-signal-safe,
+//! and without allocation.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -22,12 +21,12 @@ use cowslip_sys::{AsFd, OwnedFd, process};
 use super::Result;
 use crate::interrupt::Interrupt;
 
-/// How much is written by one system call.
+/// Bytes written by one system call.
 const WRITE_BYTES: usize = 1 << 20;
 const THAW_PATIENCE: Duration = Duration::from_secs(60);
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
-/// What the store is made of, and so how it is saved.
+/// The store's memory, which determines the way to save it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     Fork4k,
@@ -96,7 +95,7 @@ impl Memory {
     }
 
     fn hugetlb(bytes: usize) -> Result<Self> {
-        // A child reads what the store copies: without pages for that the kernel ends the child.
+        // A child reads memory that the store copies: without pages for the copies the kernel ends the child.
         let needed = 2 * (bytes / CHUNK_BYTES) as u64;
         let free = pool("free_hugepages")?.saturating_sub(pool("resv_hugepages")?);
         if free < needed {
@@ -114,8 +113,8 @@ impl Memory {
     }
 
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the range stays mapped as long as `self`, is aligned to pages, and this process
-        // writes it in no other way than through these atomics.
+        // SAFETY: the range stays mapped as long as `self`, is aligned to pages, and this process writes it only
+        // through these atomics.
         unsafe {
             std::slice::from_raw_parts(self.range.start as *const AtomicU64, self.words_len())
         }
@@ -130,7 +129,7 @@ impl Memory {
         unsafe { memory::advise(self.range, advice) }.map_err(during(format!("madvise {advice:?}")))
     }
 
-    /// Takes the content of this instant, to be written to `file`.
+    /// Captures the content of this instant, to be written to `file`.
     pub(crate) fn snapshot(&self, file: File, stop: &Interrupt) -> Result<Snapshot<'_>> {
         let snapshot = match &self.owner {
             Owner::Arena { bytes, arena } => {
@@ -156,7 +155,7 @@ impl Memory {
     fn fork(&self, file: File, stop: &Interrupt) -> Result<Snapshot<'_>> {
         let (written, mut tell) = io::pipe().map_err(during("make a pipe"))?;
         let (wait, leash) = io::pipe().map_err(during("make a pipe"))?;
-        // SAFETY: nobody but the child writes its copy of the range, and it only reads it.
+        // SAFETY: only the child could write its copy of the range, and it only reads it.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.range.start as *const u8, self.range.len) };
         let began = Instant::now();
@@ -176,7 +175,7 @@ impl Memory {
         Ok(Snapshot { paused, source: SnapshotSource::Child(child) })
     }
 
-    /// With nobody writing: waits until the last snapshot is over and done with.
+    /// Waits until the last snapshot has ended and its memory is thawed. The writer must be stopped.
     pub(crate) fn wait_thawed(&self, method: FreezeMethod) -> Result<()> {
         let Owner::Arena { arena, .. } = &self.owner else { return Ok(()) };
         if method == FreezeMethod::WithoutUserfaultfd {
@@ -195,7 +194,7 @@ impl Memory {
         let path = "/proc/self/smaps";
         let text = fs::read_to_string(path).map_err(during(format!("read {path}")))?;
         let is_arena = matches!(self.owner, Owner::Arena { .. });
-        // What a child still shares is not private; of an arena, copies alone are anonymous.
+        // Private memory excludes pages that a child still shares; an arena's only anonymous pages are its copies.
         let own: &[&str] = if is_arena {
             &["Anonymous:"]
         } else {
@@ -218,11 +217,11 @@ impl Drop for Memory {
     }
 }
 
-/// What `/proc/self/smaps` says of a store.
+/// The mappings of a store, from `/proc/self/smaps`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) huge_bytes: u64,
-    /// Shared with no snapshot: while there is one, its copies.
+    /// Memory shared with no snapshot: while there is one, its copies.
     pub(crate) own_bytes: u64,
 }
 
@@ -247,7 +246,7 @@ fn sum(smaps: &str, range: VirtRange, fields: &[&str]) -> u64 {
 /// The content of the store at one instant, being saved.
 #[derive(Debug)]
 pub(crate) struct Snapshot<'a> {
-    /// How long the call took that made it.
+    /// Time of the call that made it.
     pub(crate) paused: Duration,
     source: SnapshotSource<'a>,
 }
@@ -259,7 +258,7 @@ enum SnapshotSource<'a> {
 }
 
 impl Snapshot<'_> {
-    /// Waits until it is written; this thread does so if no child does.
+    /// Waits until it is written; this thread writes it if no child does.
     pub(crate) fn write(&mut self, stop: &Interrupt) -> Result<()> {
         match &mut self.source {
             SnapshotSource::Child(child) => child.written.take().map_or(Ok(()), written),
@@ -275,7 +274,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Gives it up.
+    /// Releases it.
     pub(crate) fn end(self) -> Result<()> {
         match self.source {
             SnapshotSource::View { .. } => Ok(()),
@@ -294,9 +293,9 @@ impl Snapshot<'_> {
 #[derive(Debug)]
 struct Child {
     pid: i32,
-    /// Told when it has written.
+    /// Receives a byte once the child has written.
     written: Option<PipeReader>,
-    /// It lives until this is closed.
+    /// The child lives until this is closed.
     leash: Option<PipeWriter>,
 }
 
@@ -324,7 +323,7 @@ fn write(mut file: &File, bytes: &[u8], stop: &Interrupt) -> io::Result<()> {
     Ok(())
 }
 
-/// What a child tells of its writing: 0 is success.
+/// A child's report on its writing: 0 is success.
 fn errno_byte(error: io::Error) -> u8 {
     error.raw_os_error().and_then(|errno| errno.try_into().ok()).unwrap_or(u8::MAX)
 }
@@ -337,7 +336,7 @@ fn written(told: PipeReader) -> io::Result<()> {
     }
 }
 
-/// An end of file is an error.
+/// Reads one byte; an end of file is an error.
 fn read_byte(mut pipe: PipeReader) -> io::Result<u8> {
     let mut byte = [0];
     pipe.read_exact(&mut byte).map(|()| byte[0])
@@ -349,7 +348,7 @@ fn pool(name: &str) -> Result<u64> {
     text.trim().parse().map_err(during(format!("read {path}")))
 }
 
-/// For `map_err`: what was being done.
+/// For `map_err`: adds the action that failed.
 pub(crate) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> String {
     move |error| format!("{doing}: {error}")
 }

@@ -1,8 +1,7 @@
-//! A small in-memory store of our own, saved under write load: by fork on pages of each kind, and
-//! by Cowslip.
+//! A small in-memory store of our own, saved under write load: by fork on pages of each kind, and by Cowslip.
 //!
-//! One thread does `SET` after `SET` while another takes snapshots and has them written to a file.
-//! Each file is compared, byte by byte, with what it may hold (`consistency`).
+//! One thread does `SET` after `SET` while another takes snapshots and has them written to a file. Each file is
+//! compared, byte by byte, with its allowed content (`consistency`).
 
 mod consistency;
 mod load;
@@ -19,24 +18,23 @@ use memory::{MemoryKind, during};
 use running_store::{RunningStore, Writer};
 
 type Result<T> = std::result::Result<T, String>;
-/// Told what goes on: a label, how much of it is done, and of how much.
+/// Receives the progress: a label, the amount done, and the whole.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 
-/// What to run.
+/// Options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Of the table.
+    /// Size of the table.
     pub size_bytes: u64,
-    /// Saves under load of each store; one more has the writer still.
+    /// Saves of each store under load; one more has a still writer.
     pub saves: usize,
 }
 
-/// Runs all stores and adds what they did to `report`. When `stop` becomes true it ends soon, with
-/// what there is until then; no process and no file is left behind on any way out.
+/// Runs all stores and adds their results to `report`. It ends soon after `stop` becomes true, with the results so far,
+/// and leaves no process and no file behind on any exit path.
 ///
 /// # Errors
-/// When the size cannot work. A store that cannot start is a skipped row; one that fails later a
-/// note and a failed save.
+/// If the size cannot work. A store that cannot start is a skipped row; one that fails later a note and a failed save.
 pub fn run(
     options: &Options,
     stop: &Interrupt,
@@ -46,7 +44,7 @@ pub fn run(
     let available = available_bytes()?;
     let bytes = usize::try_from(options.size_bytes).ok();
     let bytes = bytes.filter(|&bytes| bytes > 0).and_then(|bytes| round_up(bytes, CHUNK_BYTES));
-    // The store, its copies, and what the comparison needs.
+    // Room for the store, its copies, and the comparison.
     let room = bytes.map_or(0, |bytes| available / bytes as u64);
     let Some(bytes) = bytes.filter(|_| room >= 3) else {
         return Err(format!(

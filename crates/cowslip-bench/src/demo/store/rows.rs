@@ -7,7 +7,7 @@ use super::running_store::{RunningStore, Save, Writer};
 
 type Figure = (&'static str, &'static str, fn(&Save) -> f64, &'static str);
 
-/// Of the saves under load: metric, unit, value, stat of all saves.
+/// Figures of the saves under load: metric, unit, value, statistic of all saves.
 #[rustfmt::skip]
 const COSTS: [Figure; 6] = [
     ("ops_before_save", "1/s", |s| s.log.quiet.n() as f64 / (s.span.0 - s.began), "mean"),
@@ -18,7 +18,7 @@ const COSTS: [Figure; 6] = [
     ("huge_mapped_bytes_after", "bytes", |s| s.mapped_after.huge_bytes as f64, "min"),
 ];
 
-/// Of all saves: what must be right also with the writer still.
+/// Counts of all saves, which must be right even with a still writer.
 #[rustfmt::skip]
 const COUNTS: [Figure; 6] = [
     ("verified_saves", "count", |s| f64::from(u8::from(s.saved == Violations::default())), "sum"),

@@ -16,23 +16,23 @@ use super::{Progress, Result};
 use crate::host::warm;
 use crate::interrupt::Interrupt;
 
-/// How long the load runs before and after a save.
+/// Time that the load runs before and after a save.
 const QUIET: Duration = Duration::from_millis(300);
-/// A store that is to have huge pages must have them under this share of it.
+/// The least share of a store on huge pages, if it needs them.
 const MIN_COVERAGE: f64 = 0.5;
-/// How often the filling tells how far it is.
+/// Keys between two reports of the filling's progress.
 const FILL_STEP: u64 = 1 << 17;
 
-/// What the writer does while the snapshot is taken.
+/// The writer's activity while the snapshot is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// It writes on: what is measured.
+    /// It writes on: the measured case.
     Busy,
-    /// It waits until there is the snapshot, which must hold one state, to the byte.
+    /// It waits until the snapshot exists, which must hold one state, to the byte.
     Still,
 }
 
-/// What one save cost, and whether it was right.
+/// Costs of one save, and its verification.
 #[derive(Debug)]
 pub(crate) struct Save {
     pub(crate) label: String,
@@ -43,15 +43,15 @@ pub(crate) struct Save {
     pub(crate) mapped_before: Mapped,
     pub(crate) mapped_after: Mapped,
     pub(crate) log: Log,
-    /// In seconds since the load of this store first began: its own beginning, and the save.
+    /// Seconds since the load of this store first began: the start of this load, and the save.
     pub(crate) began: f64,
     pub(crate) span: (f64, f64),
-    /// On the file, and on the store that went on.
+    /// Violations of the file, and of the live store.
     pub(crate) saved: Violations,
     pub(crate) live: Violations,
 }
 
-/// What is known of a snapshot that was taken and written.
+/// Facts about a snapshot that was taken and written.
 struct Taken {
     paused: Duration,
     cut: Cut,
@@ -70,7 +70,7 @@ pub(crate) struct RunningStore {
     memory: Memory,
     model: Model,
     sets: u64,
-    /// How long the load has run in all saves so far.
+    /// Time that the load has run in all saves so far.
     loaded_seconds: f64,
 }
 
@@ -101,11 +101,11 @@ impl RunningStore {
         Ok(Self { name, saves, failed_saves: 0, memory, model, sets: 0, loaded_seconds: 0.0 })
     }
 
-    /// One save, and the proof that it is exact.
+    /// Saves once, and verifies the save.
     pub(crate) fn save(&mut self, label: &str, writer: Writer, stop: &Interrupt) -> Result<Save> {
         let Self { memory, model, sets, loaded_seconds, .. } = self;
         let table = Table::new(memory.words());
-        // Where a host gives memory on first touch, the copies must not pay for that.
+        // If a host gives memory on first touch, the copies must not pay for that.
         let bytes = ByteCount(size_of_val(memory.words()) as u64);
         warm(bytes, stop).map_err(during("touch free memory"))?;
         let mapped_before = memory.mapped()?;
@@ -143,8 +143,7 @@ impl RunningStore {
 
         let saved = model.compare(slots(file)?, taken.cut);
         check(stop)?;
-        // Reading all of it also maps it again: what is huge afterwards is what a store has that
-        // goes on.
+        // Reading all of it also maps it again, as in a store that goes on: huge pages are counted after that.
         let live = Cut { completed: *sets, begun: *sets };
         let live = model.compare((0..table.slots()).map(|slot| table.get(slot)), live);
         let began = *loaded_seconds;

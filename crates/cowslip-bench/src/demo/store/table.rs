@@ -1,8 +1,7 @@
-//! The store: a hash table of fixed size in one range of memory, and what its slots must hold.
+//! The store: a hash table of fixed size in one range of memory, and the expected content of its slots.
 //!
-//! A slot is sixteen words, the key and a value of 120 bytes, of which every word follows from the
-//! key and the number of the `SET` that stored it. `SET` number `n` of any store is of the same
-//! key, so that nobody needs to write a log.
+//! A slot is sixteen words, the key and a value of 120 bytes. Every word of the value follows from the key and the
+//! number of the `SET` that stored it. `SET` number `n` has the same key in any store, so that no log is needed.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -12,7 +11,7 @@ pub(crate) const SLOT_BYTES: usize = SLOT_WORDS * 8;
 
 pub(crate) type Slot = [u64; SLOT_WORDS];
 
-/// What a slot without a key holds.
+/// The content of a slot without a key.
 pub(crate) const EMPTY: Slot = [0; SLOT_WORDS];
 
 /// An open-addressing table, at most three quarters full.
@@ -30,12 +29,12 @@ impl<'a> Table<'a> {
         self.0.len() / SLOT_WORDS
     }
 
-    /// Its keys are 1 to this.
+    /// The keys are 1 to this.
     pub(crate) fn keys(self) -> u64 {
         (self.slots() * 3 / 4) as u64
     }
 
-    /// The slot of `key`, or the one to put it in.
+    /// The slot of `key`, or the free one for it.
     pub(crate) fn find(self, key: u64) -> usize {
         let mut slot = mix(key) as usize % self.slots();
         loop {
@@ -60,13 +59,13 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The key that `SET` number `sequence` is of.
+/// The key of `SET` number `sequence`.
 pub(crate) fn key_of(sequence: u64, keys: u64) -> u64 {
     1 + mix(sequence) % keys
 }
 
-/// What `SET` number `sequence` stores; 0 is the first filling. No two have a word of a value in
-/// common for the same key.
+/// The content of `SET` number `sequence`; 0 is the first filling. No two have a word of a value in common for the same
+/// key.
 pub(crate) fn compose(key: u64, sequence: u64) -> Slot {
     let seed = mix(key);
     let value = |word: usize| mix(seed ^ (sequence * SLOT_WORDS as u64 + word as u64));

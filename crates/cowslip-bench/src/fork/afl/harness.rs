@@ -1,4 +1,4 @@
-//! The program that is fuzzed: our harness with SQLite, both with AFL++'s instrumentation.
+//! The fuzzed program: our harness with SQLite, both with AFL++'s instrumentation.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ const HARNESS: &str = include_str!("harness.c");
 const SQLITE: &str = include_str!("sqlite_source.sh");
 const NEEDS: &str = "apt-get install afl++ libsqlite3-dev";
 
-/// The program, and what is wrong with it, if something is.
+/// Builds the program. Returns it with a caveat if there is one.
 pub(super) fn build(folder: &Folder, stop: &Interrupt) -> Result<(PathBuf, Option<String>)> {
     let harness = folder.write("harness.c", HARNESS)?;
     let program = folder.path().join("harness");

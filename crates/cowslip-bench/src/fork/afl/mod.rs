@@ -1,7 +1,7 @@
 //! AFL++ on SQLite: test cases a second, each in a fork of a process with the database loaded.
 //!
-//! `afl-fuzz` is the distribution's. It preloads what `cowslip run` would (`AFL_PRELOAD`). An input takes
-//! the same edges either way: `afl-showmap` runs all that the sessions kept natively and under Cowslip.
+//! `afl-fuzz` is the distribution's. It preloads the libraries of `cowslip run` (`AFL_PRELOAD`). An input takes the
+//! same edges either way: `afl-showmap` runs all inputs that the sessions kept natively and under Cowslip.
 
 mod harness;
 mod session;
@@ -19,7 +19,7 @@ use crate::rows::median;
 use session::{Session, Target};
 
 pub(super) const EXECS: &str = "afl_execs";
-/// Inputs of the kept ones that took another edge, or one another number of times, than natively.
+/// Kept inputs that took another edge, or one another number of times, than natively.
 pub(super) const OTHER_EDGES: &str = "afl_inputs_with_other_edges";
 
 const LAUNCHES: [Launch; 4] =
@@ -67,7 +67,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     compare(bench, &target, &queues)
 }
 
-/// Sessions in turns: the queues of the last ones.
+/// Runs sessions in turns, and returns the queues of the last ones.
 fn fuzz(bench: &mut Bench<'_>, target: &Target<'_>) -> Result<Vec<PathBuf>> {
     let seeds = target.folder.path().join("seeds");
     fs::create_dir(&seeds).map_err(during("make a directory"))?;

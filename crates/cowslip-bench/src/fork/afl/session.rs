@@ -10,11 +10,11 @@ use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
 use crate::program::{Folder, Launch, Libraries};
 
-/// A test case may take as long (ms): a busy machine is no hang.
+/// Time limit of a test case (ms): a busy machine is no hang.
 const TIMEOUT_MS: &str = "10000";
-/// Loading may take as long (ms).
+/// Time limit of loading (ms).
 const LOAD_TIMEOUT_MS: &str = "300000";
-/// What keeps AFL++ from asking for changes to the system, and from painting.
+/// Settings that keep AFL++ from asking for changes to the system, and from painting.
 const SETTINGS: [&str; 5] = [
     "AFL_SKIP_CPUFREQ",
     "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES",
@@ -23,7 +23,7 @@ const SETTINGS: [&str; 5] = [
     "AFL_QUIET",
 ];
 
-/// A program that is fuzzed on memory of `mib`, one way or the other.
+/// A program that is fuzzed on memory of `mib`, in each way to run it.
 pub(super) struct Target<'a> {
     pub(super) folder: &'a Folder,
     pub(super) program: &'a Path,
@@ -31,12 +31,12 @@ pub(super) struct Target<'a> {
     pub(super) mib: u64,
 }
 
-/// What `afl-fuzz` wrote into `fuzzer_stats`.
+/// Numbers from AFL++'s `fuzzer_stats`.
 pub(super) struct Session {
     pub(super) execs_per_second: f64,
     pub(super) edges: f64,
     pub(super) crashes_and_hangs: f64,
-    /// The inputs it kept.
+    /// The inputs that it kept.
     pub(super) queue: PathBuf,
 }
 
@@ -71,7 +71,7 @@ impl Target<'_> {
         })
     }
 
-    /// Runs each input of the directory `corpus`: its edges.
+    /// Runs each input of the directory `corpus`, and returns its edges.
     pub(super) fn edges(&self, launch: Launch, corpus: &Path, stop: &Interrupt) -> Result<Edges> {
         let out = self.folder.path().join(format!("edges {}", launch.label()));
         let mut command = self.command("afl-showmap", launch)?;

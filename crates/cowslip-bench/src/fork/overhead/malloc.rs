@@ -11,7 +11,7 @@ use crate::rows::push_durations;
 
 /// Time for the same work.
 pub(in crate::fork) const METRIC: &str = "overhead_malloc";
-/// Threads, and the variant each becomes.
+/// Numbers of threads, and their variants.
 pub(in crate::fork) const THREADS: [(&str, &str); 2] = [("1", "1 thread"), ("2", "2 threads")];
 
 const SOURCE: &str = include_str!("churn.c");

@@ -1,4 +1,4 @@
-//! What `cowslip run` costs a program that never forks: a malloc benchmark, and Redis answering GETs.
+//! Overhead of `cowslip run` for a program that never forks: a malloc benchmark, and Redis answering GETs.
 
 mod malloc;
 mod redis;
@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 pub(super) use malloc::{METRIC as MALLOC, THREADS};
 pub(super) use redis::METRIC as REDIS;
 
-/// What is compared is run in turns, as often.
+/// Compared programs run in turns, and equally often.
 const LEAST_ROUNDS: u32 = 3;
 const MOST_ROUNDS: u32 = 7;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
-    // One does without the other.
+    // Either part can run without the other.
     let malloc = malloc::measure(bench);
     if let Err(Error::Interrupted) = malloc {
         return malloc;

@@ -43,7 +43,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // The first round is to warm up.
+    // The first round warms up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         bench.progress.phase(&format!("Redis GET: round {round} of {MOST_ROUNDS}"));
         for (server, log) in &mut servers {
@@ -69,7 +69,7 @@ impl Server {
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
         command.arg(folder.path().join("socket")).arg("--dir").arg(folder.path());
         if launch == Launch::StockThp {
-            // Else it declines what malloc asks for.
+            // By default Redis declines the huge pages that malloc requests.
             command.args(["--disable-thp", "no"]);
         }
         let log = folder.path().join("log");

@@ -1,15 +1,15 @@
-//! What a knowing engineer restores with instead of Cowslip: the content of a plain file as memory.
+//! The ways of a knowing engineer to restore without Cowslip: the content of a plain file as memory.
 //!
 //! | baseline | memory | its pages come |
 //! | --- | --- | --- |
 //! | mmap, mmap-populate | the file's pages, mapped privately | when they are touched, or at once |
-//! | mmap-huge | the same of a file whose page cache has folios of 2 MiB, mapped at such offsets | when they are touched |
+//! | mmap-huge | the same, with a page cache of folios of 2 MiB, mapped at such offsets | when they are touched |
 //! | tmpfs-huge | a file of a tmpfs with huge pages, loaded before, mapped privately | when they are touched |
 //! | uffd-copy, uffd-move | anonymous, or of hugetlb | by a thread, when they are touched |
 //! | read-huge | anonymous, on huge pages | at once, by `read()` |
 //! | memory-copy | anonymous, on huge pages, fresh or written before | at once, from memory |
 //!
-//! Where a second thread is at work it is on the same processor, or on another: both are measured, and the better counts.
+//! A second thread runs on the same processor, or on another: both are measured, and the better counts.
 
 mod read;
 mod userfault;
@@ -36,27 +36,27 @@ pub(super) enum Baseline {
     Uffd(Filling, Threads),
     ReadHuge(Threads),
     ReadHugeDirect(Threads),
-    /// Of memory that has the content: no restore, but what a copy costs.
+    /// Copies memory that has the content: no restore, but the cost of a copy.
     Copy(Target),
 }
 
-/// What is copied to.
+/// The target of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// Memory that is taken, and so filled with zeroes, as it is written.
+    /// New memory, which the kernel fills with zeroes as it is written.
     Fresh,
     Written,
 }
 
-/// Where the thread is that helps.
+/// The processor of the helping thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Threads {
-    /// On the processor of the program, or there is none.
+    /// The processor of the program, or no helping thread.
     OneProcessor,
     TwoProcessors,
 }
 
-/// Memory with the content, and who fills it.
+/// Memory with the content, and its source.
 #[derive(Debug)]
 pub(super) enum Loaded {
     Whole(Memory),
@@ -73,7 +73,7 @@ impl Loaded {
     }
 }
 
-/// What is made ready before the clock runs.
+/// State that is made before the clock runs.
 #[derive(Debug)]
 pub(super) enum Prepared {
     Nothing,
@@ -86,12 +86,12 @@ pub(super) enum Prepared {
 }
 
 impl Baseline {
-    /// Whether it can be measured from a cold page cache.
+    /// Returns true if it can be measured from a cold page cache.
     pub(super) fn can_be_cold(self) -> bool {
         !matches!(self, Self::TmpfsHuge | Self::Copy(_))
     }
 
-    /// Whether it can win where the disk is waited for: with a thread that helps, and not a page at a time.
+    /// Returns true if it can win while the disk is awaited: with a thread that helps, and not a page at a time.
     pub(super) fn may_be_fastest_when_cold(self) -> bool {
         match self {
             Self::Mmap | Self::MmapHuge | Self::TmpfsHuge => true,
@@ -185,7 +185,7 @@ fn map_huge(file: &Path, bytes: usize) -> Result<Memory> {
     Ok(memory)
 }
 
-/// Keeps this thread where it is, and tells where the one that helps is to be.
+/// Keeps this thread where it is, and returns the processors for the helping thread.
 fn place(threads: Threads) -> Result<Processors> {
     let allowed = Processors::of(0).map_err(during("ask for processors"))?;
     let here = current_processor();

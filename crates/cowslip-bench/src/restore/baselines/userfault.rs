@@ -1,12 +1,12 @@
 #![allow(unsafe_code)]
-//! Memory that a thread fills where it is touched, by userfaultfd, as fast as a program of its own would.
+//! Memory that a thread fills where it is touched, by userfaultfd, as fast as a program of its own could.
 //!
-//! The file is mapped, and its pages are copied from the page cache to where they are wanted: nothing is read into a
-//! buffer first, nothing is checked. To move pages they have to be filled before, so that they are read into a huge page
-//! of the thread's own. On a processor of its own the thread asks for faults again and again; on the program's it sleeps.
+//! The file is mapped, and its pages are copied straight from the page cache to the faulting place: nothing is read
+//! into a buffer first, nothing is checked. Pages must be filled before they are moved, so they are read into a huge
+//! page of the thread's own. On a processor of its own the thread polls for faults; on the program's it sleeps.
 //!
 //! # Safety
-//! The file's mapping is read only, of a file that nobody writes to, and lives as long as the thread. The stage is the
+//! The file's mapping is only read, of a file that is never written, and lives as long as the thread. The stage is the
 //! thread's own.
 
 use std::fs::File;
@@ -27,10 +27,10 @@ use crate::error::{Error, Result, during};
 use crate::memory::{Anonymous, Memory};
 use crate::uffd_messages::read_faults;
 
-/// So much is read ahead of what is asked for, from a cold page cache.
+/// Bytes read ahead of a fault, from a cold page cache.
 const AHEAD: usize = 4 * CHUNK_BYTES;
 
-/// What a fault brings in.
+/// The unit that a fault brings in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Filling {
     /// A page, by `UFFDIO_COPY`
@@ -113,7 +113,7 @@ impl Drop for Server {
     }
 }
 
-/// What the thread has.
+/// State of the thread.
 struct Filler {
     shared: Arc<Shared>,
     /// Bytes that a fault brings in.
@@ -129,7 +129,7 @@ struct Filler {
 
 impl Filler {
     fn run(mut self, mut messages: File) {
-        // If it may not be there it is wherever the kernel has it.
+        // If this fails, the thread runs where the kernel puts it.
         let _ = self.processors.assign(0);
         let mut addresses = Vec::new();
         while !self.shared.closing.load(Relaxed) {
@@ -141,7 +141,7 @@ impl Filler {
             while let Some(address) = addresses.pop() {
                 let at = (address - self.shared.memory.range().start) / self.step * self.step;
                 if let Err(error) = self.fill(at) {
-                    // Who waits would wait for ever.
+                    // The thread that waits for this page would hang.
                     eprintln!("cowslip: a userfaultfd baseline: {error}");
                     process::exit_now(1);
                 }
@@ -180,7 +180,7 @@ impl Filler {
         Ok(())
     }
 
-    /// Bytes moved; what could not be is to be copied.
+    /// Moves pages, and returns the bytes moved; the rest is to be copied.
     fn move_from(&self, stage: usize, at: usize, len: usize) -> Result<usize> {
         let range = VirtRange::new(self.shared.memory.range().start + at, len);
         // SAFETY: the stage is this thread's, and is filled anew before it is looked at again.

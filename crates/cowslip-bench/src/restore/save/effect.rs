@@ -1,7 +1,7 @@
-//! What the writer of an image costs a program that writes at random meanwhile.
+//! Cost of saving an image for a program that writes at random meanwhile.
 //!
-//! Beside it the same program with nothing else going on, and with a frozen view that nobody saves: the first
-//! write to a page copies it then, saved or not.
+//! It is measured beside the same program with nothing else going on, and with a frozen view that is not saved: the
+//! first write to a page copies it then, saved or not.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::restore::proceed;
 use crate::restore::sample::word;
 
 const METRIC: &str = "write_while_saving";
-/// As long as a save, or this.
+/// The time of a save, or this.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ fn write(
     latencies: &mut Latencies,
     scatter: &mut u64,
 ) -> Result<()> {
-    // Live, whoever froze it before.
+    // Waits until all chunks that an earlier part froze are live.
     if !sample.arena.wait_live(PATIENCE) {
         return Err(Error::Failed(format!("it was not thawed within {PATIENCE:?}")));
     }
@@ -81,7 +81,7 @@ fn write(
         while if saving.is_some() { !is_saved.load(Relaxed) } else { last - began < span } {
             *scatter = scatter.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             let i = (((*scatter >> 32) * (sample.bytes() / 8)) >> 32) as usize;
-            // The same value: other parts find the content as it was.
+            // Stores the same value: other parts find the content as it was.
             sample.memory.word(i * 8).store(word(i), Relaxed);
             let now = Instant::now();
             latencies.record(now - last);

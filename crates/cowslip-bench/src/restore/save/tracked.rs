@@ -1,5 +1,5 @@
-//! Incremental saves of an arena in which one chunk of a hundred changes between two: what changed found by
-//! hashing everything, and by what the arena tracked; and what tracking costs the program.
+//! Incremental saves of an arena in which one chunk of a hundred changes between two: with changes found by hashing
+//! everything, and with changes that the arena tracked; and the cost of tracking for the program.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,10 +44,10 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample) -> Result<()> {
     Ok(())
 }
 
-/// A sample of which parts are another content.
+/// A sample with changed words.
 struct Changing<'a> {
     sample: &'a Sample,
-    /// Where a word was made larger by one.
+    /// The places of words that were increased by one.
     changed: Vec<usize>,
 }
 
@@ -56,11 +56,11 @@ impl Changing<'_> {
         self.sample.memory.bytes() / CHUNK_BYTES
     }
 
-    /// Changes a word in one chunk of a hundred, others than the last times.
+    /// Changes a word in one chunk of a hundred, other chunks than the last times.
     fn change(&mut self) {
         let count = self.chunks().div_ceil(100);
         for i in 0..count {
-            // Not neighbours, which would be one run.
+            // Neighbours would be one run.
             let chunk = (self.changed.len() * 37 + i) % self.chunks();
             let place = chunk * CHUNK_BYTES;
             self.sample.memory.word(place).fetch_add(1, Relaxed);
@@ -88,7 +88,7 @@ impl Changing<'_> {
         Ok((frozen, self.sample.arena.metrics().last_freeze_ns as f64))
     }
 
-    /// Of freezes without tracking.
+    /// Pauses of freezes without tracking.
     fn pauses(&mut self, bench: &Bench<'_>) -> Result<Vec<f64>> {
         let mut pauses = Vec::new();
         for _ in 0..SAVES {

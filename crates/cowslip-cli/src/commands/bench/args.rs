@@ -13,15 +13,16 @@ use crate::commands::output::OutputArgs;
 pub(crate) enum Action {
     /// Copy-on-write under huge pages: the pause and the writes after it (Durg 2025, Lin 2022)
     Cow(BenchArgs<cow::Part>),
-    /// Forking from a big process: latency, page tables, and what the faults cost afterwards (Lin 2022)
+    /// Forking from a big process: latency, page tables, and the cost of the faults afterwards (Lin 2022)
     Fork(BenchArgs<fork::Part>),
-    /// The whole cycle of Redis's saves: what clients notice, what it costs [default size: 1 GiB, with --full 4 GiB]
+    /// The whole cycle of Redis's saves: the effect on clients, the cost [default size: 1 GiB, with --full 4 GiB]
     Save(BenchArgs<save::Part>),
-    /// Restoring from an image and saving to it, all ways and others' (Vansa 2023) [default size: 512 MiB]
+    /// Restoring from an image and saving to it, in all ways and beside other tools (Vansa 2023) [default size: 512
+    /// MiB]
     Restore(BenchArgs<restore::Part>),
     /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 1 GiB]
     Bloat(BenchArgs<bloat::Part>),
-    /// A process that does as it is told, for `bench bloat`
+    /// A process that follows commands, for `bench bloat`
     #[command(hide = true)]
     BloatProcess,
     /// Tracing page faults: overhead beside perf, events lost, the picture

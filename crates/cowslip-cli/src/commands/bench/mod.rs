@@ -21,7 +21,7 @@ pub(super) use args::Action;
 use args::{BenchArgs, ReportArgs};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
-/// What a bench may take without `--full`, less what its last round may take longer than it should.
+/// The time limit of a bench without `--full`, less the time by which its last round may exceed it.
 const LIMIT: Duration = Duration::from_secs(200);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
@@ -101,7 +101,7 @@ fn restore_worker(args: &restore::WorkerArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The size that was asked for, or what leaves room for the copies and for a second mechanism.
+/// The requested size, or one that leaves room for the copies and for a second mechanism.
 fn options<P: ValueEnum + Send + Sync>(
     args: &BenchArgs<P>,
     default_size: ByteCount,
@@ -129,7 +129,7 @@ fn params(options: &Options) -> Map<String, Value> {
     params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
-/// What the kernel thinks can be had without swapping.
+/// The kernel's estimate of memory that is available without swapping.
 fn available_memory() -> std::io::Result<ByteCount> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// A variable for the environment of the copies
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(super) env: Vec<String>,
-    /// Where they read standard input; %i is the copy's number [default: as this command for one copy, else nothing]
+    /// Where they read standard input; %i is the copy's number [default: this command's for one copy, else nothing]
     #[arg(long, value_name = "FILE")]
     pub(super) input: Option<String>,
     /// Where their standard output goes; %i is the copy's number [default: where this command's goes]
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// How long the program may take to come to its branch point
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) timeout: Duration,
-    /// Write what became of each copy as JSON to a file, or `-` for stdout
+    /// Write each copy's result as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Make no copies: have the program go on from its branch point

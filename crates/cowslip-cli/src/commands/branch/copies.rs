@@ -1,4 +1,4 @@
-//! The copies: asked for, heard of, and ended with this command.
+//! The copies: this command requests them, hears of them, and ends them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use super::streams::Streams;
 use super::target::Target;
 use crate::exit::{self, FAILED, Failure, NO, NOT_THE_COMMAND, USAGE, VANISHED};
 
-/// To the program, then to the supervisor of its copies.
+/// A connection to the program, then to the supervisor of its copies.
 pub(super) struct Connection {
     pid: i32,
     socket: OwnedFd,
@@ -43,11 +43,11 @@ impl Connection {
         }
     }
 
-    /// `None`: there is nobody any more.
+    /// Returns `None` if the other side is gone.
     fn next(&self) -> Result<Option<Reply>, Failure> {
         let mut buffer = [0; 64];
         let received = match socket::receive(self.socket.as_fd(), &mut buffer) {
-            // Said once, before what was sent earlier: who was there has not read all that it was told.
+            // Reported once, before earlier messages: the other side went without reading all that it was sent.
             Err(Errno::CONNRESET) => socket::receive(self.socket.as_fd(), &mut buffer),
             received => received,
         };
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// The first reply; a program that is not at its branch point is waited for.
+    /// The first reply; waits for a program that is not at its branch point.
     pub(super) fn next_within(
         &self,
         timeout: Duration,
@@ -87,14 +87,14 @@ impl Connection {
     }
 }
 
-/// What became of a copy.
+/// The result of a copy.
 struct Copy {
     pid: Option<i32>,
     argument: Option<String>,
     status: Option<ExitStatus>,
 }
 
-/// Copies that are running, or about to.
+/// Copies that are running, or about to run.
 pub(super) struct Branch {
     connection: Connection,
     signals: Signals,
@@ -103,7 +103,7 @@ pub(super) struct Branch {
 }
 
 impl Branch {
-    /// Has them made.
+    /// Has the program make the copies.
     pub(super) fn make(args: &Args, target: Target, began: Instant) -> Result<Self, Failure> {
         let count = args.copies * args.arguments.len().max(1) as u32;
         let arguments: Vec<Option<&OsStr>> = (0..count as usize)
@@ -126,7 +126,7 @@ impl Branch {
             short_enough("an argument", argument.map_or(0, |it| it.len()))?;
             let files = streams.of(copy as u32)?;
             let asked = Request::Copy(argument.map(|it| it.as_bytes()));
-            // Whoever is gone has said why.
+            // A supervisor that is gone has sent the reason.
             let _ = connection.send(asked, &files.each_ref().map(|file| file.as_fd()));
         }
         let argument = |it: &Option<&OsStr>| it.map(|it| it.to_string_lossy().into_owned());
@@ -134,7 +134,7 @@ impl Branch {
         Ok(Self { connection, signals, copies: arguments.iter().map(copy).collect(), began })
     }
 
-    /// Waits for them to end. The first signal goes to them; the second ends them, and this command.
+    /// Waits for the copies to end. The first signal goes to them; the second ends them, and this command.
     pub(super) fn attend(mut self) -> Result<Report, Failure> {
         let mut all_running = None;
         let mut passed_on = None;
@@ -145,10 +145,10 @@ impl Branch {
                 .map_err(|errno| exit::system("wait for the copies")(errno.into()))?;
             if let Some(signal) = self.signals.take() {
                 if passed_on.replace(signal).is_some() {
-                    // To lose the connection ends them.
+                    // Closing the connection ends them.
                     break;
                 }
-                // If nobody hears it, the connection says so.
+                // If no supervisor receives it, the connection shows that.
                 let _ = self.connection.send(Request::Signal(signal), &[]);
             }
             if !ready[0] {
@@ -212,12 +212,12 @@ fn not_made(errno: i32, started: u32) -> Failure {
     Failure::new(FAILED, format!("the copies could not be made: {why}{rest}"))
 }
 
-/// What became of all copies.
+/// The results of all copies.
 pub(super) struct Report {
     copies: Vec<Copy>,
     /// From the request until the last of them ran.
     all_running: Option<Duration>,
-    /// The signal after which this command did not wait any longer.
+    /// The signal after which this command stopped waiting.
     ended_by: Option<i32>,
 }
 

@@ -1,4 +1,4 @@
-//! The signals that end this command, for the copies instead.
+//! The signals that end this command, passed on to the copies instead.
 
 use std::io::{self, PipeReader, Read};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cowslip_sys::{AsFd, BorrowedFd};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// They no longer end the process.
+/// Signals that no longer end the process.
 pub(super) struct Signals {
     last: Arc<AtomicUsize>,
     woken: PipeReader,
@@ -25,12 +25,12 @@ impl Signals {
         Ok(Self { last, woken })
     }
 
-    /// Can be read once a signal came.
+    /// A descriptor that can be read once a signal came.
     pub(super) fn woken(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// Which came since this was last asked.
+    /// The last signal that came since the previous call.
     pub(super) fn take(&mut self) -> Option<i32> {
         match self.last.swap(0, Relaxed) {
             0 => None,

@@ -10,7 +10,7 @@ use cowslip_sys::{AsFd, OwnedFd};
 use super::args::Args;
 use crate::exit::{self, Failure};
 
-/// Opens what the copies get, each file once.
+/// Opens the files for the copies, each file once.
 pub(super) struct Streams<'a> {
     args: &'a Args,
     is_alone: bool,
@@ -22,7 +22,7 @@ impl<'a> Streams<'a> {
         Self { args, is_alone: count == 1, open: HashMap::new() }
     }
 
-    /// Of one copy: input, output, errors.
+    /// The streams of one copy: input, output, errors.
     pub(super) fn of(&mut self, copy: u32) -> Result<[OwnedFd; 3], Failure> {
         let own = |fd: io::Result<OwnedFd>| fd.map_err(exit::system("hand on a standard stream"));
         let args = self.args;
@@ -61,7 +61,7 @@ impl<'a> Streams<'a> {
     }
 }
 
-/// Stands for the copy's number.
+/// The placeholder for the copy's number.
 const NUMBER: &str = "%i";
 
 fn name(pattern: &str, copy: u32) -> PathBuf {

@@ -1,7 +1,7 @@
 //! The programs that can be branched, found by their sockets.
 //!
-//! The kernel says where sockets are listened at (`/proc/net/unix`), wherever a program's runtime directory is, and who
-//! listens (`SO_PEERCRED`), so that nothing has to be believed of what lies in a directory.
+//! The kernel lists listening sockets (`/proc/net/unix`), wherever a program's runtime directory is, and the listening
+//! process (`SO_PEERCRED`), so that no file in a directory has to be trusted.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,16 +25,16 @@ pub(super) struct Target {
     pub(super) connection: OwnedFd,
 }
 
-/// A socket that somebody listens at.
+/// A socket that a process listens at.
 struct Found {
     path: PathBuf,
     pid: i32,
     name: Option<String>,
 }
 
-/// What the network namespace of a process has of them.
+/// The sockets in the network namespace of a process.
 fn found(process: &str) -> Vec<Found> {
-    /// Of sockets that listen, and of those that keep packets apart.
+    /// Flags of listening sockets, and the type of those that keep packets apart.
     const FLAGS: &str = "00010000";
     const TYPE: &str = "0005";
     const PATH: usize = 7;
@@ -55,7 +55,7 @@ fn found(process: &str) -> Vec<Found> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// Connects, to the process that is asked for if one is.
+/// Connects, and checks that the process is `wanted`, if given.
 fn connect(found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
     // The program may have another root than this command.
     let elsewhere =
@@ -79,8 +79,8 @@ fn connect_at(path: &Path, found: &Found, wanted: Option<i32>) -> Result<Target,
     Ok(Target { pid, name: found.name.clone(), connection })
 }
 
-/// The one program that `text` means, once it has a branch point: a program that was started a moment ago may be on its
-/// way there.
+/// Finds the one program that `text` names, once it has a branch point: a program that was just started may still be on
+/// its way there.
 pub(super) fn find(text: &str, timeout: Duration) -> Result<Target, Failure> {
     const POLL: Duration = Duration::from_millis(10);
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -118,11 +118,11 @@ fn not_found(text: &str) -> Failure {
     Failure::new(NO, why)
 }
 
-/// Whether it was started with `cowslip run`, or is that command still. What may not be asked is taken for yes.
+/// Returns true if it was started with `cowslip run`, is still that command, or may not be looked into.
 fn is_under_cowslip(pid: i32) -> bool {
     let maps = match fs::read(format!("/proc/{pid}/maps")) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return true,
-        // A thread of the kernel, and what has ended, map nothing.
+        // A kernel thread and an ended process map nothing.
         maps => maps.unwrap_or_default(),
     };
     let is_of_cowslip = |line: &[u8]| {
@@ -157,7 +157,7 @@ fn by_pid(pid: i32) -> Result<Option<Target>, Failure> {
     }
 }
 
-/// What the process takes for its number.
+/// The process' number in its own namespace.
 fn number_in_namespace(pid: i32) -> i32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -8,11 +8,11 @@ use crate::commands::numbers::{byte_count, whole};
 
 /// Save a Redis under write load, the stock ways and with Cowslip, and verify every save
 ///
-/// It takes one to two minutes on two processors, and says at the end what clients noticed of the saves. The exit code is
+/// It takes one to two minutes on two processors, and shows at the end how the saves affected clients. The exit code is
 /// 1 if a save was wrong, a request failed or a promise was missed, or it was interrupted.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// All there is to measure: more and larger saves, children that give way, and a store of our own
+    /// Measure everything: more and larger saves, children that give way, and a store of our own
     #[arg(long)]
     pub(super) full: bool,
     /// Data to keep in memory [default: 512 MiB, with --full 1 GiB; less if the machine has less]
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Saves each way [default: 2, with --full 5]
     #[arg(long, value_parser = whole(1..=100u32))]
     pub(super) saves: Option<u32>,
-    /// Connections that write to Redis during the saves, each a request at a time
+    /// Connections that write to Redis during the saves, each with one request at a time
     #[arg(long, default_value_t = 50, value_parser = whole(1..=64u32))]
     pub(super) clients: u32,
     /// The redis-server to run

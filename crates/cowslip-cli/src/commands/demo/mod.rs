@@ -21,7 +21,7 @@ const SIZE: ByteCount = ByteCount::mib(512);
 const FULL_SIZE: ByteCount = ByteCount::gib(1);
 const SAVES: u32 = 2;
 const FULL_SAVES: u32 = 5;
-/// Lines of a sentence after its first begin with so many spaces.
+/// Spaces before the lines of a sentence after its first.
 const INDENT: usize = 2;
 
 pub(super) fn run(args: Args) -> CommandResult {
@@ -43,7 +43,7 @@ pub(super) fn run(args: Args) -> CommandResult {
 fn options(args: &Args) -> Result<redis::Options, Failure> {
     let cowslip = std::env::current_exe().map_err(exit::system("find this program"))?;
     let (size, saves) = if args.full { (FULL_SIZE, FULL_SAVES) } else { (SIZE, SAVES) };
-    // What a machine of 4 GiB has room for, each server in turn.
+    // A machine of 4 GiB has room for this, each server in turn.
     let memory = cowslip::host::memory_and_swap();
     let size = args.size.unwrap_or(size.min(ByteCount(memory.0 / 8)));
     Ok(redis::Options {
@@ -87,7 +87,7 @@ fn measure(
     Ok(outcome)
 }
 
-/// The sentences, unless JSON goes to standard output, and the files. There is no picture of nothing.
+/// Delivers the sentences, unless JSON goes to standard output, and the files. An empty outcome has no picture.
 fn deliver(args: &Args, outcome: &redis::Outcome, report: &Report) -> Result<(), Failure> {
     let is_json_alone = args.json.as_deref() == Some(Path::new("-"));
     if !is_json_alone {

@@ -1,4 +1,4 @@
-//! What the doctor found, as JSON (schema `cowslip.doctor/1`).
+//! The doctor's findings as JSON (schema `cowslip.doctor/1`).
 
 use cowslip::host::{Answer, Capability, Report, Standing};
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ fn word(standing: Standing) -> &'static str {
     }
 }
 
-/// What there is nothing to say about is left out.
+/// Empty fields are left out.
 fn capability(it: &Capability) -> Map<String, Value> {
     let (errno, hint) = match &it.answer {
         Answer::Unknown { errno } => (Some(*errno), None),

@@ -1,4 +1,4 @@
-//! `cowslip doctor`: what works here, by what one wants to do, and which command brings what does not.
+//! `cowslip doctor`: the uses that work here, and the commands that enable the others.
 
 mod args;
 mod document;

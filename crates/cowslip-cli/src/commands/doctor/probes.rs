@@ -1,4 +1,4 @@
-//! Each probe of the doctor's: whether it works, what it costs here, and the command that brings it.
+//! Each probe of the doctor's: its answer, its cost here, and the command that enables it.
 
 use cowslip::host::{Answer, Need, Report};
 use cowslip_report::{BAD, BOLD, DIM, GOOD, Paint, WARN};
@@ -9,7 +9,7 @@ const ANSWER: usize = 13;
 const COST: usize = 24;
 const WIDTH: usize = 99;
 
-/// Each probe, with what it costs here, what it is for and the command that brings it.
+/// A table of the probes, each with its cost here, its purpose and the command that enables it.
 pub(super) fn table(report: &Report, paint: Paint) -> String {
     let heads = format!("{:NAME$}{:ANSWER$}{:COST$}what for", "capability", "answer", "cost here");
     let mut lines = vec![paint.paint(BOLD, &heads)];
@@ -48,7 +48,7 @@ pub(super) fn table(report: &Report, paint: Paint) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Each advice is told once.
+/// Returns true if this advice is new: each is given once.
 fn is_new<'a>(told: &mut Vec<&'a str>, text: &'a str) -> bool {
     let is_new = !told.contains(&text);
     told.push(text);

@@ -1,4 +1,4 @@
-//! The verdict in a line, and what works by what one wants to do.
+//! The verdict in a line, and the uses that work here.
 
 use cowslip::host::{Report, Standing};
 use cowslip_report::{BAD, BOLD, DIM, GOOD, Paint, WARN};
@@ -10,7 +10,7 @@ use crate::commands::advice;
 const NAME: usize = 32;
 const WORKS: usize = 10;
 
-/// The first line of all.
+/// The first line of the summary.
 pub(super) fn verdict(report: &Report, uses: &[Use]) -> String {
     let count = |works| uses.iter().filter(|it| it.works == works).count();
     let (yes, partly, no) = (count(Works::Yes), count(Works::InPart), count(Works::No));
@@ -18,7 +18,7 @@ pub(super) fn verdict(report: &Report, uses: &[Use]) -> String {
         Standing::Full if yes == uses.len() => return "Cowslip works here in full.".to_owned(),
         Standing::Full => "in full",
         Standing::Partly | Standing::Denied if yes + partly > 1 => "in part",
-        // It says what is lacking.
+        // The sentence names the missing capability.
         _ => return report.sentence(),
     };
     let mut parts = vec![format!("{yes} work")];

@@ -1,10 +1,10 @@
-//! What one wants to do with Cowslip, and whether it works here.
+//! The uses of Cowslip, and which of them work here.
 
 use cowslip::host::{Answer, Need, Report};
 use cowslip_sys::capabilities::SETCAP;
 use cowslip_trace::record::{Permission, PermissionStatus};
 
-/// What was found out by trying.
+/// The results of the probes.
 pub(super) struct Findings {
     pub(super) report: Report,
     pub(super) permissions: Vec<Permission>,
@@ -12,15 +12,15 @@ pub(super) struct Findings {
     pub(super) may_promote: bool,
 }
 
-/// Something that one wants to do.
+/// A use of Cowslip.
 pub(super) struct Use {
     pub(super) name: &'static str,
-    /// The command, or the page that tells how.
+    /// The command, or the page that describes it.
     pub(super) by: &'static str,
     pub(super) works: Works,
-    /// What is missing; with what works, what it costs.
+    /// The missing capabilities; for a use that works, its cost.
     pub(super) why: String,
-    /// Commands that bring what is missing, for root.
+    /// Commands that enable the use, for root.
     pub(super) fixes: Vec<String>,
 }
 
@@ -163,7 +163,7 @@ fn trace(permissions: &[Permission]) -> Use {
     Use { name: "record and explain page faults", by: "cowslip trace", works, why, fixes }
 }
 
-/// What is not available of these needs, in words, and the commands that bring it.
+/// The missing capabilities for these needs, in words, and the commands that enable them.
 fn missing(report: &Report, needs: &[Need]) -> (String, Vec<String>) {
     let (mut names, mut fixes) = (Vec::new(), Vec::new());
     for it in report.capabilities.iter().filter(|it| !it.answer.is_available()) {

@@ -10,12 +10,12 @@ pub(crate) enum Action {
     Man {
         /// Where they go
         folder: PathBuf,
-        /// The day that they are of, such as 2026-11-23
+        /// The date on them, such as 2026-11-23
         date: String,
     },
     /// Print what completes the command's words
     Completions {
-        /// The shell that it is for
+        /// The shell to complete for
         shell: Shell,
     },
 }

@@ -1,4 +1,5 @@
-//! `cowslip generate`: what packages have beside the command, made from its one table. Only packaging/build asks for it.
+//! `cowslip generate`: files that packages have beside the command, made from its one table. Only packaging/build calls
+//! it.
 
 mod args;
 
@@ -39,7 +40,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page of a command, and of each below it.
+/// Writes a page for a command, and for each one below it.
 fn write_pages(command: &clap::Command, folder: &Path, date: &str) -> io::Result<()> {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(command, folder, date)?;

@@ -22,7 +22,7 @@ pub(crate) enum Action {
     Prune(PruneArgs),
 }
 
-/// Delete the images of a folder that nobody needs, and merge long chains
+/// Delete the images of a folder that are not needed, and merge long chains
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  cowslip image prune s3://bucket/stores/ --keep 7 --dry-run\n  \
@@ -35,10 +35,10 @@ pub(crate) struct PruneArgs {
     /// How many of the youngest images stay
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(super) keep: u32,
-    /// Merge chains of more images than this; the image that results takes the pointers over
+    /// Merge chains of more images than this; the resulting image takes over the pointers
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(super) merge: Option<u32>,
-    /// Keep what was needed so long ago too: somebody may be reading it
+    /// Also keep images that were needed this long ago: they may still be read
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = whole(0..=u32::MAX))]
     pub(super) grace: u32,
     /// Say what would be done
@@ -61,7 +61,7 @@ pub(crate) struct PushArgs {
     pub(super) file: PathBuf,
     /// Where it goes; one that ends in `/` is a folder
     pub(super) url: String,
-    /// Have the object of this name beside it name it, unless that names a younger one
+    /// Point the object of this name beside it to it, unless that points to a younger one
     #[arg(long, value_name = "NAME")]
     pub(super) latest: Option<String>,
     /// Write JSON to a file, or `-` for stdout
@@ -76,7 +76,7 @@ pub(crate) struct PushArgs {
     is checked on its way; the file is there whole or not at all."
 )]
 pub(crate) struct PullArgs {
-    /// Where it is: an image, or what names one
+    /// Where it is: an image, or a pointer to one
     pub(super) url: String,
     /// The file, or a directory
     pub(super) file: PathBuf,

@@ -1,4 +1,4 @@
-//! `cowslip image diff`: what differs between two images.
+//! `cowslip image diff`: the differences between two images.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::remote;
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;
 
-/// What differs; the exit code says whether anything does.
+/// Shows the differences; the exit code says if there are any.
 pub(super) fn diff(args: &DiffArgs) -> CommandResult {
     let (first, second) = (remote::open(&args.first)?, remote::open(&args.second)?);
     let mut progress = Progress::new();

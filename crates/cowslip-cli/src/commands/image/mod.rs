@@ -1,4 +1,4 @@
-//! `cowslip image`: what an image holds, and whether it is whole.
+//! `cowslip image`: shows the contents of an image and checks it.
 
 mod args;
 mod diff;
@@ -43,7 +43,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
     }
 }
 
-/// What an image and those that it needs say of themselves.
+/// Shows the descriptions of an image and of those that it needs.
 fn info(args: &ImageArgs) -> CommandResult {
     let image = remote::open(&args.file)?;
     if let Some(file) = &args.json {
@@ -76,7 +76,7 @@ fn verify(args: &ImageArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows how far the work is.
+/// Reports progress in bytes.
 fn bytes_of(progress: &Progress) -> impl FnMut(Done) -> ControlFlow<()> {
     |done| {
         progress.set_bytes(done.done_bytes, done.total_bytes);

@@ -143,7 +143,7 @@ fn check_url(url: &str) -> Result<(), Failure> {
     }
 }
 
-/// Does long work, which Ctrl-C breaks off: an upload is aborted then, and no file is left.
+/// Does long work that Ctrl-C stops: an upload is aborted, and no file is left.
 fn with_progress<T>(
     phase: &str,
     work: impl FnOnce(OnProgress<'_>) -> cowslip::Result<T>,

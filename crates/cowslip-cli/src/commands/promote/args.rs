@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use crate::commands::numbers::{between, positive, whole};
 
-/// In seconds; longer than anybody waits.
+/// In seconds; longer than any useful wait.
 const A_YEAR: u64 = 366 * 86_400;
 
 /// Give running programs huge pages for the memory they use, without their cooperation
 ///
-/// Regions of 2 MiB that are nearly full become one huge page, huge pages that hold hardly anything are
-/// split, and no content changes. What a live child shares is left alone, and what was just released.
+/// Regions of 2 MiB that are nearly full become one huge page, huge pages that hold hardly anything are split, and no
+/// content changes. Memory that a live child shares, or that was just released, is left alone.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  cowslip promote --once --coverage 0.95 --pid 4711\n  \
@@ -26,7 +26,7 @@ pub(crate) struct PromoteArgs {
     pub(super) view: Option<View>,
     #[command(flatten)]
     pub(super) who: Who,
-    /// Do it now and end, instead of going on
+    /// Do it now and end, instead of running on
     #[arg(long)]
     pub(super) once: bool,
     /// With --once: the part of all anonymous memory that has to be huge in the end (0 to 1), else the exit code is 1
@@ -40,7 +40,7 @@ pub(crate) struct PromoteArgs {
     pub(super) dry_run: bool,
     #[command(flatten)]
     pub(super) how: How,
-    /// Say of the region at this address what is done with it, and why
+    /// Say how the region at this address is treated, and why
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(super) explain: Option<u64>,
     /// Keep a record of everything seen and done (JSON Lines)
@@ -55,7 +55,7 @@ pub(crate) struct PromoteArgs {
     /// Only say whether the configuration makes sense
     #[arg(long, requires = "config")]
     pub(super) check_config: bool,
-    /// Only put back the settings that a run with --manage-thp has left that was killed
+    /// Only put back the settings that a killed run with --manage-thp has left
     #[arg(long, conflicts_with_all = ["once", "config", "Who"])]
     pub(super) restore_thp: bool,
     /// Serve metrics for Prometheus on this loopback address and port
@@ -64,7 +64,7 @@ pub(crate) struct PromoteArgs {
     /// Write metrics for Prometheus to this file after every look
     #[arg(long, value_name = "FILE", conflicts_with = "once")]
     pub(super) metrics_file: Option<PathBuf>,
-    /// Write what was done as JSON to a file, or `-` for stdout (then no table)
+    /// Write the actions as JSON to a file, or `-` for stdout (then no table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }
@@ -93,8 +93,8 @@ pub(super) enum View {
 
 /// Show processes and their huge pages, live: those of a running daemon, or any
 ///
-/// Without an option, those of the daemon that serves its metrics at 127.0.0.1:9464; if there is none, all that
-/// may be looked at. Nothing is promoted.
+/// Without an option, those of the daemon that serves its metrics at 127.0.0.1:9464; if there is none, all that may be
+/// looked at. Nothing is promoted.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Keys: q quits · p pauses · s sorts by the next column · r the other way round"
@@ -125,7 +125,7 @@ pub(super) struct TopArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-/// What processes can be sorted by.
+/// Orders of the processes.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     Rss,
@@ -139,26 +139,26 @@ pub(super) enum Sort {
     Name,
 }
 
-/// Somebody, and their share of huge pages beside that of others.
+/// A target, and its share of huge pages beside that of others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Weighed<T> {
     pub(super) who: T,
     pub(super) weight: u32,
 }
 
-/// What to override of the settings
+/// Settings to override
 #[derive(clap::Args, Debug)]
 pub(super) struct How {
-    /// Promote from this much of a region in use on [default: 90]
+    /// Promote regions with at least this much in use [default: 90]
     #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(super) threshold: Option<u8>,
-    /// Split huge pages with less of them in use; 0: none [default: 20]
+    /// Split huge pages with less than this in use; 0: none [default: 20]
     #[arg(long, value_name = "PERCENT", value_parser = whole(0..=99u8))]
     pub(super) demote_below: Option<u8>,
-    /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
+    /// Largest part of a target's time for which promotion may hold it up [default: 5, with --once 25]
     #[arg(long, value_name = "PERCENT", value_parser = positive(100.0))]
     pub(super) stall_budget: Option<f64>,
-    /// Ask the kernel which memory is accessed, and do what is hot first (DAMON, else clear_refs)
+    /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
     /// Keep khugepaged to the threshold while this runs, and put its settings back afterwards

@@ -14,10 +14,10 @@ use crate::exit::{CommandResult, Failure, USAGE};
 const UNIT: &str = "cowslip-promote.service";
 /// The configuration that the unit starts with.
 const UNIT_CONFIG: &str = "/etc/cowslip/promote.toml";
-/// What systemd tells a service with folders of its own: this command is the unit's, and what it can write was tried.
+/// systemd sets this for a service with folders of its own: this command is then the unit's, and writing was tried.
 const OF_UNIT: &str = "RUNTIME_DIRECTORY";
 
-/// Says whether the configuration makes sense.
+/// Checks the configuration.
 pub(super) fn run(plan: &Plan, args: &PromoteArgs) -> CommandResult {
     plan.check_metrics_file()?;
     check_unit(plan, args)?;
@@ -29,7 +29,8 @@ pub(super) fn run(plan: &Plan, args: &PromoteArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The caller may write where the packaged unit cannot: an error for the unit's own configuration, else a warning.
+/// The caller may be able to write where the packaged unit is not: an error for the unit's own configuration, else a
+/// warning.
 fn check_unit(plan: &Plan, args: &PromoteArgs) -> Result<(), Failure> {
     if std::env::var_os(OF_UNIT).is_some() {
         return Ok(());

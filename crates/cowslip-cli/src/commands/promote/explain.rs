@@ -1,4 +1,4 @@
-//! `--explain`: what is done with one region, and why.
+//! `--explain`: how one region is treated, and why.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::exit::{self, CommandResult, Failure, NO};
 use cowslip_report::{self as output, sink, text};
 
-/// Looks twice, for what was released in between, and acts on nothing.
+/// Looks twice, to see memory that was released in between, and acts on nothing.
 pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> CommandResult {
     session.look(u64::MAX)?;
     session.wait(Duration::from_millis(session.plan().settings.interval_ms))?;
@@ -38,7 +38,7 @@ pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> C
     Ok(ExitCode::SUCCESS)
 }
 
-/// As root alone sees the frames.
+/// Only root can see the frames.
 const GUESS: &str = "  which pages are lazily freed is told to root alone (/proc/kpageflags): so many its mapping has\n";
 
 struct Found<'a> {
@@ -83,7 +83,7 @@ impl Found<'_> {
     }
 }
 
-/// The name of a reason, and it in words.
+/// The name and the sentence of a reason.
 pub(super) fn why(reason: Reason) -> String {
     let would = if reason.action().is_some() { "to be " } else { "" };
     format!("{reason}: {would}{}", reason.sentence())

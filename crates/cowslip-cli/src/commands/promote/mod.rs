@@ -59,7 +59,7 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
         true => Some(manage(session.plan())?),
         false => None,
     };
-    // Who ends at once is concerned if something was split.
+    // A run that ends at once is affected only if it split a page.
     if managed.is_none() && !args.once {
         warn(session.plan());
     }
@@ -83,14 +83,14 @@ fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
     Ok(session)
 }
 
-/// Without `--once`: until SIGINT or SIGTERM; SIGHUP has it read its configuration again.
+/// Without `--once`: runs until SIGINT or SIGTERM; SIGHUP makes it read its configuration again.
 fn go_on(session: &mut Session, args: &PromoteArgs) -> CommandResult {
     daemon::run(session, || plan::of(args).map_err(|failure| failure.to_string()))?;
     report::deliver(session, args)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts back what a run has left that was killed.
+/// Restores the settings that a killed run has left.
 fn restore_thp() -> CommandResult {
     match ManagedThp::restore_left()? {
         Some(now) => tell_restored(&now),
@@ -99,7 +99,7 @@ fn restore_thp() -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The same at the start of any other run, as far as it may.
+/// Does the same at the start of any other run, as far as it is permitted.
 fn tidy_up() {
     cowslip_promote::end_left_watching();
     match ManagedThp::restore_left() {
@@ -132,7 +132,7 @@ fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {
     Ok(managed)
 }
 
-/// Says which settings of the kernel work against ours.
+/// Reports kernel settings that work against ours.
 fn warn(plan: &Plan) {
     let Ok(thp) = Thp::read() else { return };
     for sentence in interference(&thp, &plan.settings) {

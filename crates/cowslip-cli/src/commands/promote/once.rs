@@ -1,4 +1,4 @@
-//! `--once`: promotes until nothing is left to do, and says what came of it.
+//! `--once`: promotes until nothing is left to do, and reports the result.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

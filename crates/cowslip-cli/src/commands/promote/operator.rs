@@ -11,7 +11,7 @@ use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
 use cowslip_report::{sink, text};
 
-/// Signals end it or have it read its plan again; what happens is told on standard error.
+/// Signals end it or make it read its plan again; events are reported on standard error.
 pub(super) struct Console(Signals);
 
 impl Console {

@@ -1,4 +1,4 @@
-//! What to promote and how: the configuration file, overridden by the options.
+//! The targets and the settings: the configuration file, overridden by the options.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use cowslip_promote::plan::{Plan, Rule, Who};
 use super::args::{self, PromoteArgs};
 use crate::exit::{self, Failure, USAGE};
 
-/// Between the looks of a run that is to be over in seconds.
+/// Between the looks of a run that should be over in seconds.
 const ONCE_INTERVAL_MS: u64 = 500;
-/// Somebody waits for its end.
+/// A user waits for its end.
 const ONCE_STALL_PERCENT: f64 = 25.0;
 const ONCE_SLOW_MS: u64 = 20;
 const ONCE_CPU_PERCENT: f64 = 100.0;
 
-/// Reads the file, if one was given; the options come before it.
+/// Reads the file, if one was given; the options take precedence over it.
 pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
     let mut plan = args.config.as_deref().map_or_else(|| Ok(Plan::default()), read)?;
     plan.rules.extend(rules_of(&args.who));
@@ -41,7 +41,7 @@ pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
-/// Looks at processes, every so often, and does nothing.
+/// A plan that looks at processes at intervals, and does nothing.
 pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Plan {
     let mut rules = rules_of(who);
     if rules.is_empty() {
@@ -64,7 +64,7 @@ fn rules_of(who: &args::Who) -> Vec<Rule> {
     rules
 }
 
-/// What the options say of the settings.
+/// Applies the options to the settings.
 pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
     if let Some(percent) = args.how.threshold {
         settings.threshold_percent = percent;

@@ -1,4 +1,4 @@
-//! `--replay`: what other settings would have done in a record.
+//! `--replay`: the effect that other settings would have had in a record.
 
 use std::fs::File;
 use std::io::BufReader;

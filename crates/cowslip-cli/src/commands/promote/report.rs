@@ -1,4 +1,4 @@
-//! What a session of `cowslip promote` did, as a table and as JSON.
+//! The actions of a `cowslip promote` session, as a table and as JSON.
 
 use std::path::Path;
 
@@ -70,7 +70,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// What the programs have given back that is in memory still, if there is any.
+/// Memory that the programs have freed lazily and that is still present, if there is any.
 fn lazily_freed(session: &Session) -> Option<String> {
     let all = || session.tally().processes.values().filter(|it| it.lazily_freed_bytes > 0);
     let bytes = all().map(|it| it.lazily_freed_bytes).sum();

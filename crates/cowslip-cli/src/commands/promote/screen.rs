@@ -14,10 +14,10 @@ const HOME: &str = "\x1b[H";
 const CLEAR_TO_LINE_END: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// Columns and lines of a terminal that does not say how many it has, as one on a serial line.
+/// Columns and lines of a terminal that does not report its size, such as one on a serial line.
 const UNKNOWN_SIZE: (usize, usize) = (80, 24);
 
-/// Gives the terminal back as it was when dropped.
+/// Restores the terminal when dropped.
 pub(super) struct Screen {
     /// `None` if standard input is no terminal: then there are no keys.
     keys: Option<KeyByKey>,
@@ -35,7 +35,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows what fits of the lines.
+    /// Shows as many of the lines as fit.
     pub(super) fn draw(&self, lines: &[String]) -> io::Result<()> {
         let (columns, rows) = match terminal::size(io::stdout().as_fd())? {
             (0, _) | (_, 0) => UNKNOWN_SIZE,
@@ -51,7 +51,7 @@ impl Screen {
         self.write(&text)
     }
 
-    /// Waits for a key, that long at most, or until a signal comes.
+    /// Waits for a key, at most this long, or until a signal comes.
     pub(super) fn key(&mut self, signals: &mut Signals, time: Duration) -> io::Result<Option<u8>> {
         let Some(keys) = &self.keys else {
             signals.wait(time)?;
@@ -60,7 +60,7 @@ impl Screen {
         if !signals.wait_or(time, &[keys.fd()])? {
             return Ok(None);
         }
-        // Nobody looks any more once the terminal has gone.
+        // The terminal has gone: the view is no longer visible.
         Ok(Some(keys.key()?.unwrap_or(b'q')))
     }
 

@@ -1,4 +1,4 @@
-//! `cowslip promote top`: who has how many huge pages, and what is done about it.
+//! `cowslip promote top`: the huge pages of processes, and the actions on them.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Where `cowslip promote top` gets its rows: which daemon to ask, or whom to look at.
+//! The source of `cowslip promote top`'s rows: a daemon, or looks at processes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::operator::Console;
 use super::plan;
 use crate::exit::Failure;
 
-/// The daemon that was named, or the usual one, or else looks of our own.
+/// The daemon that was named, or the usual one; without one, looks of our own.
 pub(super) fn of(args: &TopArgs) -> Result<Source, Failure> {
     if let Some(address) = args.metrics {
         return Ok(Source::Daemon(address));

@@ -36,10 +36,10 @@ const ORDERS: [Sort; 9] = [
     Sort::Name,
 ];
 
-/// Reasons of one process that are told, the most frequent first.
+/// The number of reasons that are shown for a process, the most frequent first.
 const MOST_REASONS: usize = 3;
 
-/// How the table is looked at.
+/// The state of the view.
 #[derive(Debug)]
 pub(super) struct View {
     sort: Sort,

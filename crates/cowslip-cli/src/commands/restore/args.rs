@@ -16,13 +16,13 @@ use crate::commands::numbers::whole;
 pub(crate) struct Args {
     /// The image: a file or a URL
     pub(super) image: PathBuf,
-    /// How it becomes memory
+    /// The way to restore it
     #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
     pub(super) strategy: StrategyArg,
     /// Which of the image's arenas
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
     pub(super) arena: u32,
-    /// From the memory of the `cowslip serve` that listens at this Unix socket
+    /// Use the memory of the `cowslip serve` that listens at this Unix socket
     #[arg(long, value_name = "SOCKET", conflicts_with = "record")]
     pub(super) via: Option<PathBuf>,
     /// Write these bytes, from the arena's start, to stdout, and end
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Remember beside the image which chunks the dump read: later restores bring them in first
     #[arg(long, requires = "dump")]
     pub(super) record: bool,
-    /// Write where it is as JSON to a file, or `-` for stdout, once it is there
+    /// Write its place as JSON to a file, or `-` for stdout, once it is there
     #[arg(long, value_name = "FILE", conflicts_with = "dump")]
     pub(super) json: Option<PathBuf>,
 }

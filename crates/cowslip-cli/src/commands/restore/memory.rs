@@ -1,4 +1,4 @@
-//! An image into this process' memory, by any strategy.
+//! Restores an image to this process' memory, by any strategy.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use cowslip::image::{
 use cowslip::units::VirtRange;
 use cowslip::{Error, ErrorKind, Place};
 
-/// How an image becomes memory.
+/// The way to restore an image.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StrategyArg {
-    /// An arena at once; what is touched, then what was recorded, then the rest
+    /// An arena at once; touched chunks first, then recorded ones, then the rest
     Hybrid,
     /// An arena, after everything was read
     Eager,
@@ -33,7 +33,7 @@ pub(super) enum StrategyArg {
 }
 
 impl StrategyArg {
-    /// How the library calls it, if that makes an arena.
+    /// The library's strategy, if that makes an arena; otherwise its standalone mode.
     fn in_arena(self) -> Result<Strategy, StandaloneMode> {
         Err(match self {
             Self::Hybrid => return Ok(Strategy::Hybrid),

@@ -1,7 +1,7 @@
-//! `cowslip restore`: an image in a process of its own, to be looked at.
+//! `cowslip restore`: an image in a process of its own, for inspection.
 //!
 //! # Safety
-//! The memory was restored by this process, and nobody here has a reference into it.
+//! The memory was restored by this process, and no code here has a reference into it.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ pub(super) use args::Args;
 use args::Span;
 use memory::{Memory, StrategyArg};
 
-/// How often it is looked whether to end.
+/// The interval between checks for the end.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         advance(&progress, done);
         ControlFlow::Continue(())
     };
-    // Who touches what is damaged, here, would be killed.
+    // Without this, touching damaged memory here would kill the process.
     let on_damage = OnDamage::new(|error, _| Failure::from(error.clone()).exit());
     let memory = Memory::restore(
         &image,
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         progress.finish();
         return shown.dump(span, &memory);
     }
-    // Until here a signal ends the process: it waits for a disk or a store, and there is nothing to put back.
+    // Until here a signal ends the process: it waits for a disk or a store, and there is nothing to clean up.
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
@@ -84,7 +84,7 @@ fn advance(progress: &Progress, done: Done) {
     progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
 }
 
-/// Waits until all is there: a debugger could not make it come.
+/// Waits until all memory is present: a debugger could not make it come.
 fn complete(restored: &Restored, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
     while !stop.load(Relaxed) && !restored.wait(LOOK)? {
         advance(progress, restored.progress());
@@ -92,7 +92,7 @@ fn complete(restored: &Restored, progress: &Progress, stop: &AtomicBool) -> Resu
     Ok(())
 }
 
-/// What was restored, and where.
+/// The restored arena, and its place.
 struct Shown<'a> {
     args: &'a Args,
     image: &'a Image,
@@ -102,7 +102,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// What was handed out and can be read, with what may be done to it.
+    /// The ranges that were handed out and can be read, each with its protection.
     fn readable(&self) -> impl Iterator<Item = (VirtRange, &str)> {
         let pieces = self.described.pieces.iter();
         let readable = pieces.filter(|piece| piece.protection.contains('r'));
@@ -112,7 +112,7 @@ impl Shown<'_> {
         })
     }
 
-    /// As [`complete`], for memory that comes when it is touched.
+    /// Like [`complete`], for memory that comes when it is touched.
     fn touch(&self, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
         let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
         let mut done_bytes = 0;
@@ -133,7 +133,7 @@ impl Shown<'_> {
         Ok(())
     }
 
-    /// Memory that is the file itself goes with it: who would be killed for touching it says so instead.
+    /// Memory that is the file itself is lost with it: reports that instead of being killed at the touch.
     fn check_file(&self) -> Result<(), Failure> {
         match self.args.strategy {
             StrategyArg::Map | StrategyArg::Populate => Ok(self.image.check_lengths()?),
@@ -157,7 +157,7 @@ impl Shown<'_> {
             );
             return Err(Failure::new(exit::USAGE, message));
         };
-        // SAFETY: see the module; all of it is readable, and nobody writes to it.
+        // SAFETY: see the module; all of it is readable, and no code writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(wanted.start as *const u8, wanted.len) };
         let mut stdout = io::stdout().lock();
         for part in bytes.chunks(CHUNK_BYTES) {
@@ -176,7 +176,7 @@ impl Shown<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What is only to be looked at cannot be written by mistake.
+    /// Makes the memory read-only, so that it cannot be written by mistake.
     fn protect(&self, memory: &Memory) -> Result<(), Failure> {
         for (range, protection) in self.readable().filter(|(_, prot)| prot.contains('w')) {
             let executable = if protection.contains('x') { Prot::EXEC } else { Prot::NONE };

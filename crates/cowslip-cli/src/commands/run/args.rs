@@ -17,32 +17,31 @@ pub(crate) struct Args {
     /// Address space for the program's memory [default: the machine's memory and swap]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(super) capacity: Option<ByteCount>,
-    /// What the memory is made of
+    /// The memory's pages
     #[arg(long, value_enum, default_value_t = BackingArg::Thp)]
     pub(super) backing: BackingArg,
     /// Smallest anonymous mapping that goes into the arena
     #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "32K")]
     pub(super) threshold: ByteCount,
-    /// How much the program maps before it gets an arena: the fork of less gains nothing
+    /// How much the program maps before it gets an arena: with less, its fork gains nothing
     #[arg(long, value_name = "SIZE", value_parser = any_byte_count, default_value = "4M",
         overrides_with = "arena_after")]
     pub(super) arena_after: ByteCount,
-    /// Whose malloc the program uses: glibc's takes memory that cannot be put into an arena
+    /// The program's malloc: glibc's takes memory that cannot be put into an arena
     #[arg(long, value_enum, default_value_t = MallocArg::Bundled)]
     pub(super) malloc: MallocArg,
-    /// Freeze without userfaultfd, even where it works: what was frozen once stays so, and pages that are written are
-    /// there twice
+    /// Freeze without userfaultfd, even where it works: frozen memory stays frozen, and written pages exist twice
     #[arg(long, alias = "plain")]
     pub(super) without_userfaultfd: bool,
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]
     pub(super) respect_thp_disable: bool,
-    /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so
-    /// that one that saves yields to who serves
+    /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so that a
+    /// saving child yields to the serving program
     #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(super) child_share: Option<u8>,
-    /// End its youngest child that still reads the memory it was forked with when more than SIZE of private
-    /// copies are there because of that
+    /// End its youngest child that still reads the memory it was forked with when that causes more than SIZE of private
+    /// copies
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(super) child_memory: Option<ByteCount>,
     /// Help the programs that its children exec as well
@@ -70,9 +69,9 @@ pub(crate) struct Args {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MallocArg {
-    /// The bundled one (jemalloc), unless the program or its user brings one along, such as tcmalloc or mimalloc
+    /// The bundled one (jemalloc), unless the program or its user brings one, such as tcmalloc or mimalloc
     Bundled,
-    /// The one it has
+    /// The program's own
     Keep,
 }
 

@@ -1,4 +1,4 @@
-//! Where the libraries are that `run` preloads: in files, or in a command that `cargo install` built.
+//! Finds the libraries that `run` preloads: in files, or in a command that `cargo install` built.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -13,7 +13,7 @@ use crate::exit::{self, DENIED, Failure, NO};
 const LIBRARY: &str = "libcowslip_preload.so";
 const MALLOC: &str = "libcowslip_malloc.so";
 
-/// The libraries' bytes, and what tells them from those of another build.
+/// The libraries' bytes, and a hash that distinguishes builds.
 struct Embedded {
     hash: u64,
     preload: &'static [u8],
@@ -23,14 +23,15 @@ struct Embedded {
 // `EMBEDDED`, as build.rs writes it.
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
-/// What is preloaded: Cowslip's library and, beside it, the bundled malloc.
+/// The preloaded libraries: Cowslip's and, beside it, the bundled malloc.
 pub(in crate::commands) fn libraries() -> Result<[PathBuf; 2], Failure> {
     let library = library()?;
     let malloc = library.with_file_name(MALLOC);
     Ok([library, malloc])
 }
 
-/// The preload library: where `COWSLIP_LIBRARY` says, else beside this program, in `../lib/cowslip`, or unpacked.
+/// The preload library: the one that `COWSLIP_LIBRARY` names, else beside this program, in `../lib/cowslip`, or
+/// unpacked.
 fn library() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("COWSLIP_LIBRARY") {
         return Ok(super::absolute(Path::new(&path)));
@@ -55,7 +56,7 @@ fn library() -> Result<PathBuf, Failure> {
     ))
 }
 
-/// The folder for what is unpacked: another user's programs find there what root's command put there.
+/// The folder for unpacked libraries: root's is found by other users' programs as well.
 fn cache() -> Result<PathBuf, Failure> {
     if effective_uid() == 0 {
         return Ok("/var/cache/cowslip".into());
@@ -68,7 +69,7 @@ fn cache() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Has both libraries in a folder of this build's own, each whole or not there; the path of the first.
+/// Unpacks both libraries to a folder of this build's own, each whole or not at all, and returns the path of the first.
 fn unpack(embedded: &Embedded, cache: &Path) -> Result<PathBuf, Failure> {
     let version = env!("CARGO_PKG_VERSION");
     let folder = cache.join(format!("{version}-{:016x}", embedded.hash));
@@ -96,7 +97,7 @@ fn unpack(embedded: &Embedded, cache: &Path) -> Result<PathBuf, Failure> {
     Ok(folder.join(LIBRARY))
 }
 
-/// Why another user might change what is in a folder.
+/// The reason why another user might change a folder's content, if there is one.
 fn why_unsafe(folder: &Metadata) -> Option<&'static str> {
     if !folder.is_dir() {
         Some("it is no directory")
@@ -109,7 +110,7 @@ fn why_unsafe(folder: &Metadata) -> Option<&'static str> {
     }
 }
 
-/// Whether a file has these bytes. What cannot be read has not.
+/// Returns true if a file has these bytes and can be read.
 fn holds(path: &Path, bytes: &[u8]) -> bool {
     let has = |found: io::Result<Vec<u8>>| found.is_ok_and(|found| found == bytes);
     fs::symlink_metadata(path).is_ok_and(|file| file.len() == bytes.len() as u64)
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(fs::read(&malloc).unwrap(), BYTES.malloc);
         assert_eq!(fs::metadata(&cache.0).unwrap().mode() & 0o022, 0);
 
-        // As long as it was, and cut.
+        // The same length with other content, and a shorter file.
         fs::write(&malloc, b"ALLOCATES").unwrap();
         assert_eq!(unpack(&BYTES, &cache.0).unwrap(), library);
         assert_eq!(fs::read(&malloc).unwrap(), BYTES.malloc);

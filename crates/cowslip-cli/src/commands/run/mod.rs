@@ -48,7 +48,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     Err(cannot_run(name, errno))
 }
 
-/// Before the program runs: afterwards nobody could be told.
+/// Checks this before the program runs: afterwards an error could not be reported.
 fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
     let failed = |error| exit::io(format_args!("{option} {}", file.display()))(error);
@@ -59,7 +59,7 @@ fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
             let is_there = path.exists();
             let opened = open(&path).map_err(failed)?;
             if !is_there {
-                // It comes when there is something to write.
+                // It is created when there is something to write.
                 let _ = std::fs::remove_file(path);
             }
             opened
@@ -68,7 +68,7 @@ fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As `env(1)` says it.
+/// Fails like `env(1)`.
 fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
     let (code, why) = match errno {
         Errno::NOENT => (NOT_FOUND, "there is no such program".to_owned()),
@@ -118,7 +118,7 @@ fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
         [("--report", "COWSLIP_REPORT", &args.report), ("--log", "COWSLIP_LOG", &args.log)]
     {
         if let Some(file) = file {
-            // The program may change its directory before it writes there.
+            // The program may change its directory before it writes to the file.
             let file = if is_stderr(option, file) { file.clone() } else { absolute(file) };
             command.env(name, file);
         }
@@ -134,7 +134,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Why the preload library cannot help this program, if it cannot.
+/// The reason why the preload library cannot help this program, if there is one.
 fn why_unhelped(program: &Path) -> Option<&'static str> {
     if !Path::new("/proc/self/maps").exists() {
         return Some("there is no /proc here, by which memory is watched");
@@ -161,7 +161,7 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
     }
 }
 
-/// Why the program would be no better off with an arena, if that is so and it was not asked for.
+/// The reason why the program would gain nothing by an arena, unless that was asked for.
 fn why_no_better_off(args: &Args) -> Option<String> {
     let thaw = if args.without_userfaultfd { None } else { host::thaw_obstacle() };
     let wants_huge = args.backing == BackingArg::Thp;

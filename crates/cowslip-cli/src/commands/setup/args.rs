@@ -11,7 +11,7 @@ use std::path::PathBuf;
     Exit codes: 0 all is as it should be · 1 a step failed · 2 usage · 4 not root."
 )]
 pub(crate) struct Args {
-    /// systemd services that are to start their programs by `cowslip run`
+    /// systemd services that should start their programs by `cowslip run`
     #[arg(value_name = "SERVICE", value_parser = service_name)]
     pub(super) services: Vec<String>,
     /// Let this user's programs have it: the user joins the group cowslip
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     pub(super) json: Option<PathBuf>,
 }
 
-/// With the suffix `.service`.
+/// Adds the suffix `.service`.
 fn service_name(text: &str) -> Result<String, String> {
     let name = text.strip_suffix(".service").unwrap_or(text);
     let is_plain = |it: char| it.is_ascii_alphanumeric() || ":-_.\\@".contains(it);

@@ -1,4 +1,4 @@
-//! `cowslip setup`: what ordinary users' programs need, done once by root.
+//! `cowslip setup`: prepares the machine for ordinary users' programs, once, by root.
 
 mod args;
 

@@ -1,7 +1,7 @@
-//! The arenas of a running program, as its memory and `/proc` tell of them.
+//! The arenas of a running program, read from its memory and `/proc`.
 //!
-//! Nothing runs in the program for it: the page of counters is found by its name in `/proc/PID/maps` and read through
-//! `/proc/PID/mem`, so that it works for a stopped program too.
+//! The program runs no code for it: the page of counters is found by its name in `/proc/PID/maps` and read through
+//! `/proc/PID/mem`, so this works for a stopped program too.
 
 use std::fs::{self, File};
 use std::io;
@@ -43,7 +43,7 @@ impl Arena {
     }
 }
 
-/// Whether a process has an arena, as far as one may look.
+/// Returns true if a process is known to have an arena.
 pub(super) fn has_arena(pid: i32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
     maps.is_ok_and(|maps| maps.contains(cowslip::raw::PAGE_NAME))

@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Process id [default: all programs that this user may look into]
     #[arg(value_parser = whole(1..=i32::MAX))]
     pub(super) pid: Option<i32>,
-    /// Ask again every so many seconds, until Ctrl-C
+    /// Ask again at this interval, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true,
         value_parser = whole(1..=u64::MAX), conflicts_with = "json")]
     pub(super) watch: Option<u64>,

@@ -1,4 +1,4 @@
-//! `cowslip status` of all programs with arenas: one a line.
+//! `cowslip status` for all programs with arenas: one per line.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use cowslip::units::ByteCount;
 
 use super::arena::{Arena, has_arena};
 
-/// A program, and what its arenas come to.
+/// A program and its arenas.
 pub(super) struct Program {
     pub(super) pid: i32,
     name: String,
     pub(super) arenas: Vec<Arena>,
 }
 
-/// Those that this user may look into.
+/// The programs that this user may look into.
 pub(super) fn look() -> std::io::Result<Vec<Program>> {
     let mut programs = Vec::new();
     for entry in fs::read_dir("/proc")? {

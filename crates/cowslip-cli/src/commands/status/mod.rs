@@ -1,4 +1,4 @@
-//! `cowslip status`: what arenas a running program has, or all programs have.
+//! `cowslip status`: the arenas of a running program, or of all programs.
 
 mod arena;
 mod args;

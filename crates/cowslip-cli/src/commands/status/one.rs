@@ -1,4 +1,4 @@
-//! `cowslip status` of one program: all there is to say of it.
+//! `cowslip status` for one program: everything known about its arenas.
 
 use cowslip::raw::Departure;
 use cowslip::units::ByteCount;

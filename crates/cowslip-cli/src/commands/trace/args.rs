@@ -14,7 +14,7 @@ use super::report::ReportArgs;
 use crate::commands::numbers::whole;
 use crate::exit::OF_COMMANDS;
 
-/// Record every page fault and mapping of a program and of what it forks, or look at such a trace
+/// Record every page fault and mapping of a program and of its forks, or look at such a trace
 ///
 /// Running programs are attached to and left without being stopped.
 #[derive(clap::Args, Debug)]
@@ -60,7 +60,7 @@ pub(crate) enum Action {
 pub(crate) struct ExportArgs {
     /// The trace
     pub(super) file: PathBuf,
-    /// What it becomes
+    /// The format
     #[arg(long, value_enum, default_value_t = FormatArg::Csv)]
     pub(super) format: FormatArg,
     /// Where it goes, or `-` for stdout
@@ -70,17 +70,17 @@ pub(crate) struct ExportArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FormatArg {
-    /// A row an event
+    /// A row per event
     Csv,
-    /// An object an event, a line each
+    /// An object per event, one per line
     Jsonl,
-    /// Call stacks with how many faults each had, functions by name
+    /// Call stacks with their numbers of faults, functions by name
     Folded,
     /// Columns, compressed (if built with the feature `parquet`)
     Parquet,
 }
 
-/// Make a trace of what perf recorded: its perf.data, or the text of `perf script`
+/// Make a trace of perf's recording: its perf.data, or the text of `perf script`
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  perf record -e page-faults -c 1 -d -- ./cache\n  \
     cowslip trace import perf.data -o cache.trace\n\n  \
@@ -88,17 +88,17 @@ pub(super) enum FormatArg {
     perf script -F +pid --show-mmap-events --show-task-events > script.txt\n  \
     cowslip trace import script.txt -o cache.trace")]
 pub(crate) struct ImportArgs {
-    /// perf.data or text: its content tells
+    /// perf.data or text: its content shows which
     pub(super) file: PathBuf,
     /// Where the trace goes, whole or not at all
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
-    /// Write what was imported, in numbers, as JSON to a file, or `-` for stdout
+    /// Write the numbers of the import as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }
 
-/// Say what each privilege lets one see here, and which command gives it
+/// Show what each privilege makes visible here, and which command grants it
 #[derive(clap::Args, Debug)]
 pub(crate) struct PermissionsArgs {
     /// Write JSON to a file, or `-` for stdout (then no table)
@@ -117,10 +117,10 @@ pub(crate) struct RecordArgs {
     /// How much to record of each fault
     #[arg(long, value_enum, default_value_t = DetailArg::Faults)]
     pub(super) detail: DetailArg,
-    /// Whose call stacks to record, by frame pointers
+    /// The call stacks to record, by frame pointers
     #[arg(long, value_enum, default_value_t = StacksArg::Maps)]
     pub(super) stacks: StacksArg,
-    /// Record one of so many faults
+    /// Record one in N faults
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u64::MAX))]
     pub(super) one_in: u64,
     /// Each processor's ring [default: 8M, less where that is not permitted]
@@ -135,10 +135,10 @@ pub(crate) struct RecordArgs {
     /// With --last: when to write them, as in 'faults/s > 100000'
     #[arg(long, value_name = "CONDITION", value_parser = trigger, requires = "last")]
     pub(super) trigger: Option<u64>,
-    /// Also record what the kernel counts, each second, for `cowslip compare`
+    /// Also record the kernel's counters, each second, for `cowslip compare`
     #[arg(long, value_name = "FILE")]
     pub(super) metrics: Option<PathBuf>,
-    /// Write what was recorded, in numbers, as JSON to a file, or `-` for stdout
+    /// Write the numbers of the recording as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// The command to record, and its arguments
@@ -165,11 +165,11 @@ impl From<DetailArg> for Detail {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StacksArg {
-    /// Nobody's
+    /// None
     None,
-    /// Of who maps memory, where privileges permit
+    /// Those of threads that map memory, where privileges permit
     Maps,
-    /// Also of who faults
+    /// Also those of threads that fault
     Faults,
 }
 

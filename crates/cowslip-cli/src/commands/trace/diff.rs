@@ -1,4 +1,4 @@
-//! `cowslip trace diff`: what differs between two traces.
+//! `cowslip trace diff`: the differences between two traces.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ pub(crate) struct DiffArgs {
     first: PathBuf,
     /// Another one
     second: PathBuf,
-    /// Compare faults a second or in the whole run [default: run if both are of commands from their start]
+    /// Compare faults per second or in the whole run [default: run if both are of commands from their start]
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
     /// Lines of each table
@@ -39,7 +39,7 @@ pub(crate) struct DiffArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// Faults a second
+    /// Faults per second
     Second,
     /// Faults in the whole run
     Run,
@@ -156,7 +156,7 @@ fn groups(diff: &Diff, top: usize) -> Vec<String> {
     lines
 }
 
-/// What changed beside the number.
+/// Describes the changes beside the number.
 fn sides(sides: &[Option<GroupSide>; 2]) -> String {
     match sides {
         [None, Some(_)] => "only in the second".into(),

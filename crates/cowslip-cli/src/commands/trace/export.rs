@@ -24,7 +24,7 @@ pub(super) fn run(args: &ExportArgs) -> CommandResult {
             .and_then(|()| output.flush());
     progress.finish();
     match exported {
-        // Whoever reads has seen enough (`| head`).
+        // The reader has seen enough (`| head`).
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
         exported => exported.map_err(failed)?,
     }

@@ -19,7 +19,7 @@ pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) analysis: Analysis,
     pub(super) names: Names,
-    /// What is said first of it if its end is missing.
+    /// The notice that comes first if the trace's end is missing.
     pub(super) cut_short: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| exit::io(format_args!("read {}", path.display()))(error)
 }
 
-/// Of a trace that was read to where it ends, what is missing; one of which nothing is left is damaged.
+/// Describes the missing part of a trace that was read to its end; a trace with nothing left is damaged.
 pub(super) fn cut_short(
     path: &Path,
     reader: &Reader<impl Read>,
@@ -70,7 +70,7 @@ pub(super) fn cut_short(
     Ok(Some(format!("{CUT_SHORT}; what is told is of the first {lasted}, {bytes} bytes")))
 }
 
-/// Says of a trace, where its report is not for people, that its end is missing.
+/// Warns that a trace's end is missing, where its report is not for people.
 pub(super) fn warn(path: &Path, cut_short: Option<&String>) {
     if let Some(cut_short) = cut_short {
         errln!("cowslip: {}: {cut_short}", path.display());

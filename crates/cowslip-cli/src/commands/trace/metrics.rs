@@ -1,4 +1,4 @@
-//! `--metrics`: what the kernel counts meanwhile, for `cowslip compare`.
+//! `--metrics`: the kernel's counters during the recording, for `cowslip compare`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::exit::{self, Failure};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A recording that is under way.
+/// A recording in progress.
 pub(super) struct Metrics<'a> {
     path: &'a Path,
     recorder: Recorder<File>,
@@ -19,7 +19,7 @@ pub(super) struct Metrics<'a> {
 }
 
 impl<'a> Metrics<'a> {
-    /// Of the machine, of a process and of those that it makes.
+    /// Starts recording the machine, a process and its descendants.
     pub(super) fn start(path: &'a Path, pid: i32, command: &[String]) -> Result<Self, Failure> {
         let failed = || exit::io(format!("record metrics to {}", path.display()));
         let mut facts = facts();
@@ -30,7 +30,7 @@ impl<'a> Metrics<'a> {
         Ok(Self { path, recorder, began: Instant::now() })
     }
 
-    /// The process has not been waited for yet, if it ended.
+    /// Ends the recording. The process has not been waited for yet, if it ended.
     pub(super) fn end(self) -> Result<(), Failure> {
         let failed = || exit::io(format!("record metrics to {}", self.path.display()));
         let totals = [("wall_seconds".to_owned(), self.began.elapsed().as_secs_f64())];

@@ -1,4 +1,4 @@
-//! `cowslip trace permissions`: what each privilege lets one see here, and which command gives it.
+//! `cowslip trace permissions`: the view that each privilege gives here, and the command that grants it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ fn to_json(permissions: &[Permission]) -> Value {
     json!({"schema": "cowslip.trace-permissions/1", "permissions": all.collect::<Vec<_>>()})
 }
 
-/// Each permission, whether it is there, and the command that gives it.
+/// A table of the permissions, each with its status and the command that grants it.
 pub(in crate::commands) fn table(permissions: &[Permission]) -> String {
     let mut text = format!("{:15}{:10}gives\n", "source", "here");
     for permission in permissions {

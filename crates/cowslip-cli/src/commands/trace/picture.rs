@@ -30,7 +30,7 @@ pub(crate) struct StillArgs {
     /// Where the picture goes, or `-` for stdout [default: FILE with .svg or .png]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What it is looked at on
+    /// The background
     #[arg(long, value_enum, default_value_t = ThemeArg::Light)]
     theme: ThemeArg,
 }

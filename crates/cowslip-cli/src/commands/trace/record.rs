@@ -1,4 +1,4 @@
-//! `cowslip trace` itself: the recording, and what it came to.
+//! `cowslip trace` itself: the recording and its result.
 
 use std::io;
 use std::process::{ExitCode, ExitStatus};
@@ -17,10 +17,10 @@ use super::metrics::Metrics;
 use crate::commands::signals::Signals;
 use crate::exit::{self, CommandResult, DENIED, FAILED, Failure, UNSUPPORTED, USAGE, VANISHED};
 
-/// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
+/// The interval of flushes: including the time for which events wait to be in order, a recorder that is killed loses
 /// less than a second.
 const FLUSH: Duration = Duration::from_millis(500);
-/// How long a command has to end after it was asked to.
+/// Time for a command to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RecordArgs) -> CommandResult {
@@ -101,7 +101,7 @@ fn trace(args: &RecordArgs) -> CommandResult {
     Ok(ExitCode::from(exit::of(status)))
 }
 
-/// Whose metrics are recorded: the command's, or the running process's.
+/// The process for the metrics: the command's, or the running process.
 fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
     match (recorder.program(), args.pid.as_slice()) {
         (Some(program), _) => Ok(program.pid()),
@@ -110,7 +110,7 @@ fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
     }
 }
 
-/// Records until the end, or until `after_round` says that it is enough; whether that was a trigger.
+/// Records until the end, or until `after_round` has enough. Returns true if that was a trigger.
 fn record<S: Sink>(
     recorder: &mut Recorder,
     signals: &mut Signals,
@@ -145,7 +145,7 @@ fn record<S: Sink>(
     Ok((outcome, has_triggered))
 }
 
-/// How the command ended, if there was one and it did; after a trigger it is waited for.
+/// The command's status, if there was a command and it ended; after a trigger this waits for it.
 fn wait(
     recorder: &mut Recorder,
     signals: &mut Signals,

@@ -1,4 +1,4 @@
-//! `cowslip trace report`: what is in a trace, in a terminal.
+//! `cowslip trace report`: the content of a trace, in a terminal.
 
 mod lines;
 
@@ -98,7 +98,7 @@ fn to_json(loaded: &mut Loaded) -> Value {
     })
 }
 
-/// What faults cost, in words, or nothing.
+/// The cost of faults in words, or nothing.
 fn cost(loaded: &Loaded, sums: &Sums) -> String {
     let cost = loaded.analysis.cost_of(sums);
     cost.map_or_else(String::new, |cost| cowslip_trace::format::duration(cost.ns))

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cowslip_report::text::{align, fit, printable};
 
-/// Functions of a stack that are shown.
+/// The number of a stack's functions that are shown.
 pub(super) const FRAMES: usize = 5;
 
-/// A table: what it is about, its heads and its rows; nothing without rows.
+/// A table: its title, its heads and its rows; nothing without rows.
 pub(super) fn table(title: &str, heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -21,14 +21,14 @@ pub(super) fn table(title: &str, heads: &[&str], rows: Vec<Vec<String>>) -> Vec<
     lines
 }
 
-/// The innermost functions, after a word or two; nothing of nobody.
+/// The innermost functions, after a word or two; nothing without functions.
 pub(super) fn callers(before: &str, names: &[Arc<str>]) -> String {
     let shown: Vec<String> = names.iter().take(FRAMES).map(|name| printable(name)).collect();
     let more = if names.len() > FRAMES { " < …" } else { "" };
     if shown.is_empty() { String::new() } else { format!("{before}{}{more}", shown.join(" < ")) }
 }
 
-/// How much of a line is shown: what a terminal has room for, or all of it to a file or a program.
+/// The shown part of a line: as much as a terminal has room for, or all of it to a file or a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extent {
     Terminal,
@@ -40,7 +40,7 @@ impl Extent {
         if io::stdout().is_terminal() { Self::Terminal } else { Self::Whole }
     }
 
-    /// Of a path, the end where there is little room.
+    /// The name, or the end of a path where there is little room.
     pub(super) fn name(self, name: &str) -> String {
         match name.rsplit_once('/') {
             Some((folder, file))

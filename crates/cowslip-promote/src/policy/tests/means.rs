@@ -1,10 +1,10 @@
-//! Room below the limits of control groups, and processor time: what all promotions share.
+//! Room below the limits of control groups, and processor time: the resources that all promotions share.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A process whose control group has a limit of 64 MiB, of which that much is left.
+/// A process in a control group with a limit of 64 MiB, and with that much room left.
 fn limited(pid: i32, regions: Vec<Region>, room_mib: u64) -> ProcessLook {
     let (group, limit_bytes) = ("/sys/fs/cgroup/memory/service".to_owned(), 64 * MIB);
     let limits = vec![Limit { group, limit_bytes, room_bytes: room_mib * MIB }];

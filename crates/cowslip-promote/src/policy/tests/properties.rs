@@ -1,4 +1,4 @@
-//! What holds in every sequence of looks and outcomes.
+//! Properties of every sequence of looks and outcomes.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn the_budget_for_stalls_holds_in_every_sequence() {
                 }
             }
             promotions += this_time;
-            // What may be saved up, and what the last round was mistaken by.
+            // The time that may be saved up, and the error of the last round's estimate.
             let allowed = (now + 10 * SECOND) as f64 * stall_percent / 100.0;
             let error = (this_time + 1) * most_ns;
             assert!(held_up as f64 <= allowed + error as f64, "{stall_percent} %: {held_up}");
@@ -33,15 +33,15 @@ fn the_budget_for_stalls_holds_in_every_sequence() {
     }
 }
 
-/// A machine on which every promotion and split does what it should.
+/// A machine on which every promotion and split succeeds.
 struct Machine {
     processes: Vec<ProcessLook>,
-    /// Pages of each region that hold something.
+    /// Pages of each region that hold data.
     content: BTreeMap<(ProcessId, u64), u16>,
 }
 
 impl Machine {
-    /// Each region in use as much as `any` says, of which less may hold something.
+    /// Each region has a random number of pages, of which fewer may hold data.
     fn new(dice: &mut Dice, processes: i32, regions: u64) -> Self {
         let mut content = BTreeMap::new();
         let mut all = Vec::new();
@@ -126,7 +126,7 @@ fn nothing_is_promoted_before_it_has_settled_after_a_release() {
         let (mut now, mut promotions) = (0, 0);
         for round in 0..500 {
             now += dice.below(6 * SECOND);
-            // What was there before the first look, nobody knows.
+            // The state before the first look is unknown.
             let changes = if round == 0 { 0 } else { pages.len() };
             for (pages, released) in pages.iter_mut().zip(&mut released).take(changes) {
                 let before = *pages;

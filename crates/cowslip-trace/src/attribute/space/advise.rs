@@ -1,4 +1,4 @@
-//! What `madvise` does to pages that are known.
+//! The effects of `madvise` on known pages.
 
 use cowslip_sys::units::VirtRange;
 
@@ -55,7 +55,7 @@ impl Space {
         self.note_shared(range, Page::Own, history);
     }
 
-    /// Pages of shared memory are there now, or no longer, whoever maps them.
+    /// Notes that pages of shared memory are present or gone, for all processes.
     fn note_shared(&self, range: VirtRange, state: Page, history: &mut MappingHistory) {
         for area in self.areas.within(range) {
             let Some(id) = history.get(area.mapping).object else { continue };
@@ -70,7 +70,7 @@ impl Space {
         let at = history.circumstances;
         for area in self.areas.within(range) {
             let pages = at.pages(area.range.intersect(range));
-            // Of memory that was not seen from its beginning, any page may have been there.
+            // If the memory was not seen from its beginning, any page may have been present.
             let is_old = history.get(area.mapping).is_old || area.losses_before < at.losses;
             if is_old || !at.is_complete {
                 self.pages.set(pages, Page::Discarded);

@@ -1,4 +1,4 @@
-//! How an address space changes: maps, unmaps, moves, the program break and the stack.
+//! Changes of an address space: maps, unmaps, moves, the program break and the stack.
 
 use cowslip_sys::units::VirtRange;
 
@@ -16,7 +16,7 @@ const MAP_POPULATE: u32 = 0x8000;
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 
-/// How far a stack is believed to have grown without an event: the usual limit (`ulimit -s`).
+/// The most that a stack is assumed to have grown without an event: the usual limit (`ulimit -s`).
 const STACK_BYTES: usize = 8 << 20;
 
 impl Space {
@@ -78,8 +78,8 @@ impl Space {
         });
     }
 
-    /// A heap that grew comes as a map of all of it. Where unmaps are not seen, so does any anonymous
-    /// memory that the kernel joined with its neighbours: only what is new in it was mapped.
+    /// A grown heap appears as a map of all of it. Without unmap events, so does any anonymous memory that
+    /// the kernel merged with its neighbours: only the new part was mapped.
     fn grow_to(&mut self, map: &Map, place: &Place, history: &mut MappingHistory) -> bool {
         let is_heap = *place == Place::Heap;
         if !is_heap && (history.circumstances.sees_unmaps || !place.is_anonymous()) {
@@ -142,7 +142,7 @@ impl Space {
         let kept = VirtRange::new(from.start, from.len.min(to.len));
         let at = history.circumstances;
         self.pages.relocate(at.pages(kept), at.pages(to).start);
-        // Of length 0: the same shared memory a second time.
+        // Length 0 maps the same shared memory a second time.
         let all = if moved.is_empty() { vec![last] } else { moved };
         for area in &all {
             let start = to.start + area.range.start.saturating_sub(from.start);
@@ -189,7 +189,7 @@ impl Space {
         self.map(&map, history);
     }
 
-    /// Whether there is a heap below `new`: it is part of it now.
+    /// Extends the heap below `new`; false if there is none.
     fn grow_heap(&mut self, new: VirtRange, history: &mut MappingHistory) -> bool {
         let below = new.start.checked_sub(1).and_then(|below| self.areas.at(below)).copied();
         let heap = below.filter(|area| {
@@ -202,7 +202,8 @@ impl Space {
         heap.is_some()
     }
 
-    /// A stack that grew comes as a map of what is new below it, or of all of it. Whether there was one.
+    /// A grown stack appears as a map of the new part below it, or of all of it. Returns true if there was a
+    /// stack.
     fn grow_stack_to(&mut self, range: VirtRange, history: &mut MappingHistory) -> bool {
         let first = self.areas.at(range.start).or_else(|| self.areas.above(range.start)).copied();
         let lowest = first.filter(|area| {
@@ -214,7 +215,7 @@ impl Space {
         lowest.is_some()
     }
 
-    /// Where events are missing, a stack grows down to what was touched.
+    /// Grows a stack down to a touched address, where events are missing.
     pub(super) fn grow_stack(&mut self, address: usize, history: &mut MappingHistory) {
         if self.areas.at(address).is_some() {
             return;

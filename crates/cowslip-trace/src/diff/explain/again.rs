@@ -8,12 +8,12 @@ use crate::attribute::{FaultKind, Place};
 use crate::diff::{Diff, FACTOR, GroupDiff, GroupSide};
 use crate::format::count;
 
-/// Fewer maps of one identity are not made over and over.
+/// Fewer maps of one identity do not count as mapped anew.
 const FEWEST_MAPS: u64 = 16;
-/// A heap that gave back less did so once.
+/// A heap that gave back less is taken to have done so once.
 const LEAST_HEAP_BYTES: u64 = 1 << 20;
 
-/// Given back with `madvise`, and touched again.
+/// Memory given back with `madvise`, and touched again.
 pub(super) fn given_back(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::Refault && it.differs)?;
     let is_of_it = |group: &&GroupDiff| {
@@ -29,7 +29,7 @@ pub(super) fn given_back(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     })
 }
 
-/// Unmapped, and mapped anew.
+/// Memory unmapped, and mapped anew.
 pub(super) fn mapped_anew(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     let anew: Vec<_> = diff.groups.iter().filter(|group| is_mapped_anew(group)).collect();
     let group = anew.first()?;
@@ -71,7 +71,7 @@ fn is_mapped_anew(group: &GroupDiff) -> bool {
     }
 }
 
-/// Stacks that become deeper, or more.
+/// Stacks that become deeper or more numerous.
 pub(super) fn stacks(diff: &Diff) -> Option<Reason> {
     let is_stack = |group: &&GroupDiff| matches!(group.place, Place::Stack | Place::ThreadStack);
     let group = diff.groups.iter().find(is_stack)?;

@@ -1,4 +1,4 @@
-//! Huge pages that came on one side only, and why.
+//! Huge pages that only one side got, and why.
 
 use super::{Reason, change, distance, subject};
 use crate::analysis::{Analysis, Shape};
@@ -24,8 +24,8 @@ pub(super) fn of_2_mib(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> 
     Some(Reason { faults: distance(compared), sentence })
 }
 
-/// Only one program asks for huge pages, and has them. What is on base pages in the other one is mapped by another
-/// way there, so that it has no counterpart.
+/// Only one program asks for huge pages, and gets them. The other one's memory on base pages is mapped in
+/// another way, and therefore has no counterpart.
 pub(super) fn of_other_maps(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
     let advice = analyses.map(|analysis| {
         let asking = analysis.groups.iter().filter(|group| is_huge(&group.shape));
@@ -55,7 +55,7 @@ pub(super) fn of_other_maps(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Rea
     })
 }
 
-/// Why, if the traces show it.
+/// The cause, if the traces show it.
 fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
     let total = |side: usize, count: fn(&GroupSide) -> u64| -> u64 {
         turned.iter().map(|(_, sides)| count(sides[side])).sum()
@@ -78,7 +78,8 @@ fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
     diff.settings.iter().find(|it| is_of_huge_pages(&it.name)).map(told)
 }
 
-/// As many mappings took another number of faults each, and a size of huge pages below 2 MiB is set otherwise.
+/// The same number of mappings took other numbers of faults each, and a size of huge pages below 2 MiB has
+/// another setting.
 pub(super) fn of_other_sizes(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     let is_size = |setting: &&Setting| {
         let name = setting.name.strip_prefix("transparent_hugepage/hugepages-");
@@ -105,7 +106,7 @@ pub(super) fn of_other_sizes(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     Some(Reason { faults, sentence })
 }
 
-/// Mappings of which one side has base pages and the other huge ones.
+/// Mappings with base pages on one side and huge pages on the other.
 type Turned<'a> = (&'a GroupDiff, [&'a GroupSide; 2]);
 
 fn turned(group: &GroupDiff) -> Option<Turned<'_>> {

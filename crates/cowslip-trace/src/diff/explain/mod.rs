@@ -1,7 +1,7 @@
-//! Explanations: what the difference of two traces comes from, as far as they show it.
+//! Explanations: causes of the difference between two traces, as far as they show them.
 //!
 //! A setting that differs explains nothing if the faults that it would change are the same. The reason that
-//! explains the most faults is told first.
+//! explains the most faults comes first.
 
 mod again;
 mod huge_pages;
@@ -13,19 +13,19 @@ use crate::analysis::Analysis;
 use crate::attribute::FaultKind;
 use crate::format::{count, counted};
 
-/// A fault that waits for a device takes as long as this many others, and more.
+/// A fault that waits for a device takes at least as long as this many others.
 const FAULTS_OF_A_READ: f64 = 100.0;
 
-/// Something that the difference comes from.
+/// A reason for the difference.
 struct Reason {
-    /// How many of the faults that differ it explains.
+    /// The number of differing faults that it explains.
     faults: f64,
     sentence: String,
 }
 
 type Rule = fn(&Diff, [&Analysis; 2]) -> Option<Reason>;
 
-/// In this order where they explain the same faults: a cause comes before what it leads to.
+/// The order for reasons that explain the same faults: a cause comes before its consequence.
 const RULES: [Rule; 9] = [
     huge_pages::of_2_mib,
     huge_pages::of_other_maps,
@@ -61,7 +61,7 @@ fn arenas(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
         _ => return None,
     };
     Some(Reason {
-        // The memory is gone from where it was in the other program.
+        // The memory has left its place in the other program.
         faults: diff.groups.first().map_or(0.0, GroupDiff::distance),
         sentence: format!("only the {which} program has its memory in an arena (`cowslip run`)"),
     })

@@ -1,12 +1,13 @@
-//! Whether the lengths in the head of a `perf.data` can be true.
+//! Checks that the lengths in the head of a `perf.data` can be true.
 //!
-//! The library that reads it makes room for what they say before it looks for it; a lie would end this process.
+//! The library that reads the file allocates memory by these lengths before it reads; a false one would end
+//! this process.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::import::invalid;
 
-/// The head: its sections, and a bit for each table behind the records.
+/// The head: its sections, and a bit for each table after the records.
 const SIZE_AT: usize = 8;
 const ATTRIBUTE_SIZE_AT: usize = 16;
 const SECTIONS_AT: [usize; 3] = [24, 40, 56];
@@ -18,11 +19,11 @@ const SECTION_BYTES: usize = 16;
 const AUXTRACE: u32 = 71;
 const CMDLINE: usize = 11;
 const EVENT_DESC: usize = 12;
-/// From here on the tables are those of another program, of Android.
+/// From here on, the tables are those of another program, Android's.
 const SIMPLEPERF: usize = 128;
-/// The smallest there has been.
+/// The smallest length ever used.
 const ATTRIBUTE_LEAST_BYTES: u64 = 64;
-/// Tables that are larger are none of perf's.
+/// Larger tables are not perf's.
 const TABLE_MOST_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Copy)]
@@ -31,7 +32,7 @@ struct Section {
     length_bytes: u64,
 }
 
-/// Leaves `input` at its beginning.
+/// Checks the file, and leaves `input` at its beginning.
 pub(super) fn check(mut input: impl Read + Seek) -> io::Result<()> {
     let file_bytes = input.seek(SeekFrom::End(0))?;
     let head = bytes(&mut input, Section { offset_bytes: 0, length_bytes: HEAD_BYTES as u64 })?;
@@ -70,7 +71,8 @@ pub(super) fn check(mut input: impl Read + Seek) -> io::Result<()> {
     input.rewind()
 }
 
-/// Records have 16 bits for their length, but those of processors' own traces are followed by as much as they say.
+/// Records have 16 bits for their length. Those of processors' own traces, followed by data of any length,
+/// are refused.
 fn records(input: &mut (impl Read + Seek), data: Section) -> io::Result<()> {
     input.seek(SeekFrom::Start(data.offset_bytes))?;
     let mut input = input.take(data.length_bytes);
@@ -88,8 +90,8 @@ fn records(input: &mut (impl Read + Seek), data: Section) -> io::Result<()> {
     Ok(())
 }
 
-/// How many events, the length of an attribute; then of each event its attribute, how many ids it has, its name
-/// and its ids.
+/// The number of events and the length of an attribute; then for each event its attribute, the number of its
+/// ids, its name and its ids.
 fn are_events(table: &[u8]) -> bool {
     let mut table = Table(table);
     let mut walk = || {
@@ -106,7 +108,7 @@ fn are_events(table: &[u8]) -> bool {
     walk().is_some()
 }
 
-/// How many words; then each.
+/// The number of words, then each of them.
 fn are_words(table: &[u8]) -> bool {
     let mut table = Table(table);
     let mut walk = || {
@@ -119,11 +121,11 @@ fn are_words(table: &[u8]) -> bool {
     walk().is_some()
 }
 
-/// What is left of a table.
+/// The rest of a table.
 struct Table<'a>(&'a [u8]);
 
 impl Table<'_> {
-    /// Of 32 bits.
+    /// A number of 32 bits.
     fn number(&mut self) -> Option<u64> {
         let (number, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

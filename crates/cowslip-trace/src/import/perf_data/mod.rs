@@ -1,4 +1,4 @@
-//! The reader of `perf.data`, as perf wrote it.
+//! Reads `perf.data` as written by perf.
 
 mod lengths;
 
@@ -16,26 +16,26 @@ use super::invalid;
 use super::record::{At, Edge, Fault, Record, Source, Take};
 use crate::model::{Header, Map};
 
-/// From here on, the "addresses" of call chains say in whose memory the next ones lie.
+/// From here on, the "addresses" in call chains are markers of the memory in which the next ones lie.
 const CONTEXT_LEAST: u64 = -4095_i64 as u64;
 const PROT_EXEC: u32 = 4;
-/// Where the fields of a tracepoint begin, behind those common to all; those of system calls have their number
-/// between.
+/// The offset of a tracepoint's own fields, after those common to all; for system calls, their number comes
+/// before the arguments.
 const FIELDS_AT: usize = 8;
 const ARGUMENTS_AT: usize = 16;
 
-/// In a mapping's record, behind process, thread, address, length and offset.
+/// The offset in a mapping's record, after process, thread, address, length and offset.
 const BUILD_ID_LENGTH_AT: usize = 32;
 const BUILD_ID_MOST_BYTES: u8 = 20;
 
-/// What an event's samples mean.
+/// The meaning of an event's samples.
 enum Meaning {
     Fault(Source),
     Edge(Edge),
     Other,
 }
 
-/// Gives every record to `take`, and what the file says of the machine to `header`.
+/// Passes every record to `take`, and stores the file's facts about the machine in `header`.
 pub(super) fn read(
     mut input: impl Read + Seek,
     header: &mut Header,
@@ -84,7 +84,7 @@ pub(super) fn read(
             EventRecord::Lost(it) => {
                 take(at(time_ns, pid, tid), Record::Lost { count: it.count })?;
             }
-            // The kernel's own are told of as well.
+            // The kernel's own mappings are reported as well.
             EventRecord::Mmap2(it) if it.pid >= 0 => {
                 let memory = (it.address, it.length, it.page_offset);
                 let inode = match &it.file_id {
@@ -106,7 +106,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The library that reads it panics at one.
+/// The library that reads it panics at such a record.
 fn has_wrong_build_id(record: &RawEventRecord<'_>) -> bool {
     let has_one = record.misc & PERF_RECORD_MISC_MMAP_BUILD_ID != 0;
     let length = || record.data.as_slice().get(BUILD_ID_LENGTH_AT).copied();
@@ -164,7 +164,7 @@ fn sample<'a>(
     }
 }
 
-/// `memory`: its address, its length, and where in the file it begins.
+/// `memory` is its address, its length, and its offset in the file.
 fn map(
     memory: (u64, u64, u64),
     protection: u32,
@@ -194,7 +194,7 @@ fn text(bytes: RawData<'_>) -> String {
     }
 }
 
-/// Zero where the record is too short.
+/// Returns zero where the record is too short.
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(0, u64::from_le_bytes)

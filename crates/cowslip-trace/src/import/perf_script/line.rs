@@ -1,18 +1,18 @@
-//! One line of `perf script`: `COMM PID/TID [CPU] SECONDS: PERIOD EVENT: …`, of which some may be missing.
+//! One line of `perf script`: `COMM PID/TID [CPU] SECONDS: PERIOD EVENT: …`, with some parts optional.
 
 use cowslip_sys::units::VirtRange;
 
 use crate::import::record::{At, Edge, Fault, Record, Source};
 use crate::model::Map;
 
-/// perf's numbers are printed as wide as this.
+/// The width of the addresses that perf prints.
 const WIDTH: usize = 16;
 const MAP_SHARED: u32 = 1;
 const MAP_PRIVATE: u32 = 2;
 
-/// What a line is.
+/// The meaning of a line.
 pub(super) enum Line<'a> {
-    /// Its call stack, if it has one, is on the lines behind.
+    /// A fault; its call stack, if any, is on the following lines.
     Fault(Fault<'static>),
     Other(Record<'a>),
 }
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Option<(At, Line<'_>)> {
     Some((at, Line::Other(record)))
 }
 
-/// What lies before the time, the time in nanoseconds, and what lies behind.
+/// The part before the time, the time in nanoseconds, and the part after it.
 fn split_at_time(text: &str) -> Option<(&str, u64, &str)> {
     text.match_indices(": ").find_map(|(end, _)| {
         let begin = text[..end].rfind(char::is_whitespace).map_or(0, |at| at + 1);
@@ -70,7 +70,7 @@ fn split_at_time(text: &str) -> Option<(&str, u64, &str)> {
     })
 }
 
-/// One number alone is put where the address is.
+/// A single number is stored as the address.
 fn fault(source: Source, period: Option<u64>, rest: &str) -> Fault<'static> {
     let (address, ip, error_code) = match source {
         Source::Exception { .. } => exception(rest),
@@ -91,9 +91,9 @@ fn fault(source: Source, period: Option<u64>, rest: &str) -> Fault<'static> {
     }
 }
 
-/// The numbers that are as wide as perf prints addresses. Symbols beside them may look like numbers too.
+/// The numbers with the width of perf's addresses. Symbols beside them may look like numbers too.
 fn numbers(text: &str) -> impl Iterator<Item = u64> {
-    // The blank before the first one was cut off with the event's name.
+    // The space before the first one was cut off with the event's name.
     let before = |at: usize| text[..at].bytes().rev().take_while(|&byte| byte == b' ').count();
     let words = text.split(' ').scan(0, |at, word| {
         let begin = *at;
@@ -107,12 +107,12 @@ fn numbers(text: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// `address=0x… ip=0x… error_code=0x…`; an address that the kernel has a name for is none.
+/// `address=0x… ip=0x… error_code=0x…`; an address printed as a symbol is left out.
 fn exception(rest: &str) -> (Option<u64>, Option<u64>, Option<u64>) {
     let field =
         |name| rest.split_whitespace().find_map(|word| word.strip_prefix(name)).and_then(hex);
     let [address, ip] = [field("address="), field("ip=")];
-    // perf before 5.x left the `f` of the kernel's `%pf` behind each.
+    // perf before 5.x left the `f` of the kernel's `%pf` after each.
     let is_no_address = |number: u64| number >> 47 != 0 && number >> 63 == 0 && number & 15 == 15;
     let shift =
         if address.is_some_and(is_no_address) || ip.is_some_and(is_no_address) { 4 } else { 0 };
@@ -150,7 +150,7 @@ fn record(at: At, text: &str) -> Option<(At, Record<'_>)> {
     }
 }
 
-/// The kernel's own mappings are those of process -1, hence `None`.
+/// The kernel's own mappings belong to process -1, hence `None`.
 fn of_task(at: At, task: &str, separator: char) -> Option<At> {
     let (pid, tid) = task.split_once(separator)?;
     Some(At { pid: Some(pid.parse().ok()?), tid: tid.parse().ok()?, ..at })
@@ -165,7 +165,7 @@ fn map(text: &str) -> Option<Map> {
     let (address, length) = (hex(address)?, hex(length)?);
     address.checked_add(length)?;
     let is_anonymous = path.is_empty() || path == "//anon";
-    // Offset, device, number and generation; after an offset alone, or a build id, there is no number.
+    // Offset, device, number and generation; after only an offset, or a build id, there is no number.
     let mut facts = file.split(' ');
     let offset = facts.next()?;
     let has_device = facts.next().is_some_and(|device| device.contains(':'));

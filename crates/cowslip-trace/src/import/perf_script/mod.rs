@@ -1,4 +1,4 @@
-//! The reader of the text of `perf script`.
+//! Reads the text of `perf script`.
 
 mod line;
 
@@ -10,10 +10,10 @@ use line::Line;
 
 /// From here on addresses are the kernel's.
 const KERNEL: u64 = 1 << 63;
-/// Longer lines are none of perf's.
+/// Longer lines are not perf's.
 const LINE_MOST_BYTES: u64 = 65_536;
 
-/// Gives every line to `take`, and what the comments say of the machine to `header`.
+/// Passes every line to `take`, and stores the facts about the machine from comments in `header`.
 pub(super) fn read(
     mut input: impl BufRead,
     header: &mut Header,
@@ -22,7 +22,7 @@ pub(super) fn read(
     header.sources.push("import:perf-script".into());
     header.clock = "perf".into();
     let mut bytes = Vec::new();
-    // A fault is complete when its call stack, which is below it, is known to be there or not.
+    // A fault is complete once it is known if a call stack follows.
     let mut pending: Option<(At, Fault<'static>)> = None;
     let mut innermost = None;
     loop {
@@ -51,8 +51,9 @@ pub(super) fn read(
     }
 }
 
-/// Of two numbers the first is the address; one alone is that only if the instruction is in a call stack. Of
-/// these perf prints where in its file each frame is, not where in memory: only the kernel's are of use.
+/// The first of two numbers is the address; a single one is the address only if a call stack gives the
+/// instruction. In call stacks, perf prints each frame's place in its file, not in memory: only those in the
+/// kernel are useful.
 fn complete(fault: Fault<'static>, innermost: Option<u64>) -> Fault<'static> {
     let is_exception = matches!(fault.source, Source::Exception { .. });
     match (fault.ip, innermost) {
@@ -65,7 +66,7 @@ fn complete(fault: Fault<'static>, innermost: Option<u64>) -> Fault<'static> {
     }
 }
 
-/// `perf script --header` tells of the machine.
+/// `perf script --header` describes the machine.
 fn comment(text: &str, header: &mut Header) {
     let Some((name, value)) = text.trim_start_matches('#').split_once(':') else { return };
     let value = value.trim();

@@ -1,10 +1,10 @@
-//! The base of a chunk, copied to the file that the chunk moves to: from one mapping into another where one huge page holds
-//! the copy, else by `write(2)`, which takes twice as long.
+//! Copies the base of a chunk to the file that the chunk moves to: from one mapping into another where one huge page
+//! holds the copy, else by `write(2)`, which takes twice as long.
 //!
 //! Slow steps come before threads are kept from the chunk: room for the copy's page, and reads from swap.
 //!
-//! A base that has readers is written by no thread; that of live memory is copied while threads are kept from it. The place
-//! that it is copied to has no readers: no chunk maps it.
+//! No thread writes a base that has readers; the base of live memory is copied while threads are kept from it. The
+//! copy's place has no readers: no chunk maps it.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ use crate::arena::mapping::OwnedRange;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Window;
 
-/// A base that is about to be copied, and shown until this is dropped.
+/// A base that is about to be copied, mapped until this is dropped.
 pub(super) struct Base<'a> {
     window: &'a Window,
     file: Arc<BackingFile>,
     /// Its offset, in either file.
     start: u64,
     shown: OwnedRange,
-    /// The copy's place, if a huge page was to be had.
+    /// The copy's place, if a huge page was available.
     place: Option<OwnedRange>,
 }
 
 impl<'a> Base<'a> {
-    /// Makes room in `target` for the base of a chunk, and shows the base; `None` if there is nothing to copy.
+    /// Makes room in `target` for the base of a chunk, and maps the base; `None` if there is nothing to copy.
     pub(super) fn prepare(
         shared: &Shared,
         state: &State,
@@ -89,7 +89,8 @@ impl<'a> Base<'a> {
         Ok(())
     }
 
-    /// Calls `act` with each part of the base that is no hole, once it is in memory, and where it begins.
+    /// Calls `act` with each part of the base that is not a hole, once it is in memory, and with its offset in the
+    /// chunk.
     fn each_part(
         &self,
         mut act: impl FnMut(OwnedRange, usize) -> Result<(), Errno>,

@@ -1,9 +1,8 @@
 //! How private pages get into the file.
 //!
-//! A few with `pwrite(2)`. Many through a *window*: a part of the file, mapped for as long as the arena
-//! is locked, which saves half a microsecond a page. Only a chunk that one huge page holds is copied
-//! through the window: it is mapped as a whole or not at all, so that no store into it can fault (and
-//! a file without room for it is an errno, not a SIGBUS).
+//! A few with `pwrite(2)`. Many through a *window*: a part of the file, mapped while the arena is locked, which saves
+//! half a microsecond a page. Only a chunk that one huge page holds is copied through the window: it is mapped as a
+//! whole or not at all, so that no store into it can fault (and a file without room for it is an errno, not a SIGBUS).
 //!
 //! Writers of the runs are held off (see [`super`]), so that they do not change while they are read.
 
@@ -18,7 +17,7 @@ use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::mapping::OwnedRange;
 use crate::service::Window;
 
-/// Number of pages that `pwrite` copies sooner than a window shows their chunk.
+/// The most pages that are copied with `pwrite`: for more, a window onto their chunk is faster.
 const FEW_PAGES: usize = 8;
 
 /// Private pages that follow one another.
@@ -28,12 +27,12 @@ pub(super) struct Run {
     pub(super) from: OwnedRange,
     /// Where the arena has them.
     pub(super) to: VirtRange,
-    /// What the program may do to them.
+    /// The protection that the program gave them.
     pub(super) prot: Prot,
 }
 
-/// Copies `runs` of private pages, in one chunk, into the file: how many pages they are. A chunk that `is_base` stays on
-/// base pages.
+/// Copies `runs` of private pages, in one chunk, into the file, and returns their number of pages. A chunk that
+/// `is_base` stays on base pages.
 pub(super) fn copy_out(
     backing_file: &BackingFile,
     arena: VirtRange,
@@ -45,8 +44,8 @@ pub(super) fn copy_out(
     let Some(first) = runs.first() else { return Ok(0) };
     for Run { from, prot, .. } in runs {
         if !prot.contains(Prot::READ) {
-            // Guarded memory may hold content too. Nobody can write it, and it is mapped anew,
-            // guarded, as soon as it is copied.
+            // Guarded memory may hold content too. No thread can write it, and it is mapped anew, guarded, as soon as
+            // it is copied.
             from.protect(Prot::READ)?;
         }
     }
@@ -54,7 +53,7 @@ pub(super) fn copy_out(
     let must = backing_file.pages == Pages::Hugetlb;
     let in_file = (offset(arena, chunk), offset(arena, chunk) + chunk.len as u64);
     if is_base && memfile::next_data(backing_file.fd(), in_file.0, in_file.1)?.is_none() {
-        // What is written to an empty place of the file may take a huge page there.
+        // A write to an empty place of the file may take a huge page there.
         window.take_base_page(backing_file.fd(), offset(arena, first.to))?;
     }
     let has_huge = backing_file.pages.is_huge() && !is_base;
@@ -76,8 +75,8 @@ pub(super) fn copy_out(
             Some(place) => {
                 let to = VirtRange::new(place.start + (to.start - chunk.start), to.len);
                 let next = runs.get(i + 1).map(|next| next.from.start);
-                // The window maps the same part of the file, by one huge page that is there. Only the
-                // file's pages are written, which the arena maps privately and nothing else does.
+                // The window maps the same part of the file, by one huge page that is there. Only the file's pages are
+                // written, and nothing but the arena maps them, privately.
                 stream::copy(*from, place.part(to), next);
             }
             None => from.write_to(backing_file.fd(), offset(arena, *to))?,

@@ -6,13 +6,13 @@
 //!  1   empty, every access waits          the page tables of R      userfaultfd, mremap(DONTUNMAP)
 //!  2   mapped anew, or moved back         nothing                   and then woken
 //! ```
-//! No entry of a page table is marked for it, so that private pages are known by what they are, without any privilege, and
-//! huge mappings stay whole. hugetlbfs does not move so: there writes wait, by write protection.
+//! No entry of a page table is marked, so private pages can be told from others without any privilege, and huge
+//! mappings stay whole. hugetlbfs cannot move this way: there, write protection makes writes wait.
 //!
-//! What has not been mapped anew when a [`Hold`] ends moves back. If the kernel refuses that, what the program wrote would
-//! be lost, and the process is aborted.
+//! Pieces that have not been mapped anew when a [`Hold`] ends move back. If the kernel refuses that, the program's
+//! writes would be lost, and the process is aborted.
 //!
-//! No thread sees the pieces between 1 and 2. The place aside is used by the thread alone that has the arena locked.
+//! No thread sees the pieces between 1 and 2. Only the thread that has the arena locked uses the place aside.
 
 use std::io::Write;
 
@@ -33,20 +33,20 @@ use crate::service::Service;
 pub(super) enum By {
     /// Their pages move aside.
     Move { has_file: bool },
-    /// Writes wait. For hugetlbfs, and for parts of which some have a file and others have none.
+    /// Writes wait. For hugetlbfs, and for parts in which some pieces have a file and others have none.
     Protection(RegisterMode),
 }
 
-/// Pieces of an arena that threads are kept from. They are let go when this is dropped.
+/// Pieces of an arena that threads are kept from. They are released when this is dropped.
 pub(super) struct Hold<'a> {
     shared: &'a Shared,
     uffd: &'a Uffd<ReservedFd>,
     part: VirtRange,
     pieces: Vec<VirtRange>,
     aside: Option<OwnedRange>,
-    /// Up to here pages are aside.
+    /// Pages up to here are aside.
     moved_to: usize,
-    /// Up to here all is mapped anew.
+    /// Everything up to here is mapped anew.
     done_to: usize,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Hold<'a> {
         }
         let mode = match by {
             By::Move { has_file: true } => RegisterMode::MISSING | RegisterMode::MINOR,
-            // Memory without a file has no pages that are only not mapped.
+            // Memory without a file has no pages that are merely unmapped.
             _ => RegisterMode::MISSING,
         };
         let uffd = &service.hold;
@@ -82,25 +82,25 @@ impl<'a> Hold<'a> {
             uffd.register(piece, mode)?;
             let place = hold.content(piece);
             let piece = shared.piece(piece);
-            // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
+            // A child forked without our knowledge meanwhile lacks this memory, just as it lacks live memory.
             let _ = piece.advise(Advice::DontFork);
             move_pages(*piece, place, &mut hold.moved_to)?;
         }
         Ok(hold)
     }
 
-    /// Where the content of a piece is while it is held.
+    /// The place of a piece's content while it is held.
     pub(super) fn content(&self, piece: VirtRange) -> OwnedRange {
         let Some(aside) = self.aside else { return *self.shared.piece(piece) };
         aside.part(VirtRange::new(aside.start + (piece.start - self.part.start), piece.len))
     }
 
-    /// All up to `end` is mapped anew.
+    /// Notes that everything up to `end` is mapped anew.
     pub(super) fn done(&mut self, end: usize) {
         self.done_to = end;
     }
 
-    /// How many threads wait that were not counted before. Those that are woken uncounted never are.
+    /// The number of waiting threads that were not counted before. Threads that are woken uncounted never are.
     pub(super) fn count_waiting(&self) -> u64 {
         self.uffd.read_events().map_or(0, |events| events.faults)
     }
@@ -159,8 +159,8 @@ pub(crate) fn move_back(from: OwnedRange, to: OwnedRange) -> Result<(), Errno> {
     })
 }
 
-/// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`: what was frozen at different times may be
-/// several mappings to the kernel, as each has a history of copies of its own.
+/// Moves the pages of `from` to `to`, and `moved_to` to the end of the moved part of `from`: to the kernel, memory
+/// frozen at different times may be several mappings, each with its own history of copies.
 pub(crate) fn move_pages(
     from: OwnedRange,
     to: OwnedRange,

@@ -6,11 +6,11 @@
 //!        └─ error: move back, wake, stay frozen, try again later                    │ sees the
 //!                                                                                   │ shared page
 //! ```
-//! A chunk with many private pages goes through this in two parts, so that a writer waits for a part. The page table that
-//! the parts shared keeps its small entries; so the chunk, which is shared throughout by then, is mapped once more at the
-//! end, and its next touch finds room for a huge one.
+//! A chunk with many private pages goes through this in two parts, so that a writer waits for a part. The page table
+//! that the parts shared keeps its small entries. The chunk, which is shared throughout by then, is therefore mapped
+//! once more at the end, and its next touch finds room for a huge one.
 //!
-//! The base of a thawed chunk has no readers any more: the callers of [`Thawing::thaw`] made sure. No store to the chunk
+//! The callers of [`Thawing::thaw`] ensure that the base of a thawed chunk has no readers. No store to the chunk
 //! completes while it is [held](hold) (I1), so that every address shows the same content throughout.
 
 mod base;
@@ -42,7 +42,7 @@ pub(crate) use hold::{move_back, move_pages};
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
 const PART_BYTES: usize = 1 << 20;
-/// Of a thread's stack, what a thaw and its callers need, at most; it is a part of what a thread has at least.
+/// The most stack that a thaw and its callers need; every thread has at least as much.
 const REACH_BYTES: usize = 64 << 10;
 
 /// Paces of a move, by the pages that are copied while accesses to the chunk wait.
@@ -52,28 +52,28 @@ pub(crate) enum Pace {
     AtOnce,
     /// The private pages, in two parts.
     Gently,
-    /// The base, too: without that a run of writes, which is faster, would have come to the chunk's end meanwhile.
+    /// The base as well: otherwise a run of writes, which is faster, would reach the chunk's end meanwhile.
     Held,
 }
 
 impl Pace {
-    /// The pace for a chunk with so many private pages.
+    /// The pace for a chunk with `pages` private pages.
     pub(crate) fn of(pages: u64) -> Self {
         if pages > MANY_PAGES { Self::Gently } else { Self::AtOnce }
     }
 }
 
-/// States of the base that a chunk's new file is to hold, when accesses to the chunk begin to wait.
+/// State of the base's copy in a chunk's new file, when accesses to the chunk begin to wait.
 enum Filling<'a> {
     Due,
     Prepared(Base<'a>),
     Done,
 }
 
-/// What a thaw works with.
+/// The tools of a thaw.
 pub(crate) struct Thawing<'a> {
     pub(crate) shared: &'a Shared,
-    /// Keeps threads from what is thawed; without one the caller has seen to it that none writes.
+    /// Keeps threads from the chunks; without one, the caller ensures that no thread writes them.
     pub(crate) guard: Option<&'a Service>,
     pub(crate) scanner: &'a Scanner<ReservedFd>,
     pub(crate) window: &'a Window,
@@ -85,7 +85,8 @@ impl<'a> Thawing<'a> {
         Self { shared, guard: Some(service), scanner, window }
     }
 
-    /// Makes chunks of one file live in it: one, or several without private pages. If the file is exposed they move out of it.
+    /// Makes chunks of one file live in it: one, or several without private pages. If the file is exposed, they move
+    /// out of it.
     pub(crate) fn thaw(&self, state: &mut State, mut chunks: Range<usize>) -> Result<(), Errno> {
         if let Some(target) = self.shared.other_file(state, chunks.start)? {
             return chunks.try_for_each(|it| self.move_out(state, it, target, Pace::AtOnce));
@@ -94,7 +95,7 @@ impl<'a> Thawing<'a> {
         self.in_parts(state, chunks, [range], None, Pace::AtOnce)
     }
 
-    /// As [`Self::thaw`], for a chunk with many private pages.
+    /// Like [`Self::thaw`], for a chunk with many private pages.
     pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         if let Some(target) = self.shared.other_file(state, chunk)? {
             return self.move_out(state, chunk, target, Pace::Gently);
@@ -102,7 +103,7 @@ impl<'a> Thawing<'a> {
         self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None, Pace::Gently)
     }
 
-    /// Makes a chunk live in the file of that number, which has no readers, while its base may have some. A live chunk is one
+    /// Makes a chunk live in the file `target`, which has no readers, while its base may have some. A live chunk is one
     /// mapping.
     pub(crate) fn move_out(
         &self,
@@ -140,11 +141,11 @@ impl<'a> Thawing<'a> {
         let number = target.unwrap_or_else(|| state.map.file(chunks.start));
         let file = Arc::clone(state.files.get(number));
         file.check_identity()?;
-        // The writers of live memory have to wait for it.
+        // Writers of live memory must wait for it.
         let is_held = pace == Pace::Held || state.chunk(chunks.start) == Chunk::Live;
         let mut filling = Filling::Due;
         match target {
-            // A fault of a tmpfs with huge pages makes no room for one: it takes no longer than a copy.
+            // A fault in a tmpfs with huge pages makes no room for one, and takes no longer than a copy.
             Some(_) if pace == Pace::Held && file.pages == Pages::HugeTmpfs => {}
             Some(_) => {
                 let (window, scanner) = (self.window, self.scanner);
@@ -173,7 +174,7 @@ impl<'a> Thawing<'a> {
                 }
             }
             if moved.is_err() && target.is_some() && state.chunk(chunks.start) != Chunk::Partial {
-                // Nothing maps it, and it may never be tried again.
+                // Nothing maps the copy, and the move may never be tried again.
                 let _ =
                     memfile::punch_hole(file.fd(), offset(shared.range, range), range.len as u64);
             }
@@ -220,7 +221,8 @@ impl<'a> Thawing<'a> {
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared, once the file is filled: how many private pages it had, and how many writers waited.
+    /// Makes a part of `chunks` shared, once the file is filled. Returns how many private pages it had and how many
+    /// writers waited.
     fn part(
         &self,
         state: &mut State,
@@ -239,7 +241,7 @@ impl<'a> Thawing<'a> {
             kind => By::Move { has_file: kind != Chunk::Anonymous },
         };
         if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
-            // What is held is kept from children, and stays so after an error.
+            // Held memory is kept from children, and stays so after an error.
             state.inheritance = ForkInheritance::Part;
         }
         let hold = self.guard.map(|service| Hold::begin(shared, service, part, &pieces, by));
@@ -284,7 +286,7 @@ impl<'a> Thawing<'a> {
         moved.map(|pages| (pages, writers))
     }
 
-    /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
+    /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file, and returns their number.
     fn save_private(
         &self,
         state: &State,
@@ -311,7 +313,7 @@ impl<'a> Thawing<'a> {
             let is_unused = state.vma_map.is_unused(range);
             let begins = part.start <= range.start;
             if begins && (is_unused || state.chunk(chunk) == Chunk::Anonymous) {
-                // The base's content is nobody's any more. What the program wrote since follows.
+                // The base's content is no longer used. The program's later writes follow.
                 let at = offset(shared.range, range);
                 memfile::punch_hole(file.fd(), at, range.len as u64)?;
             }
@@ -335,8 +337,8 @@ pub(crate) fn thaw_alone(
     Thawing::new(shared, service).thaw(state, chunk..chunk + 1)
 }
 
-/// Thaws one chunk now, in this thread, though it is not its turn. Nobody reads its base. `BUSY` if this thread needs the
-/// chunk to go on.
+/// Thaws one chunk now, in this thread, out of turn. Its base has no readers. `BUSY` if this thread needs the chunk to
+/// go on.
 pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
     if state.chunk(chunk) == Chunk::Live {
         return Ok(());
@@ -348,20 +350,20 @@ pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Resul
     thawed
 }
 
-/// Before this thread has stores to `range` wait: it would wait for itself if its stack were there (`BUSY`), or if a
-/// signal handler stored to it.
+/// Prepares this thread for making stores to `range` wait: it would wait for itself if its stack were there (`BUSY`),
+/// or if a signal handler stored to it.
 pub(crate) fn enter(range: VirtRange) -> Result<BlockedSignals, Errno> {
     if is_stood_on(range) { Err(Errno::BUSY) } else { Ok(BlockedSignals::enter()) }
 }
 
-/// Whether this thread needs memory of `range` to thaw it: its stack down to where a thaw calls to, and up to who called,
-/// or what libc keeps beside the thread pointer.
+/// True if this thread needs memory of `range` to thaw it: its stack, from the deepest call of a thaw up to its
+/// callers, or libc's data beside the thread pointer.
 pub(crate) fn is_stood_on(range: VirtRange) -> bool {
     let start = range.start.saturating_sub(REACH_BYTES);
     process::stands_in(VirtRange::between(start, range.end().saturating_add(REACH_BYTES)))
 }
 
-/// How many private pages a chunk has while threads write, counted up to `most`.
+/// Counts the private pages of a chunk, up to `most`, while threads write.
 pub(crate) fn private_pages(
     shared: &Shared,
     state: &State,
@@ -376,7 +378,7 @@ pub(crate) fn private_pages(
     Ok(pages)
 }
 
-/// A thaw of `chunks` failed after it had mapped what lies in `done` to the file of that number.
+/// Marks `chunks`, after a thaw failed that had already mapped `done` to the file of that number.
 fn mark_partial(
     shared: &Shared,
     state: &mut State,
@@ -389,8 +391,8 @@ fn mark_partial(
         if range.intersect(done).is_empty() {
             continue;
         }
-        // The file has all its content now, and private pages are newer. A chunk mapped whole needs
-        // no more than to be called live, which the next attempt does.
+        // The file has all its content now, and private pages are newer. A chunk mapped whole only has to be marked
+        // live, which the next attempt does.
         if state.map.file(chunk) != number {
             shared.vacate(state, chunk, number);
         }
@@ -398,7 +400,7 @@ fn mark_partial(
     }
 }
 
-/// Parts a range that the kernel has as several mappings: between chunks as long as it is more than one.
+/// Halves a range that is several mappings to the kernel, between chunks if it is longer than one.
 pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
     let unit = if range.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
     let middle = (range.start + range.len / 2).next_multiple_of(unit);
@@ -406,7 +408,7 @@ pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
     (VirtRange::between(range.start, middle), VirtRange::between(middle, range.end()))
 }
 
-/// Has stores to `piece` wait, or no longer.
+/// Makes stores to `piece` wait, or no longer.
 pub(crate) fn write_protect(
     uffd: &Uffd<ReservedFd>,
     piece: VirtRange,
@@ -417,8 +419,8 @@ pub(crate) fn write_protect(
         match uffd.write_protect(piece, protect) {
             Ok(Outcome::Done | Outcome::AlreadyMapped) => return Ok(()),
             Ok(Outcome::Again { .. }) => std::thread::yield_now(),
-            // Older kernels (6.1) want one mapping and no more in the range. What was frozen at
-            // different times may be several, as each has a history of copies of its own.
+            // Older kernels (6.1) accept only one mapping in the range. Memory frozen at different times may be
+            // several, each with its own history of copies.
             Err(Errno::NOENT) if piece.len > page_size_bytes() => {
                 let (left, right) = halves(piece);
                 write_protect(uffd, left, protect)?;

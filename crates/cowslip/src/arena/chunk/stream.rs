@@ -1,9 +1,9 @@
 #![allow(unsafe_code)]
 //! Copying pages past the caches.
 //!
-//! Whoever copies pages from all over memory mostly waits for it: a processor fetches ahead inside a
-//! page, never into the next one, and it fetches what is to be overwritten. Fetching the beginning of
-//! the next page, and writing whole lines past the caches, takes three quarters of `memcpy`'s time.
+//! A copy of pages from all over memory mostly waits for it: a processor fetches ahead inside a page, never into the
+//! next one, and it fetches lines that are about to be overwritten. Fetching the beginning of the next page, and
+//! writing whole lines past the caches, takes three quarters of `memcpy`'s time.
 //!
 //! # Safety
 //! Both ranges are the core's own, and the callers mapped them: `from` to be read and `to` to be written, without a fault
@@ -11,8 +11,8 @@
 
 use crate::arena::mapping::OwnedRange;
 
-/// Copies the pages of `from` to `to`, as long; `next` begins what is copied after them. A [`finish`]
-/// follows the last.
+/// Copies the pages of `from` to `to`, which is as long; the copy after them begins at `next`. A [`finish`] follows the
+/// last.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn copy(from: OwnedRange, to: OwnedRange, next: Option<usize>) {
     use std::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_stream_si128};
@@ -43,14 +43,14 @@ pub(super) fn copy(from: OwnedRange, to: OwnedRange, next: Option<usize>) {
     }
 }
 
-/// Has the copies seen by whoever sees what this thread does from here on.
+/// Makes the copies visible before this thread's later stores.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn finish() {
     // SAFETY: only orders stores.
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-/// As the other, in the ordinary way.
+/// Like the other, by an ordinary copy.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn copy(from: OwnedRange, to: OwnedRange, _next: Option<usize>) {
     to.with_bytes(|bytes| from.copy_to(bytes));

@@ -9,17 +9,18 @@
 //! # Safety
 //! The functions of [`memory`] want a caller that owns the range: no other code relies on a mapping there, and no reference
 //! is held across a change that it would show.
-//! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an arena or in an [`OwnSpace`]: its constructors check
-//!   that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are its own until it
-//!   ends, but for those that its [`VmaMap`](super::vma_map::VmaMap) calls foreign or holes: the program's, which are
-//!   changed only when the program asks for that. An [`OwnSpace`] is unmapped when it is dropped. Its parts are used while it
-//!   is there, and are not kept beyond that.
-//! * **No reference shows the change.** Under an arena's addresses the content stays the same, except where its user gave
-//!   it up by a call that says so. The state machine behind the arena's lock sees to that: I1 to I6 of [`crate::freeze`].
-//!   References into an [`OwnSpace`] are lent by the value that holds it, and end before its mapping changes.
+//! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an arena or in an [`OwnSpace`]: its constructors
+//!   check that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are its own
+//!   until it ends, except those that its [`VmaMap`](super::vma_map::VmaMap) calls foreign or holes: those are the
+//!   program's, and are changed only when the program asks for that. An [`OwnSpace`] is unmapped when it is dropped.
+//!   Its parts are used while it is there, and are not kept beyond that.
+//! * **No reference shows the change.** Under an arena's addresses the content stays the same, except where its user
+//!   dropped it by a call that says so. The state machine behind the arena's lock ensures that: I1 to I6 of
+//!   [`crate::freeze`]. References into an [`OwnSpace`] are lent by the value that holds it, and end before its mapping
+//!   changes.
 //!
-//! The types carry the first. The second is the logic of the callers, like an allocator's: the doc of each method names the
-//! decision that comes before its call.
+//! The types guarantee the first. The logic of the callers guarantees the second, like an allocator's: the doc of each
+//! method names the decision that comes before its call.
 
 mod own_space;
 
@@ -99,7 +100,7 @@ impl OwnedRange {
         self.part(VirtRange::new(self.start, len))
     }
 
-    /// Maps `file` from an offset on. The file holds the content of the range, or that is given up.
+    /// Maps `file` from an offset on. The file holds the content of the range, or that was dropped.
     pub(crate) fn map_file(
         self,
         file: BorrowedFd<'_>,
@@ -111,13 +112,13 @@ impl OwnedRange {
         unsafe { memory::map_file(self.0, file, at, sharing, prot) }
     }
 
-    /// Maps private memory of zeroes. Content of the range is given up, or is not here any more.
+    /// Maps private memory of zeroes. Content of the range was dropped, or is not here any more.
     pub(crate) fn map_anonymous(self, prot: Prot) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::map_anonymous(self.0, prot) }
     }
 
-    /// Unmaps the range, for good or until it is claimed again: its content is given up.
+    /// Unmaps the range, for good or until it is claimed again: its content was dropped.
     pub(crate) fn unmap(self) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::unmap(self.0) }
@@ -129,13 +130,14 @@ impl OwnedRange {
         unsafe { memory::protect(self.0, prot) }
     }
 
-    /// Advises the kernel. `DontNeed`, `Free` and `WipeOnFork` drop content, which is given up then; no other does.
+    /// Advises the kernel. `DontNeed`, `Free` and `WipeOnFork` drop content, which its user gave up before; no other
+    /// does.
     pub(crate) fn advise(self, advice: Advice) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::advise(self.0, advice) }
     }
 
-    /// Moves its pages to `to`, and leaves an empty mapping. Threads that look here meanwhile wait in a userfaultfd.
+    /// Moves its pages to `to`, and leaves an empty mapping. Threads that access it meanwhile wait in a userfaultfd.
     pub(crate) fn move_pages_to(self, to: Self) -> Result<(), Errno> {
         // SAFETY: see the module. The kernel refuses a range that is more than one mapping.
         unsafe { memory::move_pages_out(self.0, to.0) }
@@ -156,7 +158,7 @@ impl OwnedRange {
         }
     }
 
-    /// Lends bytes that are mapped readable and writable, and that only the caller looks at until `act` returns.
+    /// Lends bytes that are mapped readable and writable, and that only the caller uses until `act` returns.
     pub(crate) fn with_bytes<T>(self, act: impl FnOnce(&mut [u8]) -> T) -> T {
         // SAFETY: the caller has them for itself, and any bytes are a u8.
         act(unsafe { core::slice::from_raw_parts_mut(self.start as *mut u8, self.len) })

@@ -27,7 +27,7 @@ impl Deref for OwnSpace {
 }
 
 impl OwnSpace {
-    /// Reserves space in the midst of the program's mappings.
+    /// Reserves space among the program's mappings.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
         memory::reserve(len, align).map(|range| Self(OwnedRange(range)))
     }
@@ -73,7 +73,7 @@ impl OwnSpace {
         Self(front)
     }
 
-    /// Moves the first bytes, one mapping, over all of `to`, and has no part in them any more. They hold the content of `to`.
+    /// Moves the first bytes, one mapping, over all of `to`, and no longer owns them. They hold the content of `to`.
     pub(crate) fn move_front_to(&mut self, to: OwnedRange) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::move_mapping(*self.first(to.len), *to) }?;
@@ -100,8 +100,8 @@ impl OwnSpace {
         unsafe { memory::advise_all(parts, advice) }
     }
 
-    /// A word of a mapping that is readable and writable, and whose words are used in this way only. Where nothing is mapped
-    /// an access ends the process.
+    /// A word of a readable and writable mapping with words that are used only in this way. An access where nothing is
+    /// mapped ends the process.
     ///
     /// # Panics
     /// If it is not in here, or not aligned.

@@ -1,4 +1,4 @@
-//! What of an arena a freeze makes private, worked out while it is locked.
+//! The parts of an arena that a freeze makes private, chosen while it is locked.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
@@ -35,28 +35,28 @@ pub(crate) struct Snapshot<'a> {
     /// Mappings to make private: each of one protection, in chunks that hold used memory: live or clean ones, and for a view
     /// frozen ones.
     pub(super) pieces: Vec<(VirtRange, Prot)>,
-    /// Those that are private already: their private pages move along.
+    /// Pieces that are private already: their private pages move along.
     pub(super) private: Vec<VirtRange>,
-    /// Frozen chunks that are to map another file, in order, with its number.
+    /// Frozen chunks that will map another file, in order, with its number.
     pub(super) moved: Vec<(usize, u8)>,
-    /// Those that do so.
+    /// Frozen chunks that map another file by now.
     pub(super) copied: Vec<usize>,
-    /// Up to where private pieces were moved.
+    /// Private pieces were moved up to here.
     pub(super) moved_to: usize,
-    /// How many of them are private now.
+    /// The number of pieces that are private now.
     pub(super) done: usize,
-    /// Of what is frozen now.
+    /// The generation of this freeze.
     pub(super) generation: u64,
     pub(super) view: OwnSpace,
     /// The address of the arena that the view begins with, a multiple of 1 GiB.
     pub(super) view_of: usize,
-    /// What children get instead of what would have been frozen.
+    /// Copies that children get instead of memory that would have been frozen.
     pub(in crate::freeze) copies: Copies,
 }
 
 impl<'a> Snapshot<'a> {
-    /// Works out what to snapshot and gets ready all that can fail beforehand. Somebody keeps the view, or
-    /// it is only where the pages go.
+    /// Chooses the pieces to snapshot and prepares all that can fail beforehand. Unless the view is kept, it is only
+    /// the place that the pages go to.
     pub(crate) fn plan(
         shared: &'a Shared,
         mut state: MutexGuard<'a, State>,
@@ -94,7 +94,7 @@ impl<'a> Snapshot<'a> {
         Ok(snapshot)
     }
 
-    /// What is moved, and no more than that: a view that nobody keeps needs no more address space. Pages move as
+    /// The range that moves, and no more than that: a view that is not kept needs no more address space. Pages move as
     /// whole page tables if both places lie alike in 1 GiB.
     fn moved_range(&self) -> VirtRange {
         let start = self.pieces.first().map_or(self.shared.range.start, |(first, _)| first.start);
@@ -102,7 +102,8 @@ impl<'a> Snapshot<'a> {
         VirtRange::between(start - start % GIB_BYTES, end)
     }
 
-    /// Works out what to snapshot: of private chunks nothing for a fork, whose children read what the parent maps.
+    /// Chooses the pieces to snapshot. For a fork, none are in private chunks: children read the parent's mappings of
+    /// these.
     fn choose(&mut self, keeps_view: bool) -> Result<()> {
         let Self { shared, state, pieces, private, .. } = self;
         let is_wanted = |chunk| match chunk {
@@ -128,7 +129,7 @@ impl<'a> Snapshot<'a> {
         Ok(())
     }
 
-    /// Makes clean chunks live: what a freeze without userfaultfd maps over is live.
+    /// Makes clean chunks live: a freeze without userfaultfd maps over live memory only.
     pub(super) fn thaw_clean(&mut self) -> Result<()> {
         if self.private.is_empty() {
             return Ok(());
@@ -140,7 +141,7 @@ impl<'a> Snapshot<'a> {
         self.choose(true)
     }
 
-    /// A locked arena of which nothing is to be frozen.
+    /// A locked arena without pieces to freeze.
     pub(crate) fn nothing(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
         Self {
             shared,
@@ -158,13 +159,13 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Nothing is live that a fork would share.
+    /// True if there is no live memory that a fork would share.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Has a core dump hold what was made private. Of files' private mappings the kernel dumps those with a private page,
-    /// all of them then (`core(5)`): one page of each mapping is copied, here and for the child.
+    /// Makes a core dump include the memory that was made private. The kernel dumps a private mapping of a file if it
+    /// has a private page, and then all of it (`core(5)`): one page of each mapping is copied, here and for the child.
     pub(in crate::freeze) fn have_dumped(&self) {
         if self.shared.pages == Pages::Hugetlb {
             return;
@@ -186,7 +187,7 @@ impl<'a> Snapshot<'a> {
         self.generation
     }
 
-    /// Of its arena, which is locked.
+    /// The service of its arena, which is locked.
     pub(in crate::freeze) fn service(&self) -> Option<Arc<Service>> {
         self.shared.service(&self.state)
     }
@@ -201,7 +202,7 @@ impl<'a> Snapshot<'a> {
         self.state.map.count(Chunk::Frozen) > 0 && !self.private.is_empty()
     }
 
-    /// Has each chunk that is to map another file be a piece.
+    /// Makes each chunk that will map another file a piece.
     pub(super) fn part_moved(&mut self) {
         for (chunk, _) in &self.moved {
             let range = self.shared.chunk_range(*chunk, 1);
@@ -217,14 +218,15 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// True of a piece that was private before.
+    /// True if a piece was private before.
     pub(super) fn is_private(&self, piece: VirtRange) -> bool {
         let place = self.private.partition_point(|it| it.end() <= piece.start);
         self.private.get(place).is_some_and(|it| it.covers(piece))
     }
 
-    /// The userfaultfd that keeps threads from each piece. Private pieces have the one without events: if the service thread
-    /// cannot read events any more, it lets live memory go, which is live again, but private pages have to come back first.
+    /// The userfaultfd that keeps threads from each piece. Private pieces have the one without events: if the service
+    /// thread cannot read events any more, it releases live memory, which is live again, but private pages have to come
+    /// back first.
     pub(super) fn held<'s>(
         &'s self,
         service: &'s Service,
@@ -242,7 +244,7 @@ impl<'a> Snapshot<'a> {
         moved.map_or_else(|| self.state.map.file(chunk), |(_, file)| *file)
     }
 
-    /// The first `done` pieces are private now. If not all are, the chunk at the border is partial.
+    /// Notes that the first `done` pieces are private now. If not all are, the chunk at the border is partial.
     pub(super) fn mark_frozen(&mut self, done: usize) {
         self.done = done;
         let state = &mut *self.state;
@@ -285,12 +287,12 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// True of a chunk that was frozen, or changed its file, in this freeze.
+    /// True if a chunk was frozen, or changed its file, in this freeze.
     fn is_of_this(&self, chunk: usize) -> bool {
         self.state.map.since(chunk) == self.generation
     }
 
-    /// Makes live again the pieces that a freeze which failed made private. The service thread does the rest.
+    /// Makes pieces live again that a failed freeze made private. The service thread does the rest.
     pub(super) fn undo(&mut self) {
         for (chunk, file) in self.moved.drain(..) {
             self.state.files.abandon(file, chunk);
@@ -306,7 +308,7 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// From the first to the last chunk of a run that holds used memory.
+/// The range from the first to the last chunk of a run that holds used memory.
 fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Option<VirtRange> {
     let whole = shared.chunk_range(run.start, run.len());
     let mut used = state.vma_map.within(whole).filter(|span| span.usage == Usage::Used);

@@ -9,9 +9,9 @@
 //!                                                              to the base          another file, whole
 //!  3   base', private, no copy       base', read only
 //! ```
-//! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nothing else reads the base of a clean
-//! chunk (I2). That of a frozen one has readers, and stays. If anything fails before 3, the copies move back to R, newer than
-//! whatever of them is in the file (I1, I4).
+//! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nothing else reads the base of
+//! a clean chunk (I2). The base of a frozen one has readers, and stays. If anything fails before 3, the copies move
+//! back to R, newer than any content of theirs in the file (I1, I4).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has another file hold the base of a frozen chunk, which becomes the chunk's file with step 3: its number.
+/// Copies the base of a frozen chunk to another file, which becomes the chunk's file with step 3. Returns its number.
 fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Result<u8, Errno> {
     let Snapshot { shared, state, moved, .. } = snapshot;
     let range = shared.chunk_range(chunk, 1);
@@ -93,7 +93,7 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, start: usize) {
         }
         let place = snapshot.shared.piece(moved);
         if chunk::move_back(snapshot.in_view(moved), *place).is_err() {
-            // To go on would be to lose the program's writes (I1).
+            // Going on would lose the program's writes (I1).
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a freeze that failed: too many mappings \
                   (vm.max_map_count)\n",
@@ -103,8 +103,8 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, start: usize) {
     }
 }
 
-/// What is written to a clean chunk after a freeze has looked at it and before it moves it away: nobody
-/// outside could say when that is.
+/// Writes to a clean chunk after a freeze has looked at it and before it moves it away: a test from outside could not
+/// hit that moment.
 #[cfg(all(test, feature = "failpoints"))]
 mod tests {
     use std::time::Duration;
@@ -119,8 +119,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
     const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
-    /// Freezes an arena of ten chunks, two of them live, with copies in two that are clean, while a call fails:
-    /// whether it did, and how the freeze was done.
+    /// Freezes an arena of ten chunks, two of them live, with copies in two that are clean, while a call fails. Returns
+    /// true if it did, and how the freeze was done.
     fn freeze_while(op: Op, pass: u32, errno: Errno) -> Option<(bool, Option<FreezeMethod>)> {
         let arena = Arena::new(ByteCount::mib(32)).unwrap();
         if !arena.track_changes(true) {

@@ -23,7 +23,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
             && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
-    // A handler could touch what waits for this very thread.
+    // A handler could touch memory that waits for this very thread.
     let blocked = can_move.then(BlockedSignals::enter);
     let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
@@ -37,7 +37,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
         match move_all(snapshots) {
             Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
             Err(error) if has_frozen || error.kind() == ErrorKind::OutOfMemory => Err(error),
-            // What was live is so still: the other way may work.
+            // Live memory is still live: the other way may work.
             Err(_) => mapped_over(snapshots),
         }
     } else if has_frozen {
@@ -70,11 +70,11 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     result
 }
 
-/// Moves the pages away, so that every access waits, and has what is under them be their content. If that
-/// fails, all is live again.
+/// Moves the pages away, so that every access waits, and copies private pages into the files under them. If that fails,
+/// all is as before.
 fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let moved = try_move(snapshots);
-    // For all of them, whatever happened to one.
+    // For all of them, even if one failed.
     let ended = snapshots.iter().filter_map(Snapshot::service);
     let ended = ended.map(|service| service.sight.end_moves()).fold(Ok(()), Result::and);
     let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(private::settle));
@@ -113,7 +113,7 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps everything privately and wakes who waits.
+/// Maps everything privately and wakes the waiting threads.
 fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let mapped = try_map(snapshots);
     for snapshot in snapshots.iter() {
@@ -131,7 +131,7 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
         if !snapshot.private.is_empty() {
             _ = insist(|| service.hold.wake(snapshot.shared.range));
         }
-        // The view took the registration along; a reader of it must not wait for anybody.
+        // The view took the registration along; a reader of it must not wait for any thread.
         for (piece, _) in &snapshot.pieces {
             _ = insist(|| service.uffd.unregister(*snapshot.in_view(*piece)));
         }

@@ -1,4 +1,4 @@
-//! The view of a snapshot: kept for a reader, or given up.
+//! The view of a snapshot: kept for a reader, or dropped.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
@@ -15,7 +15,7 @@ impl Snapshot<'_> {
     /// Keeps the view for a reader in this process.
     pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<OwnSpace> {
         self.state.generations.begin_view(self.generation);
-        // If it fails, a fork that goes around us shares what a thaw will change.
+        // If it fails, a fork that goes around us shares memory that a thaw will change.
         let _ = set_inherited(self.shared, &self.state, Advice::DontFork);
         let mapped: Result<()> = (|| {
             let is_mapped_anew = |piece: VirtRange| {
@@ -31,9 +31,8 @@ impl Snapshot<'_> {
                         .during("map a view")?;
                 }
             }
-            // What is allocated later was free at the freeze, and shows zeroes. What was writable stays
-            // so: taking that away would walk every entry of the page tables, and nobody is handed
-            // more than a shared reference.
+            // Memory allocated later was free at the freeze, and shows zeroes. Writable mappings stay so: taking that
+            // away would walk every entry of the page tables, and callers get no more than a shared reference.
             let make_readable =
                 |part| self.view.part(part).protect(Prot::READ).during("make a view readable");
             let mut rest = **self.view;
@@ -58,7 +57,7 @@ impl Snapshot<'_> {
         Ok(std::mem::take(&mut self.view))
     }
 
-    /// Gives the view up. Whether there is a part of that to do in the background: a large one's page tables go bit by bit.
+    /// Drops the view. True if a part of that is left to the background: the page tables of a large view go bit by bit.
     pub(crate) fn discard_view(&mut self) -> bool {
         let view = std::mem::take(&mut self.view);
         if view.is_empty() {

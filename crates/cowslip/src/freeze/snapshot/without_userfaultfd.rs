@@ -9,8 +9,8 @@ use super::plan::{OPERATION, Snapshot, not_mapped};
 use crate::arena::backing_file::{Pages, pool_too_small};
 use crate::arena::mapping::OwnSpace;
 
-/// Puts one mapping over the other, for each piece. They are made elsewhere first: what the kernel or the hugetlb pool,
-/// which pays for every copy beforehand, has to refuse it refuses before anything changes.
+/// Puts one mapping over the other, for each piece. They are made elsewhere first: a refusal by the kernel, or by the
+/// hugetlb pool, which pays for every copy beforehand, comes before anything changes.
 pub(super) fn map_over(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let mut ready = Vec::new();
     for snapshot in snapshots.iter() {

@@ -1,14 +1,13 @@
-//! Chunks that nothing was written to stay as they are, and can be told from the others at the next freeze.
+//! Chunks that nothing was written to stay as they are, and can be told from others at the next freeze.
 //!
 //! ```text
 //!   frozen ──no private page, nobody reads the base──▶ clean ─a page is private──▶ thawed
 //!      ▲                                                │
 //!      └──────────────────── freeze ────────────────────┘
 //! ```
-//! To call a chunk clean changes nothing: its mapping stays. A store that comes at the same time makes a private
-//! copy, as before and after, and the copy is found when somebody looks again: the service thread now and
-//! then, so that what is written often is live and on huge pages; every freeze to a view, before and during
-//! its pause.
+//! Marking a chunk clean changes nothing: its mapping stays. A store at the same time makes a private copy, as before
+//! and after, and the next look finds the copy: the service thread looks now and then, so that chunks that are written
+//! often are live and on huge pages; every freeze to a view looks before and during its pause.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,11 +29,11 @@ use crate::service::Service;
 const LOOK_CHUNKS: usize = 64;
 const LOOK_FIRST_NS: u64 = 20_000_000;
 const LOOK_LAST_NS: u64 = 250_000_000;
-/// Each run of clean chunks is a mapping of its own, which every freeze has to move.
+/// The most runs of clean chunks: each is a mapping of its own, which every freeze has to move.
 const MOST_RUNS: usize = 64;
 
-/// Whether changes can be tracked at the cost that is promised: a look at pages mapped one by one, or at
-/// their entries, would take milliseconds a GiB.
+/// True if changes can be tracked at the promised cost: a look at pages mapped one by one, or at their entries, would
+/// take milliseconds a GiB.
 pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
     let is_huge = matches!(shared.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
     is_huge && service.scanner.method() == Method::Scan
@@ -69,7 +68,7 @@ pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
     Step::Later(delay)
 }
 
-/// Whether there is more to look at.
+/// True if there is more to look at.
 fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
     let is_clean = |chunk| chunk == Chunk::Clean;
     let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_clean) else {
@@ -84,7 +83,7 @@ fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool
     Ok(true)
 }
 
-/// Makes every clean chunk live that was written: what is left for a freeze to find is few.
+/// Makes every written clean chunk live, so that few are left for a freeze to find.
 pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
@@ -114,7 +113,7 @@ pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), 
     Ok(())
 }
 
-/// Makes all of them live.
+/// Makes all clean chunks live.
 pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
     while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
@@ -125,7 +124,7 @@ pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> 
     Ok(())
 }
 
-/// They are frozen chunks again, which others may read and a thaw looks at.
+/// Makes clean chunks frozen again: others may read them, and a thaw looks at them.
 pub(crate) fn end(shared: &Shared, state: &mut State) {
     if state.clean() == 0 {
         return;
@@ -153,7 +152,7 @@ fn first_written(
     Ok(None)
 }
 
-/// As [`thaw`], in a thread of the program's. `BUSY` if that stands on it.
+/// Like [`thaw`], in a thread of the program's. `BUSY` if that stands on the chunk.
 fn thaw_here(
     shared: &Shared,
     state: &mut State,

@@ -4,8 +4,9 @@
 //!   nobody reads the base ──▶ next chunk or run ──▶ thawed ([`chunk`]) ──▶ … ──▶ all live
 //!        ▲ look again later          ▲ failed: stays frozen, tried again later
 //! ```
-//! This file says what is done next; [`chunk`] how a chunk is thawed. Runs of clean chunks go in one step; a chunk with private pages goes alone, so that a
-//! writer waits for one chunk's copies at most, and a part of them if they are many.
+//! This file decides what comes next; [`chunk`] thaws a chunk. Runs of clean chunks go in one step; a chunk with
+//! private pages goes alone, so that a writer waits for one chunk's copies at most, and a part of them if they are
+//! many.
 
 pub(crate) mod clean;
 mod step;
@@ -30,26 +31,27 @@ use crate::freeze::{consolidate, moving};
 use crate::service::{Look, RUN_CHUNKS, Service, Window};
 pub(crate) use step::Step;
 
-/// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
+/// The most borrowed chunks that are filled before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
-/// Of an old view, unmapped in one step.
+/// Bytes of an old view that are unmapped in one step.
 pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
-/// So many old views are unmapped though a fork is being finished: each holds address space and mappings.
+/// From this many old views on, they are unmapped though a fork is being finished: each holds address space and
+/// mappings.
 const MANY_VIEWS: usize = 4;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 250_000_000;
-/// A fork waits no longer for a thaw, while memory is short.
+/// Longest wait of a fork for a thaw, while memory is short.
 const LONGEST_BEFORE_FORK_NS: u64 = 50_000_000;
-/// While memory is short.
+/// The longest pause between looks for readers while memory is short.
 const READERS_LOOK_WHEN_SHORT_NS: u64 = 10_000_000;
-/// How long after its last child's end a program stays frozen, at least. It still has to wait for that
-/// child, and who forks again at once finds the arena ready.
+/// The least time that a program stays frozen after its last child's end. It still has to wait for that child, and
+/// another fork at once finds the arena ready.
 const LINGER_NS: u64 = 20_000_000;
 const LINGER_MOST_NS: u64 = 1_000_000_000;
-/// And for as many thaws' time: a program that forks just too seldom spends a fifth of a processor on
-/// thaws that its next fork undoes.
+/// It also stays frozen for the time of this many thaws: a program that forks just too seldom spends a fifth of a
+/// processor on thaws that its next fork undoes.
 const LINGER_THAWS: u64 = 4;
-/// Unless it has copied more than this part of what it uses: the copies cost memory, and each fork copies
+/// Unless it has copied more than one in this many of its used pages: the copies cost memory, and each fork copies
 /// their page tables.
 const PRIVATE_SHARE: u64 = 8;
 const RETRY_FIRST_NS: u64 = 20_000_000;
@@ -67,7 +69,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     }
     let round_ns = residency::begin_round(shared, state);
     let thawed = thaw_step(shared, state, is_short);
-    // What a thaw or a huge page takes the place of need not be mapped before that.
+    // Memory that a thaw or a huge page is about to replace need not be mapped before that.
     let step = match thawed {
         Step::Again => return Step::Again,
         step => step.or_sooner(grow::tend(shared, state)),
@@ -81,7 +83,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     }
 }
 
-/// Whether copies must not linger, for the lack of memory.
+/// True if memory is too short for copies to linger.
 fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
     // The hugetlb pool has set aside what copies need.
     if state.not_live() == 0 || shared.pages == Pages::Hugetlb {
@@ -113,7 +115,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     }
     let stays_borrowed = is_short || state.keeps_borrowed;
     if state.next_unread(0, 1, read, |chunk| can_thaw(chunk, stays_borrowed)).is_none() {
-        // What is left is read.
+        // All that is left has readers.
         state.thaw.end_round();
         if state.not_live() == 0 && !state.files.has_vacated() {
             finish(shared, state, process::now_ns());
@@ -162,7 +164,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     Step::Again
 }
 
-/// Unmaps a part of a view that nobody has any more. Whether there was one.
+/// Unmaps a part of a view that was dropped. True if there was one.
 fn unmap_retired(state: &mut State) -> bool {
     let Some(view) = state.retired_views.last_mut() else { return false };
     drop(view.split_front(view.len.min(VIEW_STEP_BYTES)));
@@ -172,7 +174,7 @@ fn unmap_retired(state: &mut State) -> bool {
     true
 }
 
-/// Whether the process has so many private pages that staying frozen is dear.
+/// True if the process has so many private pages that staying frozen is expensive.
 fn has_copied_much(shared: &Shared) -> bool {
     let used_pages = shared.counters.used_bytes.load(Relaxed) / page_size_bytes() as u64;
     process::anonymous_pages().is_some_and(|pages| pages > used_pages / PRIVATE_SHARE)
@@ -243,14 +245,14 @@ fn thaw_run(
         state.change_all(first..end, Event::Keep);
         return Ok(());
     }
-    // What hugetlbfs maps is whole huge pages.
+    // hugetlbfs maps whole huge pages.
     if private > chunk::MANY_PAGES && shared.pages != Pages::Hugetlb {
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
 }
 
-/// Copies the base of the first chunk of a borrowed run that needs it: what is copied becomes live together, later.
+/// Copies the base of the first chunk of a borrowed run that needs it: copied chunks become live together, later.
 fn fill_one(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Result<bool, Errno> {
     let mut borrowed = run.take(FILLED_CHUNKS).take_while(|&i| state.chunk(i) == Chunk::Borrowed);
     match borrowed.find(|&i| !is_filled(state, i)) {
@@ -264,13 +266,13 @@ fn is_filled(state: &State, chunk: usize) -> bool {
     is_borrowed && state.borrowed_base.as_ref().is_some_and(|it| it.filled().contains(&chunk))
 }
 
-/// Whether a thaw takes such a chunk now. What is borrowed costs nothing, and its copy does.
+/// True if a thaw takes such a chunk now. A borrowed chunk costs nothing, and its copy does.
 fn can_thaw(chunk: Chunk, stays_borrowed: bool) -> bool {
     chunk.is_private() && !(stays_borrowed && chunk == Chunk::Borrowed)
 }
 
-/// While memory is short: the next chunk without a private page. What is live makes no copies, and that takes no time; then
-/// come those whose copies are given back.
+/// While memory is short: the next chunk without a private page. Its thaw takes no time, and live memory makes no
+/// copies. Chunks with copies to give back come after these.
 fn first_clean_when_short(
     shared: &Shared,
     state: &mut State,
@@ -292,13 +294,13 @@ fn first_clean_when_short(
     Ok(None)
 }
 
-/// While memory is short: thaws what can be before it is frozen again. Else each copy that is there now would be made once
-/// more, and the first would stay until the child has ended.
+/// While memory is short: thaws all that can be thawed before it is frozen again. Otherwise each copy that is there now
+/// would be made once more, and the first would stay until the child has ended.
 pub(super) fn before_fork(shared: &Shared, state: &mut State) {
     if !is_short_of_memory(shared, state, Look::Quick) {
         return;
     }
-    // It can wait, and this thread not for itself.
+    // The thaw can wait, and this thread must not wait for itself.
     let Ok(_blocked) = chunk::enter(shared.range) else { return };
     let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
     while state.not_live() > 0
@@ -310,8 +312,8 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
     }
 }
 
-/// Makes chunks live that an operation which failed left between two states: a child would lack a
-/// part of them. Nobody reads their base, as nothing was forked since.
+/// Makes chunks live that a failed operation left between two states: a child would lack a part of them. Their base has
+/// no readers, as there was no fork since.
 pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
     let partial: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Partial).flatten().collect();
     for chunk in partial {
@@ -327,14 +329,14 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Makes the arena's own what it has borrowed, in this thread, while others run. What is held stays as it is, and all of it
-/// in a child that reads its parent's arena. Whether the service thread has to do a part of it, as this thread's stack is
-/// there.
+/// Copies all borrowed memory into the arena's own file, in this thread, while others run. A held arena stays as it is,
+/// and so does that of a child that reads its parent's. True if the service thread has to do a part of it, as this
+/// thread's stack is there.
 pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
     let mut from = 0;
     let mut is_left = false;
     loop {
-        // Others may have the arena between two chunks.
+        // Other threads may have the arena between two chunks.
         let mut state = shared.lock();
         let can = state.hold().is_none() && state.generations.view_count() == 0;
         let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
@@ -370,7 +372,7 @@ fn still_borrowed(errno: Errno) -> Error {
     }
 }
 
-/// Thaws everything in this thread, while nobody writes.
+/// Thaws everything in this thread, while no thread writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
     let is_held = state.hold().is_some_and(|hold| hold != Hold::Paused);

@@ -1,8 +1,8 @@
-//! What comes after a piece of background work.
+//! The step after a piece of background work.
 
 use std::time::Duration;
 
-/// What the service thread does next.
+/// The next step of the service thread.
 pub(crate) enum Step {
     /// There is more to do.
     Again,
@@ -13,7 +13,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// What comes after two pieces of work.
+    /// The step after two pieces of work.
     pub(crate) fn or_sooner(self, other: Self) -> Self {
         match (self, other) {
             (Self::Again, _) | (_, Self::Again) => Self::Again,

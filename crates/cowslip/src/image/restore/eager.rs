@@ -1,4 +1,4 @@
-//! All of an image at once, before anybody sees the arena.
+//! Restores all of an image at once, before the arena is visible to any thread.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::source::{Desk, Source};
 use crate::arena::state::Shared;
 use crate::image::OnProgress;
 
-/// How often progress is told at least.
+/// The longest time between reports of progress.
 const TELL: Duration = Duration::from_millis(100);
 
 pub(super) fn fill(

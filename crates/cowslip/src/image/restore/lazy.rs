@@ -1,4 +1,4 @@
-//! A restore of an arena that is in use already: chunks come in as they are touched, and on their own.
+//! Restores an arena that is already in use: chunks are brought in when they are touched, and in the background.
 //!
 //! ```text
 //!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
@@ -9,18 +9,18 @@
 //!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
 //!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
 //! ```
-//! The first of the plan is live from the beginning if the page cache has it: it comes through R before
-//! anybody has the arena, which takes no longer than to have a thread begin and to wait for it. When no chunk is absent the threads end: nothing is registered and nothing reads
-//! the image any more.
+//! The first chunk of the plan is live from the beginning if the page cache has it: it is read through R before any
+//! thread has the arena, which takes no longer than starting a thread and waiting for it. When no chunk is absent the
+//! threads end: nothing is registered and nothing reads the image any more.
 //!
 //! # What holds
-//! * **Checked before it is seen.** The file's pages are behind a registration for minor faults until the
-//!   whole chunk is in it and its checksum was right; what was wrong is taken out again.
-//! * **Never zeroes.** A hole that is registered makes who touches it wait; a lost chunk is mapped to
-//!   nothing. Whoever needs content under the arena's lock gets the lock by `Shared::lock_restored`.
-//! * **I6, nobody hangs.** A chunk is claimed once, and who claimed it makes it live or lost, on every path,
-//!   and wakes. The threads that do so touch no arena, and wait for no lock but the arena's, which is
-//!   never held while waiting for a chunk.
+//! * **Checked before it is seen.** The file's pages are behind a registration for minor faults until the whole chunk
+//!   is in it and its checksum is verified; wrong content is removed again.
+//! * **Never zeroes.** A thread that touches a registered hole waits; a lost chunk is mapped to an empty file. Code
+//!   that needs content under the arena's lock takes the lock with `Shared::lock_restored`.
+//! * **I6, nobody hangs.** A chunk is claimed once, and the claiming thread makes it live or lost, on every path, and
+//!   wakes the waiters. These threads touch no arena, and wait for no lock but the arena's, which is never held while
+//!   waiting for a chunk.
 
 use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
@@ -45,8 +45,8 @@ use crate::image::OnArrival;
 use crate::insist::insist;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
-/// How long the first fault is waited for before the rest is brought in: whoever comes first has the
-/// processors and the memory's bandwidth to himself.
+/// How long the first fault is awaited before the rest is brought in: the first thread to touch memory has the
+/// processors and the memory bandwidth to itself.
 const HEAD_START: Duration = Duration::from_millis(1);
 const STACK_BYTES: usize = 512 << 10;
 
@@ -62,14 +62,14 @@ pub(super) struct Work {
     schedule: Arc<RestoreSchedule>,
     uffd: Uffd<ReservedFd>,
     wake: ReservedFd,
-    /// A file without content, for what is lost.
+    /// An empty file, mapped over lost chunks.
     nothing: ReservedFd,
-    /// How many threads shall read; 0: as many as there are processors.
+    /// The number of threads that read; 0 means the number of processors.
     readers: usize,
     on_damage: Option<OnDamage>,
-    /// No thread that reads could be started.
+    /// No reading thread could be started.
     has_no_readers: AtomicBool,
-    /// If chunks arrive from elsewhere, who tells the readers.
+    /// Notifies the readers, if chunks arrive from elsewhere.
     listener: Option<Arc<OnArrival>>,
 }
 
@@ -80,13 +80,14 @@ impl std::fmt::Debug for Work {
 }
 
 impl RestoreWorker {
-    /// Makes `chunks` of the arena absent and goes on to bring them in. Nobody uses the arena yet.
+    /// Makes `chunks` of the arena absent and begins to bring them in. The arena must not be in use
+    /// yet.
     pub(super) fn start(shared: &Arc<Shared>, chunks: &[u32], work: Work) -> Result<()> {
         if chunks.is_empty() {
             return Ok(());
         }
         let work = Arc::new(work);
-        // Held until all is in place: the threads take it before they change anything.
+        // Held until everything is in place: the threads take it before they change anything.
         let mut state = shared.lock();
         for run in chunks.chunk_by(|before, after| before + 1 == *after) {
             let range = shared.chunk_range(run[0] as usize, run.len());
@@ -154,7 +155,7 @@ impl Work {
         process::notify(self.wake.as_fd());
     }
 
-    /// What the thread does that faults are told to.
+    /// The work of the thread that reads the faults.
     fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
         let wanted = threads(self.readers, self.schedule.left());
         let mut desk = Desk::first(shared, &self.source.file, wanted);
@@ -163,7 +164,7 @@ impl Work {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
             if process::wait_readable(&fds, &mut ready, patience).is_err() {
-                // Refused: it looks now and then.
+                // If the wait is refused, it polls.
                 let _ = waiting::nap(Duration::from_millis(1));
             }
             let _ = process::drain(self.wake.as_fd());
@@ -178,7 +179,7 @@ impl Work {
                 self.read_faults(shared);
             }
             if patience.is_some() {
-                // Those that there are bring everything in.
+                // The readers that could be started bring everything in.
                 readers.extend(
                     (0..wanted).filter_map(|_| self.start_reader(shared, desk.beside()).ok()),
                 );
@@ -194,8 +195,8 @@ impl Work {
         readers.into_iter().for_each(Thread::join);
     }
 
-    /// Whether the thread that faults are told to brings in what is wanted itself. What has to come from elsewhere
-    /// it does not wait for: it is there for the next fault.
+    /// Returns true if the thread that reads the faults brings in wanted chunks itself. It does not wait for chunks
+    /// from elsewhere, so that it stays ready for the next fault.
     fn is_to_bring_in(&self, readers: &[Thread]) -> bool {
         self.listener.is_none() || (readers.is_empty() && self.has_no_readers.load(Relaxed))
     }
@@ -221,7 +222,7 @@ impl Work {
         }
     }
 
-    /// What the other threads do.
+    /// The work of the other threads.
     fn read(&self, shared: &Shared, desk: &mut Desk) {
         self.schedule.each(&self.source, |chunk| {
             self.bring_in(shared, chunk, desk);
@@ -255,7 +256,7 @@ impl Work {
         }
     }
 
-    /// As [`settle`].
+    /// Marks a chunk as lost; ends with [`settle`].
     fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<Box<dyn Restoring>> {
         self.schedule.failed(error);
         let range = shared.chunk_range(chunk, 1);
@@ -273,8 +274,8 @@ impl Work {
     }
 }
 
-/// Brings the first chunk of the plan in, unless somebody would have to wait for the disk: which, if it is
-/// there.
+/// Brings in the first chunk of the plan, unless a thread would have to wait for the disk; returns the chunk if it is
+/// in.
 pub(super) fn bring_first(
     shared: &Shared,
     source: &Source,
@@ -287,14 +288,14 @@ pub(super) fn bring_first(
     })
 }
 
-/// As [`Source::fetch`], whatever happens in it.
+/// Like [`Source::fetch`], but turns a panic into an error.
 fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
     panic::catch_unwind(AssertUnwindSafe(|| source.fetch(chunk, desk))).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::System, OPERATION).because("the thread that reads it panicked"))
     })
 }
 
-/// Lets everybody see what the file has of a chunk. As [`settle`].
+/// Maps the file's content of a chunk, so that all threads can see it; ends with [`settle`].
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
     for (piece, prot) in state.pieces(shared.chunk_range(chunk, 1)) {
@@ -303,8 +304,8 @@ fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Err
     Ok(settle(shared, &mut state, chunk, Event::Show))
 }
 
-/// A chunk is not absent any more. With the last one the arena gives its worker up, in the same step: a
-/// child that is forked from then on has none, as it would wait for threads that it does not have.
+/// Records that a chunk is no longer absent. With the last one the arena gives up its worker, in the same step: a child
+/// that is forked from then on has none, because it would wait for threads that do not exist in it.
 fn settle(
     shared: &Shared,
     state: &mut State,
@@ -316,7 +317,7 @@ fn settle(
     if state.absent() == 0 { state.worker.take() } else { None }
 }
 
-/// What a lazy restore needs, or why it is not possible in this process.
+/// Opens the userfaultfd for a lazy restore, or explains why this process cannot have one.
 pub(super) fn open_uffd() -> Result<Uffd<ReservedFd>> {
     let (fd, _) = uffd::open().during(OPERATION)?;
     Uffd::new(ReservedFd::hold(fd), FEATURES).during(OPERATION)

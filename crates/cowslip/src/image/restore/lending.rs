@@ -1,4 +1,4 @@
-//! An image that one process is loading, lent to others chunk by chunk.
+//! Lends an image that one process is loading to others, chunk by chunk.
 //!
 //! ```text
 //!   client ── number of a chunk ──▶ server   brings it in before what nobody waits for
@@ -10,9 +10,9 @@
 //! | 1 | 0, and with it a descriptor for reading of the arena's file |
 //! | 8, for each chunk asked for | 0: it is there; 1: it cannot be had |
 //!
-//! * **Never zeroes.** A hole in a file in memory reads as zeroes, through a private mapping too, so that nobody maps a
-//!   file that is being filled. What is copied of it is taken only if it has the checksum that the image says.
-//! * **I6, nobody hangs.** A chunk that a server does not give within [`PATIENCE`] comes from the image, as do all
+//! * **Never zeroes.** A hole in a file in memory reads as zeroes, through a private mapping too, so a file that is
+//!   being filled is never mapped. A copy from it is accepted only if it has the checksum in the image.
+//! * **I6, nobody hangs.** A chunk that a server does not deliver within [`PATIENCE`] is read from the image, like all
 //!   that follow.
 
 use std::io::{self, Read, Write};
@@ -33,12 +33,13 @@ use crate::template::{File, Template};
 
 const LEND: &str = "lend an image that is being loaded";
 const BORROW: &str = "borrow an image that is being loaded";
-/// So long is a server waited for that was asked for a chunk: somebody may have touched it.
+/// How long to wait for a server after a request for a chunk: a thread may have touched it.
 const PATIENCE: Duration = Duration::from_secs(2);
 const THERE: u64 = 0;
 const MISSING: u64 = 1;
 
-/// An arena of an image on its way into memory, for other processes. Nobody writes to it.
+/// An arena of an image that is being loaded into memory, for other processes. It is never written
+/// to.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -64,11 +65,11 @@ pub struct Loading {
 }
 
 impl Image {
-    /// Begins to bring one of its arenas into this process' memory, for other processes. Where there is no userfaultfd
-    /// all of it is there when this returns.
+    /// Begins to load one of its arenas into this process' memory, for other processes. Without userfaultfd all of it
+    /// is loaded when this returns.
     ///
     /// # Errors
-    /// As [`Self::restore`].
+    /// Those of [`Self::restore`].
     pub fn load(&self, arena: u32) -> Result<Loading> {
         let options = RestoreOptions { via: Via::File, ..RestoreOptions::default() };
         let restored = self.restore(arena, &options, &mut |_| ControlFlow::Continue(()))?;
@@ -77,11 +78,11 @@ impl Image {
 }
 
 impl Loading {
-    /// Lends what is there, and brings in what is asked for, until the process at the other end, which restores, closes
-    /// the connection or says nothing for as long as the socket's time-out.
+    /// Lends the loaded part, and brings in requested chunks, until the process at the other end, which restores,
+    /// closes the connection or is silent for as long as the socket's time-out.
     ///
     /// # Errors
-    /// The kernel's.
+    /// An error of the kernel.
     pub fn lend(&self, mut socket: &UnixStream) -> Result<()> {
         let shared = self.restored.arena.shared();
         let whole = std::sync::Arc::clone(shared.lock().file_at(shared.range.start));
@@ -113,10 +114,11 @@ impl Loading {
         !matches!(state.chunk(chunk), Chunk::Missing | Chunk::Poisoned)
     }
 
-    /// Waits until all of it is there: for as many as ask.
+    /// Waits until all of it is loaded; any number of threads may wait.
     ///
     /// # Errors
-    /// The first chunk that is damaged or could not be read; as [`crate::Frozen::into_template`].
+    /// The first chunk that is damaged or could not be read; those of
+    /// [`crate::Frozen::into_template`].
     pub fn finish(&self) -> Result<Template> {
         while !self.restored.wait(Duration::from_secs(3600))? {}
         self.restored.arena.freeze()?.into_template()
@@ -127,12 +129,12 @@ impl Loading {
 #[derive(Debug)]
 pub(super) struct Lender {
     file: File,
-    /// None: it is of no use any more.
+    /// `None` after it has failed once.
     server: Mutex<Option<File>>,
 }
 
 impl Lender {
-    /// Takes what [`Loading::lend`] sends first.
+    /// Receives the first message of [`Loading::lend`].
     pub(super) fn receive(stream: UnixStream, length_bytes: u64) -> Result<Self> {
         let mut first = [0];
         let (_, files) = socket::receive(stream.as_fd(), &mut first).during(BORROW)?;
@@ -151,7 +153,7 @@ impl Lender {
         Ok(Self { file: hold(file)?, server: Mutex::new(Some(hold(stream.into())?)) })
     }
 
-    /// Copies what the server has of a chunk, which it brings in first; `false` if it cannot.
+    /// Copies a chunk from the server, which brings it in first; `false` if it cannot.
     pub(super) fn read(&self, chunk: u32, content: &mut [u8]) -> bool {
         let mut read = || {
             let at = u64::from(chunk) * CHUNK_BYTES as u64;

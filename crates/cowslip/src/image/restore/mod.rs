@@ -1,4 +1,4 @@
-//! An image into memory.
+//! Restores an image into memory.
 //!
 //! ```text
 //!  Image ─▶ plan: what is wanted, the working set of last time, the rest ([`plan`], [`working_set`])
@@ -6,7 +6,7 @@
 //!             └─▶ [`eager`]: all of it first
 //!                   └─▶ [`source`]: a chunk read and checked, before anybody can see it
 //! ```
-//! What others do, without an arena, is in [`standalone`].
+//! Ways to restore without an arena are in [`standalone`].
 
 mod eager;
 mod lazy;
@@ -43,23 +43,23 @@ use self::lazy::{RestoreWorker, Work};
 pub use self::standalone::{Standalone, StandaloneMode};
 
 const OPERATION: &str = "restore an image";
-/// More threads than this only wait for one another.
+/// More threads than this would only wait for one another.
 const MOST_THREADS: usize = 16;
 
-/// How an image becomes memory.
+/// The way in which an image becomes memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// The arena can be used at once. What is touched comes first, then what was touched first when that
-    /// was [recorded](RestoreOptions::record), then the rest. Needs userfaultfd for kernel faults; without
-    /// it the restore is eager.
+    /// The arena can be used at once. Touched chunks are brought in first, then those that were touched first when that
+    /// was [recorded](RestoreOptions::record), then the rest. Needs userfaultfd for kernel faults; without it the
+    /// restore is eager.
     #[default]
     Hybrid,
-    /// Everything, by several threads, before the arena is handed out: of a server's memory too, a copy.
+    /// Everything, by several threads, before the arena is returned; even a server's memory is copied.
     Eager,
-    /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. What is not
-    /// written much stays there until [`Restored::wait`]. A restore comes to this by itself; to ask for it is to ask for
-    /// hybrid.
+    /// Maps memory of a [server](RestoreOptions::via) that already holds the image: see [`crate::Template::restore`].
+    /// Memory that is not written much stays there until [`Restored::wait`]. A restore chooses this by itself;
+    /// requesting it is the same as requesting hybrid.
     Resident,
 }
 
@@ -73,28 +73,28 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Whom a restore asks for an image before it reads the file.
+/// The server that a restore asks for an image before it reads the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Via {
-    /// The `cowslip serve` whose socket the environment variable `COWSLIP_SERVE` names. If there is none, or it does not have
-    /// the image, the file is read.
+    /// The `cowslip serve` with the socket in the environment variable `COWSLIP_SERVE`. If there is none, or it does
+    /// not have the image, the file is read.
     #[default]
     Environment,
     /// The one at this socket, which must have it.
     Server(PathBuf),
-    /// Nobody.
+    /// None: the file is read.
     File,
 }
 
-/// Is told which addresses could not be restored and why, before anybody gets the `SIGBUS`. It is called in
-/// a thread of the library's and may use neither the arena nor its memory.
+/// Receives the addresses that could not be restored and the error, before any thread gets the `SIGBUS`. It is called
+/// in a thread of the library and may use neither the arena nor its memory.
 #[derive(Clone)]
 pub struct OnDamage(Arc<Tell>);
 
 type Tell = dyn Fn(&Error, VirtRange) + Send + Sync;
 
 impl OnDamage {
-    /// Calls `tell`.
+    /// Makes one that calls `tell`.
     pub fn new(tell: impl Fn(&Error, VirtRange) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
@@ -106,27 +106,27 @@ impl fmt::Debug for OnDamage {
     }
 }
 
-/// How to restore.
+/// Settings of a restore.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
-    /// How the image becomes memory.
+    /// The way in which the image becomes memory.
     pub strategy: Strategy,
-    /// Where the arena goes: at [`Place::Original`] pointers into it stay right.
+    /// The place of the arena: at [`Place::Original`] pointers into it stay valid.
     pub place: Place,
-    /// What its memory shall be made of: huge pages or base pages.
+    /// The backing of its memory: huge pages or base pages.
     pub backing: Backing,
-    /// Threads that read; 0: as many as there are processors.
+    /// Threads that read; 0 means the number of processors.
     pub threads: usize,
-    /// Only what is touched is brought in, and in which order it is remembered, until
+    /// Brings in only touched chunks, and remembers their order, until
     /// [`Restored::finish_recording`]. Only hybrid restores record.
     pub record: bool,
-    /// Whether another process that has the image in memory is asked first. A restore that records reads the file.
+    /// The server to ask first, which may have the image in memory. A restore that records reads the file.
     pub via: Via,
-    /// Is told of damage that is found when the arena is in use already.
+    /// Called for damage that is found when the arena is already in use.
     pub on_damage: Option<OnDamage>,
 }
 
-/// An arena with the content of an image, which may still be on its way.
+/// An arena with the content of an image, which may still be arriving.
 #[derive(Debug)]
 pub struct Restored {
     arena: Arena,
@@ -136,7 +136,7 @@ pub struct Restored {
     recording: Option<Recording>,
 }
 
-/// What a record of first touches is of.
+/// The target of a record of first touches.
 #[derive(Debug)]
 struct Recording {
     file: PathBuf,
@@ -145,19 +145,20 @@ struct Recording {
 }
 
 impl Image {
-    /// Makes an arena with the content of one of the image's. When all is there it has nothing to do with the
-    /// file any more. It can be frozen, forked and saved before that, onto the same path too: what is
-    /// missing is brought in first, while its threads run.
+    /// Makes an arena with the content of one of the image's. When everything is loaded it no longer depends on the
+    /// file. It can be frozen, forked and saved before that, even onto the same path: missing chunks are brought in
+    /// first, while its threads run.
     ///
-    /// Chunks are checked before anybody can see them. If one is damaged or cannot be read after the arena was
-    /// handed out, [`RestoreOptions::on_damage`] is told, an access to it is a `SIGBUS` (`EFAULT` for a system
-    /// call), and the arena refuses to be frozen; [`Arena::discard`] of whole chunks makes them zeroes.
+    /// Chunks are checked before they can be seen. If one is damaged or cannot be read after the arena was returned,
+    /// [`RestoreOptions::on_damage`] is called, an access to it raises `SIGBUS` (`EFAULT` for a system call), and the
+    /// arena refuses to be frozen; [`Arena::discard`] of whole chunks makes them zeroes.
     ///
-    /// `progress` is called for eager restores only; see [`Restored::progress`].
+    /// `progress` is called only for eager restores; see [`Restored::progress`].
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Unsupported`] for hugetlb, [`ErrorKind::Busy`] if its addresses are taken or
-    /// `progress` broke it off, [`ErrorKind::Corrupt`] if a chunk is damaged; the kernel's.
+    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Unsupported`] for hugetlb, [`ErrorKind::Busy`]
+    /// if its addresses are taken or `progress` broke it off, [`ErrorKind::Corrupt`] if a chunk is damaged; an error of
+    /// the kernel.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -236,8 +237,8 @@ impl Image {
         Ok(Restored { arena: restored, strategy, roots, schedule, recording })
     }
 
-    /// The chunks of 2 MiB of an arena that a restore brings into memory, in order: those that are handed out, in part at
-    /// least, and are not zeroes.
+    /// The chunks of 2 MiB of an arena that a restore brings into memory, in order: those that are allocated, at least
+    /// in part, and not zeroes.
     pub fn used_chunks(&self, arena: u32) -> Vec<u32> {
         let described = self.description().arenas.get(arena as usize);
         let is_used = |chunk: &u32| {
@@ -254,7 +255,7 @@ impl Image {
         Restored { arena: restored, strategy, roots, schedule, recording: None }
     }
 
-    /// Where its named places are in an arena that starts there.
+    /// The addresses of its named places in an arena that starts at `start`.
     fn roots_in(&self, arena: u32, start: usize) -> BTreeMap<String, VirtRange> {
         let roots = self.description().roots.iter().filter(|(_, root)| root.arena == arena);
         let place = |(name, root): (&String, &Root)| {
@@ -285,7 +286,7 @@ fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<Are
     })
 }
 
-/// An arena whose memory is handed out as it was.
+/// An arena with its memory allocated as it was.
 fn make_arena(
     builder: ArenaBuilder,
     backing_file: Arc<BackingFile>,
@@ -312,30 +313,32 @@ impl Restored {
         &self.arena
     }
 
-    /// The arena, whether all of it is there or not; what is missing goes on coming.
+    /// The arena, even if parts are missing; these continue to arrive.
     pub fn into_arena(self) -> Arena {
         self.arena
     }
 
-    /// Where the place is now that was saved under this name.
+    /// The present range of the place that was saved under this name.
     pub fn root(&self, name: &str) -> Option<VirtRange> {
         self.roots.get(name).copied()
     }
 
-    /// How it was, or is, restored: not always as it was asked for.
+    /// The way in which it was, or is, restored: not always the requested one.
     pub fn strategy(&self) -> Strategy {
         self.strategy
     }
 
-    /// How much of it is there.
+    /// The progress of loading it.
     pub fn progress(&self) -> Progress {
         self.schedule.progress()
     }
 
-    /// Waits until all is there, and free of the file and of a server; `false` if that took longer than `patience`.
+    /// Waits until everything is loaded, and independent of the file and of a server; `false` if that took longer than
+    /// `patience`.
     ///
     /// # Errors
-    /// The first chunk that could not be restored, as [`RestoreOptions::on_damage`] was told.
+    /// The error for the first chunk that could not be restored, the one passed to
+    /// [`RestoreOptions::on_damage`].
     pub fn wait(&self, patience: Duration) -> Result<bool> {
         if self.strategy == Strategy::Resident {
             return Ok(self.arena.wait_live(patience));
@@ -352,11 +355,11 @@ impl Restored {
         self.schedule.error().map_or(Ok(true), Err)
     }
 
-    /// Writes beside the image which chunks were touched so far, in that order, and goes on to restore the
-    /// rest. Later restores bring these chunks in first. The file's mode is 0600.
+    /// Writes beside the image which chunks were touched so far, in that order, and continues to restore the rest.
+    /// Later restores bring in these chunks first. The file's mode is 0600.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if nothing is recorded; the file system's.
+    /// [`ErrorKind::Usage`] if nothing is recorded; an error of the file system.
     pub fn finish_recording(&self) -> Result<&Path> {
         let Some(Recording { file, image, arena }) = &self.recording else {
             return Err(Error::new(ErrorKind::Usage, "record a working set")

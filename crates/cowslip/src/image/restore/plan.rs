@@ -1,11 +1,11 @@
-//! Which chunk is brought in next, and by whom.
+//! Decides which chunk is brought in next.
 //!
 //! ```text
 //!   absent ──claim──▶ claimed ──finish──▶ done
 //!      └──want──▶ wanted ──claim──┘
 //! ```
-//! Wanted chunks, which somebody waits for, come first; then, unless first touches are being recorded, the
-//! working set of the last time; then the rest in order. Each chunk is claimed once.
+//! Wanted chunks, for which a thread waits, come first; then, unless first touches are being recorded, the working set
+//! of the last time; then the rest in order. Each chunk is claimed once.
 
 use std::collections::VecDeque;
 
@@ -19,17 +19,17 @@ enum Part {
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// What is to be restored, sorted.
+    /// The chunks to restore, sorted.
     chunks: Vec<u32>,
-    /// By place in `chunks`, as all that follows.
+    /// By index in `chunks`, like all that follows.
     parts: Vec<Part>,
     wanted: VecDeque<usize>,
-    /// Those that [`Self::newly_wanted`] did not name yet.
+    /// Those that [`Self::newly_wanted`] has not named yet.
     newly_wanted: Vec<u32>,
-    /// In which order chunks are brought in that nobody waits for.
+    /// The order in which chunks are brought in if no thread waits for them.
     order: Vec<usize>,
     next: usize,
-    /// What comes before this in `order` was named by [`Self::name_ahead`].
+    /// Entries of `order` before this index were named by [`Self::name_ahead`].
     named: usize,
     left: usize,
     is_touched: Vec<bool>,
@@ -38,8 +38,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Restores `chunks`, which are sorted: those of `first` before the others. While it records, only
-    /// chunks that somebody waits for.
+    /// Restores `chunks`, which are sorted: those of `first` before the others. While it records, only wanted chunks.
     pub(super) fn new(chunks: Vec<u32>, first: &[u32], is_recording: bool) -> Self {
         let count = chunks.len();
         let mut is_placed = vec![false; count];
@@ -62,7 +61,7 @@ impl Plan {
         }
     }
 
-    /// Somebody waits for `chunk`.
+    /// A thread waits for `chunk`.
     pub(super) fn want(&mut self, chunk: u32) {
         if let Ok(place) = self.chunks.binary_search(&chunk)
             && self.parts[place] == Part::Absent
@@ -73,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// Chunks that somebody has begun to wait for; each is named once.
+    /// The chunks for which waits have begun since the last call; each is named once.
     pub(super) fn newly_wanted(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.newly_wanted)
     }
@@ -89,14 +88,14 @@ impl Plan {
         self.want(chunk);
     }
 
-    /// A chunk that somebody waits for, for the caller to bring in.
+    /// Claims a wanted chunk for the caller to bring in.
     pub(super) fn claim_wanted(&mut self) -> Option<u32> {
         let place = self.wanted.pop_front()?;
         self.parts[place] = Part::Claimed;
         Some(self.chunks[place])
     }
 
-    /// The next chunk for the caller to bring in.
+    /// Claims the next chunk for the caller to bring in.
     pub(super) fn claim(&mut self) -> Option<u32> {
         if let Some(chunk) = self.claim_wanted() {
             return Some(chunk);
@@ -113,16 +112,15 @@ impl Plan {
         None
     }
 
-    /// What [`Self::claim`] would give, if nobody waits for anything.
+    /// The chunk that [`Self::claim`] would return if no chunk were wanted.
     pub(super) fn next(&self) -> Option<u32> {
         let mut left = self.order[self.next..].iter();
         let next = left.find(|&&place| self.parts[place] == Part::Absent);
         next.filter(|_| !self.is_recording).map(|&place| self.chunks[place])
     }
 
-    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is
-    /// named once. None before half of those are claimed: neighbours come in one request if they are
-    /// named together.
+    /// The chunks that come next, up to `most` named but unclaimed ones; each is named once. Returns none until half of
+    /// those are claimed: neighbours come in one request if they are named together.
     pub(super) fn name_ahead(&mut self, most: usize) -> Vec<u32> {
         if self.is_recording {
             return Vec::new();
@@ -148,7 +146,7 @@ impl Plan {
         ahead
     }
 
-    /// As [`Self::claim`], of those that were named, the first that is ready.
+    /// Like [`Self::claim`], but for the first named chunk that is ready.
     pub(super) fn claim_ready(&mut self, is_ready: impl Fn(u32) -> bool) -> Option<u32> {
         let is_here = |place: usize| is_ready(self.chunks[place]);
         let place = match self.wanted.iter().position(|&place| is_here(place)) {
@@ -161,7 +159,7 @@ impl Plan {
         Some(self.chunks[place])
     }
 
-    /// A claimed chunk is there, or lost: how many are left.
+    /// Records that a claimed chunk is in, or lost; returns the number left.
     pub(super) fn finish(&mut self, chunk: u32) -> usize {
         if let Ok(place) = self.chunks.binary_search(&chunk)
             && self.parts[place] != Part::Done
@@ -182,7 +180,7 @@ impl Plan {
         self.chunks.len()
     }
 
-    /// Ends the recording: the first touches so far, in order.
+    /// Ends the recording; returns the first touches so far, in order.
     pub(super) fn end_recording(&mut self) -> Vec<u32> {
         self.is_recording = false;
         self.touched.clone()

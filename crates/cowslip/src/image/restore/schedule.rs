@@ -1,4 +1,4 @@
-//! A restore on its way: the plan, who waits for it to move, and what went wrong first.
+//! The state of a restore: the plan, the threads that wait for its progress, and the first error.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,7 +30,7 @@ impl RestoreSchedule {
         Self { plan: Mutex::new(plan), moved, error, closing }
     }
 
-    /// Changes the plan, and has everybody look at it again.
+    /// Changes the plan, and wakes all threads that wait for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
         let answer = change(&mut locked(&self.plan));
         self.moved.notify_all();
@@ -55,8 +55,8 @@ impl RestoreSchedule {
         }
     }
 
-    /// As [`Self::claim`], where chunks arrive from elsewhere, as they arrive: nobody waits for one while others are
-    /// there. What shall come next is named to `source` here.
+    /// Like [`Self::claim`], for chunks that arrive from elsewhere, in the order of arrival: a thread never waits for
+    /// one while others are ready. Names the chunks that come next to `source`.
     fn claim_arrived(&self, source: &Source, most_ahead: usize) -> Option<u32> {
         let mut plan = locked(&self.plan);
         loop {
@@ -86,7 +86,7 @@ impl RestoreSchedule {
         }
     }
 
-    /// Has those who wait in [`Self::each`] look again when something has arrived, as long as the answer lives.
+    /// Wakes the threads that wait in [`Self::each`] whenever bytes have arrived, as long as the result lives.
     pub(super) fn listen(self: &Arc<Self>, source: &Source) -> Arc<OnArrival> {
         let schedule = Arc::clone(self);
         let listener: Arc<OnArrival> = Arc::new(move || schedule.change(|_| ()));
@@ -94,18 +94,18 @@ impl RestoreSchedule {
         listener
     }
 
-    /// Has what somebody has begun to wait for come, if it is on its way from elsewhere.
+    /// Fetches newly wanted chunks at once, if they come from elsewhere.
     pub(super) fn need_now(&self, source: &Source) {
         let wanted = locked(&self.plan).newly_wanted();
         source.need_now(&wanted);
     }
 
-    /// As [`Self::claim`], for who does not wait.
+    /// Like [`Self::claim`], without waiting.
     pub(super) fn claim_now(&self) -> Option<u32> {
         locked(&self.plan).claim()
     }
 
-    /// Nobody claims anything from here on.
+    /// Ends all claiming.
     pub(super) fn close(&self) {
         let plan = locked(&self.plan);
         self.closing.store(true, Relaxed);
@@ -117,7 +117,7 @@ impl RestoreSchedule {
         self.closing.load(Relaxed)
     }
 
-    /// Chunks not yet there.
+    /// Chunks that are not in yet.
     pub(super) fn left(&self) -> usize {
         locked(&self.plan).left()
     }
@@ -126,7 +126,7 @@ impl RestoreSchedule {
         progress(&locked(&self.plan))
     }
 
-    /// Waits until the plan has moved on from `seen`, is done, or is closed: how far it is now.
+    /// Waits until the plan has moved on from `seen`, is done, or is closed; returns the progress.
     pub(super) fn wait_moved(&self, seen: Progress, patience: Duration) -> Progress {
         let deadline = Instant::now() + patience;
         let mut plan = locked(&self.plan);
@@ -146,7 +146,7 @@ impl RestoreSchedule {
         locked(&self.error).get_or_insert_with(|| error.clone());
     }
 
-    /// What went wrong first.
+    /// The first error.
     pub(super) fn error(&self) -> Option<Error> {
         locked(&self.error).clone()
     }

@@ -12,12 +12,12 @@
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
 //!
-//! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or what [`Loading::lend`] says, or a
-//! text until the end. A template's descriptors come with the first byte of the answer. All numbers are little-endian. The client
-//! checks the user of the process that listens: its own, or root.
+//! The answer is a number of 8 bytes, then the template as sent by [`Template::send`], or the messages of
+//! [`Loading::lend`], or a text until the end. A template's descriptors come with the first byte of the answer. All
+//! numbers are little-endian. The client checks the user of the listening process: its own, or root.
 //!
-//! A client that may read the file instead waits two seconds for a word: a server that says nothing is suspended, or as
-//! good as that. It does not wait where the queue of connections is full: connecting does not block.
+//! A client that may read the file instead waits two seconds for an answer: a silent server is suspended, or as good as
+//! that. It does not wait where the queue of connections is full: connecting does not block.
 
 use std::env;
 use std::io::{self, Write};
@@ -60,39 +60,39 @@ pub const VARIABLE: &str = "COWSLIP_SERVE";
 pub enum Request {
     /// An arena of an image, as a template.
     Template {
-        /// Which image.
+        /// The image.
         image: Identity,
-        /// Which of its arenas.
+        /// The arena, by its index.
         arena: u32,
     },
     /// Its counters, as text in Prometheus' format.
     Metrics,
-    /// A template like [`Self::Template`], or, while it is being loaded, [the part that is there](Loading::lend).
+    /// A template like [`Self::Template`], or, while it is being loaded, [the loaded part](Loading::lend).
     Content {
-        /// Which image.
+        /// The image.
         image: Identity,
-        /// Which of its arenas.
+        /// The arena, by its index.
         arena: u32,
     },
 }
 
-/// How a server answers.
+/// The answer of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The thing asked for follows.
+    /// The requested data follows.
     Follows,
     /// It does not have that image.
     NotHeld,
-    /// The image is larger than what it may hold.
+    /// The image is larger than the server may hold.
     TooLarge,
-    /// It has as many clients as it may.
+    /// It has the most clients that it may have.
     Busy,
     /// It could not load the image: its log says why.
     Failed,
-    /// It is loading the image, and [lends](Loading::lend) the part that is there.
+    /// It is loading the image, and [lends](Loading::lend) the loaded part.
     Loading,
-    /// It is about to: another answer follows. It is said again each [`REPEAT`].
+    /// It is about to load it: another answer follows. This one is repeated each [`REPEAT`].
     Pending,
     /// It is ending.
     Ending,
@@ -110,7 +110,7 @@ const ANSWERS: [Answer; 8] = [
 ];
 
 impl Request {
-    /// Length of a request.
+    /// The length of a request.
     pub const BYTES: usize = 48;
 
     /// Reads a request; `None` if it is none, or one of another version.
@@ -126,15 +126,16 @@ impl Request {
         }
     }
 
-    /// Asks the server. While it says that it is loading it is waited for, a minute at most.
+    /// Asks the server. While the server reports that it is loading, this waits, a minute at most.
     ///
     /// # Errors
-    /// `InvalidData` if it answers something else, `TimedOut` after that minute; the socket's.
+    /// `InvalidData` for an unknown answer, `TimedOut` after that minute; an error of the socket.
     pub fn ask(self, stream: &UnixStream) -> io::Result<Answer> {
         self.ask_attended(stream, &mut |_| Ok(())).map(|(answer, _)| answer)
     }
 
-    /// Asks like [`Self::ask`]; `wait` is called before each read. The descriptors are those that came with the answer.
+    /// Asks like [`Self::ask`]; `wait` is called before each read. The descriptors are those that arrive with the
+    /// answer.
     fn ask_attended(
         self,
         stream: &UnixStream,
@@ -150,7 +151,7 @@ impl Request {
         bytes.extend(kind.to_le_bytes());
         bytes.extend(image);
         bytes.extend(u64::from(arena).to_le_bytes());
-        // Without a signal, where the other end has refused this process already.
+        // Sent without a signal if the other end has already closed the connection.
         if socket::send(stream.as_fd(), &bytes, &[])? != bytes.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -183,10 +184,10 @@ impl Answer {
         answer.map(|answer| (answer, files)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Tells the client.
+    /// Sends it to the client.
     ///
     /// # Errors
-    /// The socket's.
+    /// An error of the socket.
     pub fn write(self, mut stream: &UnixStream) -> io::Result<()> {
         stream.write_all(&self.to_bytes())
     }
@@ -208,7 +209,8 @@ impl Answer {
     }
 }
 
-/// A wait for a server, which may be silent for so long. The caller is asked now and then to go on or break it off.
+/// A wait for a server, which may be silent for `silence`. The caller decides from time to time to go on or to break it
+/// off.
 struct Attention<'a> {
     socket: &'a Path,
     silence: Duration,
@@ -228,10 +230,10 @@ impl Attention<'_> {
         }
     }
 
-    /// Takes the template. Its descriptors came with the answer.
+    /// Receives the template. Its descriptors came with the answer.
     fn receive(&mut self, stream: &UnixStream, files: Vec<OwnedFd>) -> Result<Template> {
         #[allow(unsafe_code)]
-        // SAFETY: the listener is of this user or root, and could write to this process' memory anyway.
+        // SAFETY: the listener belongs to this user or root, and could write to this process' memory anyway.
         unsafe {
             Template::receive_rest(stream, files, &mut |stream| self.wait(stream))
         }
@@ -246,11 +248,12 @@ pub fn hand_out(template: &Template, stream: &UnixStream) -> Result<()> {
     template.send_after(&Answer::Follows.to_bytes(), stream)
 }
 
-/// Connects to a server at `path`, of this user or of root, without waiting. One that says nothing for a minute is given
-/// up then.
+/// Connects to a server at `path`, of this user or of root, without waiting. Reads and writes time out after a minute
+/// of silence.
 ///
 /// # Errors
-/// `PermissionDenied` if another user's process listens there, `WouldBlock` if too many wait to be answered; the socket's.
+/// `PermissionDenied` if another user's process listens there, `WouldBlock` if its queue is full; an error of the
+/// socket.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     connect_for(path, PATIENCE)
 }
@@ -266,7 +269,7 @@ fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A server that has something of what it was asked for.
+/// A server that has at least a part of the request.
 struct Asked {
     stream: UnixStream,
     answer: Answer,
@@ -298,16 +301,17 @@ fn ask(request: Request, attention: &mut Attention<'_>) -> Result<Asked> {
 
 impl Image {
     /// The template of one of the image's arenas that the server at `socket` has in memory: to make
-    /// [clones](Template::map) of it, which stay on that memory. An image that is being loaded is waited for.
+    /// [clones](Template::map) of it, which stay on that memory. Waits for an image that is being loaded.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the server does not have it and says why, [`ErrorKind::Busy`] if it has too many
-    /// clients; the socket's; as [`Template::receive`].
+    /// [`ErrorKind::Unsupported`] if the server does not have it, with the reason, [`ErrorKind::Busy`] if it has too
+    /// many clients; an error of the socket; those of [`Template::receive`].
     pub fn template_via(&self, socket: &Path, arena: u32) -> Result<Template> {
         self.template_via_attended(socket, arena, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Gets a template like [`Self::template_via`]; while the server is waited for, `progress` is called some ten times a second.
+    /// Gets a template like [`Self::template_via`]; while it waits for the server, it calls `progress` some ten times a
+    /// second.
     ///
     /// # Errors
     /// Those too; [`ErrorKind::Busy`] if `progress` broke it off.
@@ -328,11 +332,11 @@ impl Image {
 pub(super) enum Served {
     /// An arena made of all of it.
     Whole(Arena),
-    /// The server, which has a part by now.
+    /// The server, which has a part so far.
     Loading(Lender),
 }
 
-/// Restores from a server, if one serves the image. A server that the caller named must.
+/// Restores from a server, if one serves the image. A server that the caller named must have it.
 pub(super) fn restore(
     image: &Image,
     arena: u32,

@@ -1,16 +1,16 @@
-//! Chunks from an image into the file behind an arena, which nobody can see them in before they are
-//! [shown](super::lazy) or the arena is handed out.
+//! Brings chunks from an image into the file behind an arena, where they are invisible until they
+//! are [shown](super::lazy) or the arena is returned.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::Advice;
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 
 use crate::arena::backing_file::BackingFile;
-use crate::arena::mapping::OwnedRange;
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
@@ -21,28 +21,29 @@ use super::OPERATION;
 use super::lending::Lender;
 use super::window::Window;
 
-/// How often, and how long apart, memory is asked for that is not to be had at once.
+/// How often, and how long apart, an allocation is retried when memory is short.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// From so many threads on each fills pages that are mapped, which the kernel clears first. Fewer are done sooner if
-/// they write from a buffer, by turns, as the kernel's lock of a file has it: a chunk takes 0.18 ms of a processor,
-/// and 0.08 ms of that are the write; mapped it takes 0.23 ms.
+/// From this number of threads on, each fills mapped pages, which the kernel clears first. Fewer are done sooner if
+/// they write from a buffer, one at a time under the kernel's lock of the file: a chunk takes 0.18 ms of a processor,
+/// 0.08 ms of that for the write; mapped it takes 0.23 ms.
 const ENOUGH_FOR_WINDOW: usize = 4;
 
-/// What a thread that fetches works with.
+/// The tools of a thread that fetches.
 pub(super) struct Desk {
     window: Option<Arc<Window>>,
-    content: Vec<u8>,
+    /// Room for a chunk.
+    content: Option<OwnSpace>,
     scratch: Scratch,
 }
 
 impl Desk {
     fn new(window: Option<Arc<Window>>) -> Self {
-        Self { window, content: Vec::new(), scratch: Scratch::default() }
+        Self { window, content: None, scratch: Scratch::default() }
     }
 
-    /// For the first of so many threads.
+    /// For the first of `threads` threads.
     pub(super) fn first(arena: &Shared, file: &BackingFile, threads: usize) -> Self {
         let is_for_window = file.pages.is_huge() && threads >= ENOUGH_FOR_WINDOW;
         let window = is_for_window.then(|| Window::open(file, arena.range.len).ok());
@@ -54,7 +55,7 @@ impl Desk {
         Self::new(self.window.clone())
     }
 
-    /// When every chunk is there.
+    /// Called when every chunk is in.
     pub(super) fn close_window(&self) {
         if let Some(window) = &self.window {
             window.close();
@@ -66,36 +67,36 @@ impl Desk {
 pub(super) struct Source {
     pub(super) image: Image,
     pub(super) arena: u32,
-    /// The arena's file: as long as chunks are missing there is one.
+    /// The arena's file: there is one file as long as chunks are missing.
     pub(super) file: Arc<BackingFile>,
     /// Asked before the file is read.
     pub(super) lender: Option<Lender>,
 }
 
 impl Source {
-    /// Has chunks begin to come, in this order.
+    /// Begins to fetch chunks, in this order.
     pub(super) fn will_need(&self, chunks: &[u32]) {
         self.prefetch(chunks, Urgency::Soon);
     }
 
-    /// Has chunks begin to come that somebody waits for.
+    /// Begins to fetch chunks that threads wait for.
     pub(super) fn need_now(&self, chunks: &[u32]) {
         self.prefetch(chunks, Urgency::Now);
     }
 
-    /// What is lent need not come from where the image is.
+    /// Prefetches from the image, unless a lender has the chunks.
     fn prefetch(&self, chunks: &[u32], urgency: Urgency) {
         if self.lender.is_none() {
             self.image.prefetch(self.arena, chunks, urgency);
         }
     }
 
-    /// Whether a chunk that was to come is there.
+    /// Returns true if a prefetched chunk has arrived.
     pub(super) fn is_ready(&self, chunk: u32) -> bool {
         self.lender.is_some() || self.image.is_ready(self.arena, chunk)
     }
 
-    /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
+    /// Brings a chunk into the arena's file, and checks it. After an error it leaves a hole.
     pub(super) fn fetch(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
         if self.copy(chunk, desk) == Some(true) {
             return Ok(());
@@ -107,8 +108,8 @@ impl Source {
         read
     }
 
-    /// Brings a chunk in through the arena's own addresses, which nobody uses yet, if no disk need be waited
-    /// for and nothing decoded. After `false` there is a hole, and the disk has begun.
+    /// Brings a chunk in through the arena's own addresses, which are not in use yet, if that needs no wait for a disk
+    /// and no decoding. After `false` there is a hole, and the disk has begun to read.
     pub(super) fn fetch_cached(&self, arena: &Shared, chunk: u32) -> bool {
         if let Some((image, stored)) = self.image.verbatim(self.arena, chunk)
             && arena.pages.is_huge()
@@ -118,7 +119,7 @@ impl Source {
             if read_into(*copy, image.as_fd(), stored, read) == Ok(true) {
                 return true;
             }
-            // Were the hole refused, a touch of this must not show it: without an entry in the page table it is a
+            // If the hole is refused, a touch must not show this content: without an entry in the page table it is a
             // minor fault.
             let _ = copy.advise(Advice::DontNeed);
             let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
@@ -127,8 +128,8 @@ impl Source {
         false
     }
 
-    /// Has the kernel copy a chunk from one file into the other, and checks it there. Whether it is right; if not,
-    /// or if this cannot be done, [`Self::fetch`] finds out why.
+    /// Has the kernel copy a chunk from one file into the other, and checks it there. Returns `Some(true)` if it is
+    /// right; otherwise [`Self::fetch`] finds the reason.
     fn copy(&self, chunk: u32, desk: &Desk) -> Option<bool> {
         let window = desk.window.as_ref().filter(|_| self.lender.is_none())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
@@ -137,14 +138,21 @@ impl Source {
 
     fn read(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
-        content.resize(CHUNK_BYTES, 0);
+        let room = match content {
+            Some(room) => room,
+            None => content.insert(room().during(OPERATION)?),
+        };
+        room.with_bytes(|content| self.read_by_way_of(content, scratch, chunk))
+    }
+
+    fn read_by_way_of(&self, content: &mut [u8], scratch: &mut Scratch, chunk: u32) -> Result<()> {
         let is_lent = self.lender.as_ref().is_some_and(|lender| lender.read(chunk, content));
         if !is_lent || !self.image.is_content(self.arena, chunk, content) {
             self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
         }
         let (file, at) = (self.file.fd(), place(chunk));
         if self.file.pages.is_huge() {
-            // At once: the kernel need not clear the huge page first.
+            // One write: then the kernel need not clear the huge page first.
             return patiently(|| memfile::write_at(file, content, at)).during(OPERATION);
         }
         let pages = content.chunks_exact(PAGE_BYTES).enumerate();
@@ -156,17 +164,19 @@ impl Source {
     }
 }
 
-/// Reads at most a buffer's length, from an offset on: how many bytes.
+/// Reads at most a buffer's length, from an offset on; returns the number of bytes.
 type Read = fn(BorrowedFd<'_>, &mut [u8], u64) -> Result<usize, Errno>;
 
-/// How to read what is stored of a chunk without waiting for a disk, if the page cache has it.
+/// The function that reads a chunk's stored bytes without waiting for a disk, if the page cache has
+/// them.
 fn read_of_cached(image: BorrowedFd<'_>, stored: &Entry) -> Option<Read> {
     let (at, bytes) = (stored.offset_bytes, stored.total_bytes());
     match cache::cached(image, at, bytes) {
-        // A read that must not wait stops where the kernel means to read ahead, whatever is there.
+        // A non-waiting read stops where the kernel intends to read ahead, even if the page is
+        // cached.
         Ok(cached) => (cached.bytes >= bytes).then_some(memfile::read_at),
-        // Linux before 6.5. To ask for each page takes a third of the time that reading them does; the
-        // cache may have lost others, or not tell everybody.
+        // Linux before 6.5. Asking for each page would take a third of the time of reading them; the cache may have
+        // lost other pages, or hide its content from this user.
         Err(_) => {
             let has_last = cache::holds(image, at + bytes - PAGE_BYTES as u64) == Ok(true);
             has_last.then_some(memfile::read_cached_at)
@@ -174,8 +184,8 @@ fn read_of_cached(image: BorrowedFd<'_>, stored: &Entry) -> Option<Read> {
     }
 }
 
-/// Reads what is stored of a chunk to where a file of huge pages is mapped, which nobody else looks at, and
-/// checks it there. Whether it is right.
+/// Reads a chunk's stored bytes into a mapping of a file of huge pages that no other code accesses, and checks them
+/// there. Returns true if they are right.
 fn read_into(
     copy: OwnedRange,
     image: BorrowedFd<'_>,
@@ -190,7 +200,7 @@ fn read_into(
     })
 }
 
-/// Fills `rest`; `EIO` if the file ends before.
+/// Fills `rest`; `EIO` if the file ends first.
 fn read_all(
     file: BorrowedFd<'_>,
     mut rest: &mut [u8],
@@ -208,12 +218,24 @@ fn read_all(
     Ok(())
 }
 
-/// Where a chunk lies in the file behind its arena.
+/// Memory for a chunk, on a huge page if there is one: the first chunk is waited for, and page by page its buffer would
+/// take longer than its content.
+fn room() -> Result<OwnSpace, Errno> {
+    let room = OwnSpace::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    room.map_anonymous(Prot::RW)?;
+    for advice in [Advice::DontFork, Advice::HugePage, Advice::PopulateWrite] {
+        // Without it the memory comes as it is touched.
+        let _ = room.advise(advice);
+    }
+    Ok(room)
+}
+
+/// The offset of a chunk in the file behind its arena.
 fn place(chunk: u32) -> u64 {
     u64::from(chunk) * CHUNK_BYTES as u64
 }
 
-/// Memory that is not to be had at once may be a moment later.
+/// Retries for a while: memory that is short now may be available a moment later.
 fn patiently(mut write: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 1..ATTEMPTS {
         match write() {

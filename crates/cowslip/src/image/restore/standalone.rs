@@ -1,13 +1,13 @@
-//! An image into memory apart from any arena: the ways that others restore, behind one door.
+//! Restores an image into memory without an arena: the ways of other systems, behind one interface.
 //!
 //! | way | memory | tied to the file | checked |
 //! | --- | --- | --- | --- |
-//! | map, populate | the file's pages; what is not stored byte for byte is anonymous | always | no |
+//! | map, populate | the file's pages; parts not stored byte for byte are anonymous | always | no |
 //! | uffd-copy, uffd-move | anonymous | until all is touched | when it is touched |
 //! | resident | a memfd on huge pages, mapped privately | never | before |
 //!
-//! Such memory cannot be frozen; what it can do is to be compared with, and to serve programs that
-//! read a little of much.
+//! Such memory cannot be frozen; it serves for comparisons, and for programs that read a little of
+//! a large image.
 
 mod faulting;
 mod mapped;
@@ -27,13 +27,13 @@ use crate::template::{Place, TemplateClone};
 
 const OPERATION: &str = "restore an image apart from an arena";
 
-/// How an image becomes memory without an arena.
+/// The way in which an image becomes memory without an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StandaloneMode {
-    /// Map the file privately. Nothing is checked, and the memory needs the file as long as it lives: who
-    /// truncates it takes the program's memory away (`SIGBUS`). Chunks that are not stored byte for byte are
-    /// decoded, and checked, at once.
+    /// Map the file privately. Nothing is checked, and the memory needs the file as long as it lives: truncating the
+    /// file takes the program's memory away (`SIGBUS`). Chunks that are not stored byte for byte are decoded, and
+    /// checked, at once.
     Map,
     /// The same, with all of it in the page tables from the start.
     Populate,
@@ -47,11 +47,11 @@ pub enum StandaloneMode {
     Resident,
 }
 
-/// Memory with the content of an arena of an image. It goes with this value; until then its addresses may
-/// be accessed as the image's description says.
+/// Memory with the content of an arena of an image. It is unmapped when this value is dropped; until then its addresses
+/// may be accessed according to the image's description.
 ///
-/// While a way with userfaultfd is at work, children that the process forks do not have the memory, and
-/// [`OnDamage`] is told of chunks that are damaged or cannot be read; an access to one is a `SIGBUS`.
+/// While a way with userfaultfd is at work, children that the process forks do not have the memory, and [`OnDamage`] is
+/// called for chunks that are damaged or cannot be read; an access to one raises `SIGBUS`.
 #[derive(Debug)]
 pub struct Standalone {
     range: VirtRange,
@@ -63,8 +63,8 @@ enum Kept {
     Mapped {
         _space: OwnSpace,
     },
-    /// Dropped in this order: the server has stopped, the memory is gone, and only then does the
-    /// descriptor let go of who waits. They must not find zeroes.
+    /// Dropped in this order: the server stops, the memory is unmapped, and only then does the
+    /// descriptor release waiting threads. They must not see zeroes.
     Faulting {
         _server: Server,
         _space: OwnSpace,
@@ -80,8 +80,8 @@ impl Image {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Busy`] if its addresses are taken,
-    /// [`ErrorKind::Unsupported`] if the kernel has no `UFFDIO_MOVE`, [`ErrorKind::Denied`] without
-    /// userfaultfd, [`ErrorKind::Corrupt`] for damage that is found before this returns; the kernel's.
+    /// [`ErrorKind::Unsupported`] if the kernel has no `UFFDIO_MOVE`, [`ErrorKind::Denied`] without userfaultfd,
+    /// [`ErrorKind::Corrupt`] for damage that is found before this returns; an error of the kernel.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -137,13 +137,13 @@ impl Image {
 }
 
 impl Standalone {
-    /// Its addresses: as long as the arena was, of which what was handed out is mapped.
+    /// Its addresses: as long as the arena was; only the allocated pieces are mapped.
     pub fn range(&self) -> VirtRange {
         self.range
     }
 }
 
-/// The arena is only needed on the way.
+/// Restores through an arena, which is dropped afterwards.
 fn resident(
     image: &Image,
     arena: u32,
@@ -173,7 +173,7 @@ fn reserve(described: &ArenaDescription, place: Place) -> Result<OwnSpace> {
 
 type Pieces = Vec<(VirtRange, Prot)>;
 
-/// What was handed out, where it is now.
+/// The allocated pieces, at their present addresses.
 fn pieces(described: &ArenaDescription, space: VirtRange) -> Result<Pieces> {
     let page = page_size_bytes() as u64;
     let piece = |piece: &crate::image::Piece| {
@@ -187,7 +187,7 @@ fn pieces(described: &ArenaDescription, space: VirtRange) -> Result<Pieces> {
     described.pieces.iter().map(piece).collect()
 }
 
-/// The parts of `range` that are handed out.
+/// The allocated parts of `range`.
 fn parts(
     pieces: &[(VirtRange, Prot)],
     range: VirtRange,

@@ -1,11 +1,10 @@
-//! Addresses through which the threads of a restore fill the file behind an arena, and look at what they
-//! filled.
+//! Addresses through which the threads of a restore fill the file behind an arena, and check the result.
 //!
-//! All of the file is mapped at once: a mapping a chunk would be two calls more for each, one after another
-//! for all threads. What was filled counts twice in the process' resident memory until the window is closed.
+//! All of the file is mapped at once: a mapping for each chunk would be two more calls, which all threads would make
+//! one after another. Filled memory counts twice in the process' resident memory until the window is closed.
 //!
-//! A [`Window`] owns its addresses until it is closed. Only threads of its restore know them, and each uses the
-//! part of the chunk alone that it claimed.
+//! A [`Window`] owns its addresses until it is closed. Only threads of its restore know them, and each uses only the
+//! part of the chunk that it has claimed.
 
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 
@@ -16,7 +15,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use crate::arena::backing_file::{BackingFile, Pages};
 use crate::arena::mapping::{OwnSpace, OwnedRange};
 
-/// What is taken down at once, as the program's own calls wait meanwhile.
+/// Bytes unmapped at once; the program's own calls wait meanwhile.
 const PIECE_BYTES: usize = 64 * CHUNK_BYTES;
 
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl Window {
         let window = Self { range, is_closed: AtomicBool::new(false) };
         let shown = range.first(len);
         shown.map_file(backing_file.fd(), 0, Sharing::Shared, Prot::RW)?;
-        // No child has any business with it, not even one made by a system call.
+        // Children do not need it, not even one made by a bare system call.
         shown.advise(Advice::DontFork)?;
         let _ = shown.advise(Advice::DontDump);
         if backing_file.pages == Pages::HugeMemfd {
@@ -42,13 +41,13 @@ impl Window {
         Ok(window)
     }
 
-    /// Where a chunk of the file is to be seen.
+    /// The addresses of a chunk of the file.
     pub(super) fn chunk(&self, chunk: u32) -> OwnedRange {
         let start = self.range.start + chunk as usize * CHUNK_BYTES;
         self.range.part(VirtRange::new(start, CHUNK_BYTES))
     }
 
-    /// When every chunk is there.
+    /// Called when every chunk is in.
     pub(super) fn close(&self) {
         if self.is_closed.swap(true, AcqRel) {
             return;

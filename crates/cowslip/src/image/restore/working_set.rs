@@ -1,7 +1,7 @@
-//! Which chunks a program touched first, in order: a file beside the image, laid out in
-//! `docs/image-format.md`.
+//! Stores which chunks a program touched first, in order: in a file beside the image, in the layout
+//! of `docs/image-format.md`.
 //!
-//! It is advice. One that is missing, damaged, or of another image is as none.
+//! It is advice. A file that is missing, damaged, or of another image counts as none.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ const ENTRY_BYTES: usize = 8;
 /// First touches by arena.
 type Touches = BTreeMap<u32, Vec<u32>>;
 
-/// Where the working set of an image is.
+/// The path of the working set of an image.
 pub(super) fn file_of(image: &Path) -> PathBuf {
     let mut name: OsString = image.into();
     name.push(".working-set");
@@ -43,7 +43,7 @@ fn known(image: &Image) -> Touches {
     bytes.and_then(|bytes| decode(&bytes, image.identity())).unwrap_or_default()
 }
 
-/// Replaces what is known of one arena of an image.
+/// Replaces the known touches of one arena of an image.
 pub(super) fn save(image: &Image, arena: u32, touched: &[u32]) -> Result<()> {
     let mut touches = known(image);
     touches.insert(arena, touched.to_vec());

@@ -10,8 +10,8 @@ use super::words::{change, listed, name};
 /// Counters that one sentence names.
 pub(super) const MOST: usize = 2;
 
-/// What became of the metric that the comparison is about, and why; without one, what rose and what fell most. What
-/// changed by less than `effect` (a part of the good mean) does not matter.
+/// Describes the change of the primary metric and its cause; without one, the largest rise and the largest fall. A
+/// change by less than `effect` (a part of the good mean) does not matter.
 pub(super) fn sentence(
     comparison: &Comparison,
     split: Option<&TimeSplit>,
@@ -37,7 +37,7 @@ pub(super) fn sentence(
     }
 }
 
-/// By how much it changed, from what to what, and how sure that is.
+/// Describes the size of the change, both values, and the certainty.
 fn outcome(row: &Row, alpha: f64) -> String {
     let (good, bad) = row.means;
     let values = [good, bad].map(|value| format::value(&row.metric, value));
@@ -58,7 +58,7 @@ fn outcome(row: &Row, alpha: f64) -> String {
     }
 }
 
-/// What else differs, of what is known to cost time, or is not known to be the consequence of something else.
+/// Other differences that are known to cost time, or are not known to be consequences of something else.
 fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> String {
     let mut rows = match split {
         Some(split) => known::costly(comparison, split, effect),
@@ -97,7 +97,7 @@ fn is_difference(comparison: &Comparison, row: &Row) -> bool {
     row.verdict == Verdict::Differs && Some(&row.metric) != comparison.primary.as_ref()
 }
 
-/// What rose and what fell by the largest part, the larger first.
+/// The metrics with the largest relative rise and fall, the larger change first.
 fn largest(comparison: &Comparison, effect: f64) -> Vec<&Row> {
     let matters = |row: &&Row| {
         is_difference(comparison, row) && is_relevant(row, effect) && !is_consequence(row)
@@ -112,7 +112,7 @@ fn largest(comparison: &Comparison, effect: f64) -> Vec<&Row> {
     rows
 }
 
-/// The difference as a part of the larger mean: 1 from or to nought.
+/// The difference as a part of the larger mean: 1 from or to zero.
 fn size(row: &Row) -> f64 {
     let (good, bad) = row.means;
     (bad - good).abs() / good.abs().max(bad.abs())
@@ -141,7 +141,7 @@ mod tests {
         sentence(&comparison, split.as_ref(), 0.05, 0.05)
     }
 
-    /// Runs of a command, whose time is all of it.
+    /// Runs of a command with all its time in these parts.
     fn of_command(user: [f64; 2], system: [f64; 2], more: &[(&str, [f64; 2])]) -> String {
         let mut all = vec![
             ("wall_seconds", [0, 1].map(|side| user[side] + system[side])),

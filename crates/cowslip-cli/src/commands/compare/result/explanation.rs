@@ -1,4 +1,4 @@
-//! Where the time of runs went, and which counters explain it.
+//! Explains where the time of runs went, and by which counters.
 
 use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Verdict};
 
@@ -7,9 +7,9 @@ use super::format::{self, is_relevant};
 use super::known::{self, Cause};
 use super::words::{called, change, listed};
 
-/// A part of the time is said if it carries so much of what was added: of five parts one does.
+/// A part of the time is named if it carries at least this share of the added time: at least one of five parts does.
 const LEAST_PART: f64 = 0.15;
-/// Where the time went, and the counters that explain it.
+/// Describes where the time went, and the counters that explain it.
 pub(super) fn explanation(
     comparison: &Comparison,
     split: &TimeSplit,
@@ -19,7 +19,7 @@ pub(super) fn explanation(
     let added = split.means.1 - split.means.0;
     let mut parts: Vec<_> =
         split.parts.iter().filter(|part| part.carried / added >= LEAST_PART).collect();
-    // More to run makes threads of the program wait for each other: that is not what it began with.
+    // Running more makes threads of the program wait for each other, so waiting is named after running.
     let is_running =
         |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
     let running: f64 = parts.iter().filter(|it| is_running(it.part)).map(|it| it.carried).sum();
@@ -64,7 +64,7 @@ pub(super) fn explanation(
 
 fn counters(comparison: &Comparison, causes: &[Cause<'_>], effect: f64) -> String {
     let mut rows: Vec<&Row> = causes.iter().take(MOST).map(|cause| cause.row).collect();
-    // Base pages in the place of huge ones are the faults, not beside them.
+    // Base pages in place of huge ones are the same faults, not a further cause.
     if rows.iter().any(|row| row.metric == "rusage.minor_faults") {
         let rose = rows[0].means.1 > rows[0].means.0;
         let huge = comparison.rows.iter().find(|row| {

@@ -1,4 +1,4 @@
-//! How numbers and verdicts of a comparison read.
+//! Formats numbers and verdicts of a comparison.
 
 use cowslip_compare::stats::{Estimate, median};
 use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Unit, Verdict};
@@ -28,7 +28,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     human(seconds * 1e9, "ns")
 }
 
-/// A change from nought is one without bounds.
+/// A change from zero is unbounded.
 pub(super) fn is_relevant(row: &Row, effect: f64) -> bool {
     row.change.is_none_or(|change| change.value.abs() >= effect)
 }
@@ -44,7 +44,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// With its sign, which what is rounded to nought has not.
+/// Formats a value with its sign, which it lacks if it is rounded to zero.
 fn signed(value: f64, decimals: usize) -> String {
     let text = fixed(value, decimals);
     let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));
@@ -114,7 +114,7 @@ pub(super) fn headline(comparison: &Comparison) -> String {
     )
 }
 
-/// What else to know and do, a sentence each.
+/// Further facts and advice, a sentence each.
 pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &How) -> Vec<String> {
     let mut all: Vec<String> = comparison.facts.iter().map(fact).collect();
     all.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
@@ -149,8 +149,8 @@ pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &H
     all
 }
 
-/// What so many runs find, and how many find the change that was asked for: of the metric that it is about, or of half of
-/// all metrics.
+/// States the change that this number of runs can find, and the number of runs that finds the wanted change: for the
+/// primary metric, or for half of all metrics.
 fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
     let primary = comparison.primary_row();
     let is_meant = |row: &&Row| primary.is_none_or(|primary| primary.metric == row.metric);
@@ -175,7 +175,7 @@ fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
     all
 }
 
-/// Says if good runs waited for a processor for a great part of their time.
+/// Notes if good runs waited for a processor for a great part of their time.
 fn contention(split: &TimeSplit) -> Option<String> {
     const GREAT: f64 = 0.2;
     let waits = split.parts.iter().find(|it| it.part == TimePart::ProcessorWait)?.means.0;

@@ -13,10 +13,10 @@ pub(in crate::commands::compare) struct How {
     /// The level of each test; the intervals hold with one minus it
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = share)]
     pub(super) alpha: f64,
-    /// The share of false ones that is accepted among the metrics said to differ
+    /// The accepted share of false findings among the metrics said to differ
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     pub(super) fdr: f64,
-    /// The metric that it is about: tested alone at --alpha, it decides the exit code [default: wall_seconds, if it is there]
+    /// The primary metric: tested alone at --alpha, it decides the exit code [default: wall_seconds, if it is there]
     #[arg(long, value_name = "METRIC")]
     pub(super) primary: Option<String>,
     /// Which way that metric must differ, by --effect or more, for exit code 1 [default: slower; any without such a metric]
@@ -28,7 +28,7 @@ pub(in crate::commands::compare) struct How {
     /// Compare samples, though those of one run are not independent
     #[arg(long)]
     pub(super) per_sample: bool,
-    /// How counters are compared: as the runs show (docs/compare.md), by what they counted in a run, or in a second
+    /// How counters are compared: as the runs show (docs/compare.md), by their counts in a run, or in a second
     #[arg(long, value_enum, default_value_t = Counters::Auto)]
     pub(super) counters: Counters,
     /// The change that matters, in percent: for exit code 1, for the first sentence, and for the advice on the number of runs
@@ -48,7 +48,7 @@ pub(in crate::commands::compare) struct How {
 }
 
 impl How {
-    /// What counts as a change that matters, as a part of the good mean.
+    /// The change that matters, as a part of the good mean.
     pub(super) fn relevant(&self) -> f64 {
         self.effect / 100.0
     }
@@ -78,7 +78,7 @@ impl How {
     }
 }
 
-/// Which difference is a failure.
+/// The difference that is a failure.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FailOn {
     /// The metric rose

@@ -1,24 +1,24 @@
-//! Counters of the kernel's that are known to cost time, what of it, and how much.
+//! Kernel counters that are known to cost time, the part of the time that they cost, and how much.
 
 use cowslip_compare::TimePart::{self, Asleep, DiskWait, ProcessorWait, System, User};
 use cowslip_compare::{Comparison, Measure, Row, TimeSplit, Verdict, WALL};
 
 use super::format::is_relevant;
 
-/// What one of the things counted takes, in seconds.
+/// The time that one counted event takes, in seconds.
 #[derive(Clone, Copy)]
 enum Cost {
-    /// As a rule.
+    /// A usual time.
     About(f64),
-    /// Whatever it was this time: it is how this part of the time comes about.
+    /// Any time: such events are how this part of the time comes about.
     Any,
 }
 use Cost::{About, Any};
 
 const MICROSECOND: f64 = 1e-6;
 
-/// In the order that decides between equals: what the command itself did before what the machine did, causes before
-/// what they bring about. `docs/compare.md` has the same table.
+/// The order decides between equals: the command's own events come before the machine's, and causes before their
+/// consequences. `docs/compare.md` has the same table.
 const KNOWN: [(TimePart, &str, Cost); 40] = [
     (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
     (System, "process.read_calls", About(0.3 * MICROSECOND)),
@@ -62,15 +62,15 @@ const KNOWN: [(TimePart, &str, Cost); 40] = [
     (Asleep, "rusage.involuntary_switches", Any),
 ];
 
-/// What one counter is taken to explain.
+/// A counter and the time that it explains.
 pub(super) struct Cause<'a> {
     pub(super) row: &'a Row,
-    /// Seconds of a run, with the sign of what changed.
+    /// Seconds of a run, with the sign of the change.
     seconds: f64,
 }
 
-/// The counters that explain a tenth or more of what these parts of the time changed by, the best first: by their
-/// usual costs; where those explain nothing, by which such time comes about.
+/// The counters that explain a tenth or more of the change in these parts of the time, the best first: by their usual
+/// costs, or, if those explain nothing, by the way such time comes about.
 pub(super) fn causes<'a>(
     comparison: &'a Comparison,
     split: &TimeSplit,
@@ -113,7 +113,7 @@ pub(super) fn causes<'a>(
     all
 }
 
-/// Counters that differ and usually cost more than a hundredth of the good runs' time, the dearest first.
+/// Counters that differ and usually cost more than a hundredth of the good runs' time, the most expensive first.
 pub(super) fn costly<'a>(
     comparison: &'a Comparison,
     split: &TimeSplit,
@@ -136,7 +136,7 @@ pub(super) fn costly<'a>(
     all.into_iter().map(|(_, row)| row).collect()
 }
 
-/// Time on a processor that is not divided, or time off it, holds the parts that it is not divided into.
+/// Processor time, or time off a processor, includes its parts if it is not divided into them.
 fn holds(whole: TimePart, part: TimePart) -> bool {
     match whole {
         TimePart::Running => matches!(part, User | System),
@@ -161,7 +161,7 @@ fn differing<'a>(
     comparison.rows.iter().filter(is_it).filter(differs)
 }
 
-/// By how much more was counted in a bad run.
+/// The increase of the count in a bad run.
 fn counted(row: &Row, split: &TimeSplit) -> f64 {
     let (good, bad) = row.means;
     match row.measure {
@@ -170,7 +170,7 @@ fn counted(row: &Row, split: &TimeSplit) -> f64 {
     }
 }
 
-/// Kinds of metrics that are the machine's.
+/// Prefixes of the machine's metrics.
 const OF_MACHINE: [&str; 9] = [
     "vmstat.",
     "meminfo.",
@@ -183,8 +183,8 @@ const OF_MACHINE: [&str; 9] = [
     "disk.",
 ];
 
-/// Whether it is known to be brought about by what the program does, and to cost nothing by itself: `numa_local`,
-/// `pgalloc_normal`, `idle`. The first line does not have it.
+/// Returns true for a known consequence of the program's work that costs nothing by itself: `numa_local`,
+/// `pgalloc_normal`, `idle`. The first line omits it.
 pub(super) fn is_consequence(row: &Row) -> bool {
     let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);
     let is_known = |(_, metric, _): &(TimePart, &str, Cost)| match metric.split_once('*') {

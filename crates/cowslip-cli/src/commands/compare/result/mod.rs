@@ -1,4 +1,4 @@
-//! What a comparison finds, where the options say: a table, JSON, a page.
+//! Delivers the findings of a comparison as the options say: a table, JSON, a page.
 
 mod cause;
 mod explanation;
@@ -28,14 +28,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
     inputs::read(path).map_err(trouble)
 }
 
-/// What is said of a comparison above and below its table.
+/// The text above and below a comparison's table.
 struct Said {
     cause: String,
-    /// A sentence each.
+    /// One sentence each.
     advice: Vec<String>,
 }
 
-/// Compares, and sends what came of it where the options say.
+/// Compares, and delivers the results as the options say.
 pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> CommandResult {
     let split = TimeSplit::of(&good, &bad, how.alpha);
     if let Some(wanted) = &how.metric {
@@ -81,15 +81,15 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }
 
-/// Whether the metric that it is about differs by what matters, in the direction that was asked for; without such a
-/// metric any does.
+/// Returns true if the primary metric differs by enough to matter, in the requested direction; without a primary
+/// metric, if any does.
 fn fails(comparison: &Comparison, how: &How) -> bool {
     let is_failure = |row: &Row| {
         let is_direction = match how.fail_on {
             Some(FailOn::Any) => true,
             Some(FailOn::Slower) => row.means.1 > row.means.0,
             Some(FailOn::Faster) => row.means.1 < row.means.0,
-            // Of a metric that the comparison is not about nothing says which way is bad.
+            // For other metrics than the primary one, the bad direction is not known.
             None => comparison.primary.is_none() || row.means.1 > row.means.0,
         };
         row.verdict == Verdict::Differs && format::is_relevant(row, how.relevant()) && is_direction

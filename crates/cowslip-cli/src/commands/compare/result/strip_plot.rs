@@ -1,4 +1,4 @@
-//! Where the values of a metric lie: a strip plot of dots and a box for each side.
+//! Shows the values of a metric: a strip plot of dots and a box for each side.
 
 use minijinja::context;
 use minijinja::value::Value;
@@ -10,10 +10,10 @@ use super::format;
 
 const LEFT: f64 = 8.0;
 const WIDTH: f64 = 304.0;
-/// More dots than that are not told apart.
+/// More dots cannot be told apart.
 const MOST_DOTS: usize = 300;
 
-/// What the page's template needs to draw a row.
+/// The data with which the page's template draws a row.
 pub(super) fn strip_plot(row: &Row) -> Value {
     let all = || row.good.iter().chain(&row.bad).copied();
     let low = all().fold(f64::INFINITY, f64::min);

@@ -1,4 +1,4 @@
-//! Metrics, their changes and parts of the time, as people say them.
+//! Everyday words for metrics, their changes and parts of the time.
 
 use cowslip_compare::{Row, TimePart};
 
@@ -42,7 +42,7 @@ pub(super) fn change(row: &Row) -> String {
     }
 }
 
-/// A metric's name as people say it; a name of the kernel's stays as it is.
+/// A metric's name in everyday words; a name of the kernel's stays unchanged.
 pub(super) fn name(metric: &str) -> String {
     let (of_process, rest) = match metric.split_once('.') {
         Some(("rusage", rest)) => ("", rest),

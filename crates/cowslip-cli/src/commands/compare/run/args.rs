@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use crate::commands::compare::result::How;
 use crate::commands::numbers::{between, whole};
 
-/// Run a good and a bad command in turns, record what the kernel counts, and compare
+/// Run a good and a bad command in turns, record the kernel's counters, and compare
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
@@ -61,8 +61,8 @@ pub(crate) struct RunArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// By lot
+    /// At random
     Random,
-    /// Good, bad, bad, good: what drifts evenly falls out
+    /// Good, bad, bad, good: even drift cancels out
     Abba,
 }

@@ -1,4 +1,4 @@
-//! Where recordings go: a folder a side, a file a run, which is there only when it is whole.
+//! The folders of recordings: one per side, with a file per run, which appears only when it is whole.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) struct Folders {
 }
 
 impl Folders {
-    /// Makes both; refuses those that hold something, as it would be taken for runs.
+    /// Makes both folders; refuses one that is not empty, as its files would be taken for runs.
     pub(super) fn create(output: &Path) -> Result<Self, Failure> {
         let [good, bad] = [Side::Good, Side::Bad].map(|side| output.join(side.name()));
         for folder in [&good, &bad] {
@@ -43,7 +43,7 @@ impl Folders {
         Ok(Self { good, bad, kept: [0, 0] })
     }
 
-    /// Those of the good and of the bad runs.
+    /// The folders of the good and of the bad runs.
     pub(super) fn both(&self) -> [&Path; 2] {
         [&self.good, &self.bad]
     }
@@ -55,7 +55,7 @@ impl Folders {
         }
     }
 
-    /// The file while it is written; readers of the folder leave it out.
+    /// The file while it is written; readers of the folder ignore it.
     pub(super) fn part(&self, side: Side) -> PathBuf {
         self.folder(side).join(".part")
     }
@@ -69,7 +69,7 @@ impl Folders {
         Ok(())
     }
 
-    /// How many recordings there are of each.
+    /// The number of recordings on each side.
     pub(super) fn kept(&self) -> [u32; 2] {
         self.kept
     }
@@ -79,7 +79,7 @@ impl Drop for Folders {
     /// A run that was not finished leaves nothing.
     fn drop(&mut self) {
         for side in [Side::Good, Side::Bad] {
-            // Hardly ever is there one.
+            // There is hardly ever one.
             let _ = fs::remove_file(self.part(side));
         }
     }

@@ -1,4 +1,4 @@
-//! `cowslip compare run`: both commands in turns, a recording a run, and what differs.
+//! `cowslip compare run`: both commands in turns, a recording per run, and the differences.
 
 mod args;
 mod folders;
@@ -28,7 +28,7 @@ pub(in crate::commands) fn run(args: &RunArgs) -> CommandResult {
     deliver(good?, bad?, &args.how)
 }
 
-/// Runs, and says where the recordings are; after Ctrl-C those of the runs that were finished.
+/// Runs the commands and returns the recordings; after Ctrl-C those of the finished runs.
 fn record(args: &RunArgs) -> Result<Folders, Failure> {
     let folders = Folders::create(&args.output)?;
     let mut session = Session {
@@ -66,12 +66,12 @@ struct Session<'a> {
     folders: Folders,
     signals: Signals,
     facts: BTreeMap<String, String>,
-    /// How many runs of a side ended how, if they failed and that is to be ignored.
+    /// The number of ignored failures, by side and by exit status.
     ignored: BTreeMap<(&'static str, String), u32>,
 }
 
 impl Session<'_> {
-    /// One run with what goes before and after it.
+    /// One run, with the commands before and after it.
     fn turn(&mut self, side: Side, is_recorded: bool) -> Result<Ended, Failure> {
         let (prepare, cleanup) = (self.args.prepare.as_deref(), self.args.cleanup.as_deref());
         if self.hook("prepare", prepare)? == Ended::Interrupted {
@@ -137,7 +137,7 @@ impl Session<'_> {
         Err(failed(&format!("{} command", side.name()), self.command(side), status, advice))
     }
 
-    /// Says how the runs ended that were kept although they failed.
+    /// Reports how the kept runs that failed ended.
     fn tell_ignored(&self) {
         for ((side, how), runs) in &self.ignored {
             errln!("cowslip: {runs} {side} runs ended with {how}");
@@ -179,7 +179,7 @@ fn failed(what: &str, command: &str, status: ExitStatus, advice: &str) -> Failur
     Failure::new(code, format!("the {what} ended with {status}{why}: {command}{advice}"))
 }
 
-/// What the run as a whole took, and how it ended.
+/// The totals of the whole run, and its exit code.
 fn totals(wall: Duration, status: ExitStatus, usage: &Usage) -> BTreeMap<String, f64> {
     let values = [
         (EXIT_CODE, f64::from(exit::of(status))),

@@ -1,4 +1,4 @@
-//! Which command has its turn when: pair by pair, so that what drifts meets both alike.
+//! The order of the commands: pair by pair, so that drift affects both alike.
 
 use super::args::Order;
 use super::folders::Side;

@@ -14,7 +14,7 @@ use crate::exit::{self, Failure};
 pub(super) enum Ended {
     /// By itself.
     Itself,
-    /// By us, because of a signal.
+    /// We ended it, because of a signal.
     Interrupted,
 }
 
@@ -38,7 +38,7 @@ impl Shell {
         self.child.id()
     }
 
-    /// Waits until it has ended, and leaves what is known of it to be read.
+    /// Waits until it has ended, without reaping it.
     pub(super) fn wait(&mut self, signals: &mut Signals) -> Result<Ended, Failure> {
         let failed = |errno: Errno| self.failed(errno);
         let end = process::pidfd(self.pid() as i32).map_err(failed)?;

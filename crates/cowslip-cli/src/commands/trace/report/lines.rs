@@ -76,7 +76,7 @@ fn rate(rate: &Rate) -> Vec<String> {
     ]
 }
 
-/// The first `top` of them that have one in a thousand of `all` faults.
+/// The first `top` rows that have at least one in a thousand of `all` faults.
 fn shown<'a, T: 'a>(
     rows: impl Iterator<Item = &'a T>,
     top: usize,
@@ -86,7 +86,7 @@ fn shown<'a, T: 'a>(
     rows.take_while(move |row| sums(row).faults() * 1000 >= all).take(top)
 }
 
-/// The columns that every table has: faults, their share, what they took.
+/// The columns that every table has: faults, their share, their cost.
 fn common(loaded: &Loaded, sums: &Sums) -> [String; 3] {
     let share = percent(sums.faults() as f64, loaded.analysis.sums.faults() as f64);
     let faults = count(loaded.analysis.scaled(sums.faults()));

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Anonymous memory that a thread fills where it is touched.
+//! Anonymous memory that a thread fills when it is touched.
 //!
 //! ```text
 //!   missing    who touches a page waits in userfaultfd ──▶ [serve] reads the chunk, checks it
@@ -8,14 +8,14 @@
 //!   there      anonymous memory, nobody's but the program's
 //!   buried     the chunk is damaged: an empty file is mapped, an access is a SIGBUS; who waits is woken
 //! ```
-//! * **Checked before it is seen.** Pages come out of a chunk whose checksum was right.
-//! * **Never zeroes.** All that was handed out is registered before anybody has its address, and stays so
-//!   until it is unmapped. Children do not get it: in them nobody would answer.
-//! * **Nobody hangs.** Each fault ends in a page or in a burial. If even that fails, for want of mappings
+//! * **Checked before it is seen.** Pages come from a chunk with a verified checksum.
+//! * **Never zeroes.** All allocated pieces are registered before any other code has their addresses, and stay so until
+//!   they are unmapped. Children do not get them: no thread would serve their faults.
+//! * **Nobody hangs.** Each fault ends in a page or in a burial. If even that fails, for lack of mappings
 //!   (`vm.max_map_count`), the process is aborted.
 //!
 //! # Safety
-//! The space is this module's, page by page until a page is there.
+//! The space belongs to this module, page by page until a page is filled.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::image::Image;
 use crate::image::chunk::Scratch;
 
-/// Chunks kept for the next page of theirs: 64 MiB, or touches here and there would read 2 MiB each.
+/// Chunks kept for further pages of theirs: 64 MiB. Otherwise scattered touches would read 2 MiB each.
 const KEPT_CHUNKS: usize = 32;
 
 /// The thread that serves faults.
@@ -47,7 +47,8 @@ pub(super) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Holds the registration: who waits is let go when the last of these is dropped.
+/// Holds the registration: waiting threads are released when the last reference to the tools is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Lifeline {
     _tools: Arc<Tools>,
@@ -61,7 +62,7 @@ struct Tools {
 }
 
 impl Server {
-    /// Maps `pieces` empty, and fills them from now on.
+    /// Maps `pieces` empty, and fills them from then on.
     pub(super) fn start(
         image: Image,
         arena: u32,
@@ -135,7 +136,7 @@ impl Drop for Server {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Filling {
     tools: Arc<Tools>,
     image: Image,
@@ -149,7 +150,7 @@ struct Filling {
     /// Decoded chunks, the latest last.
     kept: Vec<(u32, Vec<u8>)>,
     stage: Option<Stage>,
-    /// The chunk that was told of last.
+    /// The chunk for which damage was reported last.
     damaged: Option<u32>,
     grave: ReservedFd,
 }
@@ -160,7 +161,7 @@ impl Filling {
         while !self.tools.closing.load(Relaxed) {
             let fds = [self.tools.uffd.as_fd(), self.tools.wake.as_fd()];
             if process::wait_readable(&fds, &mut [false; 2], None).is_err() {
-                // Refused: it looks now and then.
+                // If the wait is refused, it polls.
                 let _ = waiting::nap(Duration::from_millis(1));
             }
             if self.tools.uffd.read_faults(|address| addresses.push(address)).is_err() {
@@ -174,7 +175,7 @@ impl Filling {
         }
     }
 
-    /// Fills `wanted`, or buries what could not be filled.
+    /// Fills `wanted`, or buries the part that could not be filled.
     fn serve(&mut self, wanted: VirtRange) {
         let chunk = ((wanted.start - self.space.start) / CHUNK_BYTES) as u32;
         let (error, rest) = match self.fill(chunk, wanted) {
@@ -214,14 +215,15 @@ impl Filling {
             while !rest.is_empty() {
                 let at = rest.start - start;
                 let moved = match &self.stage {
-                    // SAFETY: the stage is this thread's, and this part of it is not looked at again.
+                    // SAFETY: the stage belongs to this thread, which does not read this part of it again.
                     Some(stage) if prot == Prot::RW => unsafe {
                         self.tools.uffd.move_pages(rest, stage.0.start + at)
                     },
                     _ => Err(Errno::BUSY),
                 };
                 let filled = match moved {
-                    // Another protection, or a page that is not the stage's own at this moment.
+                    // Another protection, or a page that the stage does not own exclusively at this
+                    // moment.
                     Err(Errno::BUSY) => {
                         let content = &self.content()[at..][..rest.len];
                         self.tools.uffd.copy(rest, content)
@@ -247,7 +249,7 @@ impl Filling {
         Ok(())
     }
 
-    /// Of the chunk that was read last.
+    /// The content of the chunk that was read last.
     fn content(&self) -> &[u8] {
         match (&self.stage, self.kept.last()) {
             (Some(stage), _) => stage.content(),
@@ -256,7 +258,7 @@ impl Filling {
         }
     }
 
-    /// Makes the chunk the latest of those that are kept.
+    /// Makes the chunk the latest of those kept.
     fn keep(&mut self, chunk: u32) -> Result<()> {
         if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == chunk) {
             self.kept[at..].rotate_left(1);
@@ -272,7 +274,7 @@ impl Filling {
     }
 }
 
-/// Memory of one chunk whose pages are moved away.
+/// Memory of one chunk, from which pages are moved.
 struct Stage(OwnSpace);
 
 impl Stage {
@@ -280,7 +282,7 @@ impl Stage {
         let space = OwnSpace::reserve(CHUNK_BYTES, CHUNK_BYTES).during(OPERATION)?;
         space.map_anonymous(Prot::RW).during(OPERATION)?;
         let _ = space.advise(Advice::HugePage);
-        // A page that a child shares could not be moved.
+        // A page shared with a child could not be moved.
         space.advise(Advice::DontFork).during(OPERATION)?;
         Ok(Self(space))
     }

@@ -1,6 +1,6 @@
-//! The file itself as memory.
+//! Maps the file itself as memory.
 //!
-//! The file may change behind the mapping. It shows bytes, and more is not promised.
+//! The file may change behind the mapping, which promises only to show bytes.
 
 use std::fs::File;
 
@@ -14,14 +14,14 @@ use crate::arena::mapping::OwnedRange;
 use crate::image::Image;
 use crate::image::chunk::Scratch;
 
-/// Chunks that follow each other in memory and in a file.
+/// Chunks that are adjacent in memory and in a file.
 struct Run<'a> {
     range: VirtRange,
     file: &'a File,
     offset_bytes: u64,
 }
 
-/// Maps what stands in the files byte for byte, and decodes the rest into anonymous memory.
+/// Maps the chunks that are stored byte for byte, and decodes the rest into anonymous memory.
 pub(super) fn map(
     image: &Image,
     arena: u32,
@@ -85,8 +85,8 @@ impl Run<'_> {
             place
                 .map_file(self.file.as_fd(), at, Sharing::Private, Prot::RW)
                 .map_err(|errno| refused(errno, part))?;
-            // Best effort: the kernel then reads the file by 2 MiB, and maps that at once, where the file system
-            // has such pages in its cache.
+            // Best effort: the kernel then reads the file by 2 MiB, and maps that at once, if the file system caches
+            // such pages.
             let _ = place.advise(Advice::HugePage);
         }
         Ok(())
