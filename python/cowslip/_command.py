@@ -16,7 +16,7 @@ from ._binaries import command
 
 PathOrPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-# Exit codes of the command (docs/exit-codes.md).
+# Exit codes of the command (docs/README.md).
 _ERRORS: dict[int, type[_errors.Error]] = {
     2: _errors.UsageError,
     3: _errors.UnsupportedError,

@@ -5,7 +5,7 @@
 //!                                                                  │
 //!  criu restore --lazy-pages ◀─userfaultfd─ criu lazy-pages ◀─socket─ [Server] ◀── a hybrid restore of it
 //! ```
-//! `docs/criu.md` describes the decisions that CRIU's protocol leaves to a page server.
+//! `docs/restore.md` describes the decisions that CRIU's protocol leaves to a page server.
 
 mod dump;
 mod import;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The reason for a fault, by the rules of `docs/trace-analysis.md`: never more than the events tell.
+/// The reason for a fault, by the rules of `docs/trace.md`: never more than the events tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {

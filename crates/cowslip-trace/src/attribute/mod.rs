@@ -3,7 +3,7 @@
 //! An [`Attributor`] replays the events in the order of time into an address space for each process: maps,
 //! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Besides the
 //! mappings it keeps track of pages that were touched, given back, or shared by a fork.
-//! `docs/trace-analysis.md` has the rule of each [`FaultKind`].
+//! `docs/trace.md` has the rule of each [`FaultKind`].
 //!
 //! ```
 //! use cowslip_sys::units::VirtRange;

@@ -1,4 +1,4 @@
-//! The rules that give a fault its kind; `docs/trace-analysis.md` describes them.
+//! The rules that give a fault its kind; `docs/trace.md` describes them.
 
 use super::kind::FaultKind;
 use super::pages::Page;

@@ -1,5 +1,5 @@
 //! Address spaces page by page, with a second, slow and plain implementation of the rules in
-//! `docs/trace-analysis.md`.
+//! `docs/trace.md`.
 
 use std::collections::BTreeMap;
 

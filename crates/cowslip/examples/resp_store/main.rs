@@ -5,7 +5,7 @@
 //! cargo run --release --example resp_store -- --image store.cowslip --every 1s
 //! redis-cli -p 6380 set greeting hello
 //! ```
-//! `docs/living-on-images.md` explains how it works and its guarantees for clients.
+//! `docs/guides/store.md` explains how it works and its guarantees for clients.
 
 mod checkpoints;
 mod commands;

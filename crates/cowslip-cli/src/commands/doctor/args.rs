@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Exit codes: 0 the engine works in full · 1 in part, for want of what no permission brings · 3 the \
-    kernel lacks it · 4 not permitted. docs/kernels-and-privileges.md explains each probe."
+    kernel lacks it · 4 not permitted. docs/setup.md explains each probe."
 )]
 pub(crate) struct Args {
     /// Also show each probe with its cost here, and what each privilege lets a trace see

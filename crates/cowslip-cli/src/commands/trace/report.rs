@@ -18,7 +18,7 @@ use crate::exit::{self, CommandResult};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip trace report build.trace\n  \
     cowslip trace report build.trace --json - | jq '.patterns[].sentence'\n\n\
-    docs/trace-analysis.md has the rule of each kind of fault, and what a trace cannot tell.")]
+    docs/trace.md has the rule of each kind of fault, and what a trace cannot tell.")]
 pub(crate) struct ReportArgs {
     /// The trace
     file: PathBuf,
