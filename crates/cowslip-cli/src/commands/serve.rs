@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Memory that the images may have; beyond it the least recently used is given up [default: half of the
-    /// machine's]
+    /// machine's memory and swap]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     memory: Option<ByteCount>,
     /// Clients at a time

@@ -46,8 +46,8 @@ pub use server::TemplateServer;
 
 /// The content of an arena at one instant, for clones in this process and others.
 ///
-/// It keeps the frozen memory unchanged: the arena continues with private copies, can be forked but not frozen again,
-/// and is thawed when the template, its clones, and those in other processes are gone (within a second, if the last was
+/// It keeps the frozen memory unchanged: the arena continues with private copies, can be forked and, with userfaultfd,
+/// frozen again, and is thawed when the template, its clones, and those in other processes are gone (within a second, if the last was
 /// in another process). The arena itself may end earlier.
 ///
 /// ```

@@ -20,7 +20,7 @@ pub(crate) enum Action {
     /// Restoring from an image and saving to it, in all ways and beside other tools (Vansa 2023) [default size: 512
     /// MiB]
     Restore(BenchArgs<restore::Part>),
-    /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 1 GiB]
+    /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 512 MiB]
     Bloat(BenchArgs<bloat::Part>),
     /// A process that follows commands, for `bench bloat`
     #[command(hide = true)]
