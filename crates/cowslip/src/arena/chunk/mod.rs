@@ -63,13 +63,6 @@ impl Pace {
     }
 }
 
-/// State of the base's copy in a chunk's new file, when accesses to the chunk begin to wait.
-enum Filling<'a> {
-    Due,
-    Prepared(Base<'a>),
-    Done,
-}
-
 /// The tools of a thaw.
 pub(crate) struct Thawing<'a> {
     pub(crate) shared: &'a Shared,
@@ -143,29 +136,27 @@ impl<'a> Thawing<'a> {
         file.check_identity()?;
         // Writers of live memory must wait for it.
         let is_held = pace == Pace::Held || state.chunk(chunks.start) == Chunk::Live;
-        let mut filling = Filling::Due;
+        let mut prepared = None;
         match target {
-            // A fault in a tmpfs with huge pages makes no room for one, and takes no longer than a copy.
-            Some(_) if pace == Pace::Held && file.pages == Pages::HugeTmpfs => {}
             Some(_) => {
                 let (window, scanner) = (self.window, self.scanner);
-                filling = match Base::prepare(shared, state, chunks.start, &file, window, scanner)?
-                {
-                    Some(base) if is_held => base.read_in().map(|()| Filling::Prepared(base))?,
-                    Some(base) => base.copy_to(&file).map(|()| Filling::Done)?,
-                    None => Filling::Done,
-                };
+                let base = Base::prepare(shared, state, chunks.start, &file, window, scanner)?;
+                match base {
+                    Some(base) if is_held => {
+                        base.read_in()?;
+                        prepared = Some(base);
+                    }
+                    Some(base) => base.copy_to(&file)?,
+                    None => {}
+                }
             }
-            None => {
-                shared.fill_borrowed(state, chunks.clone())?;
-                filling = Filling::Done;
-            }
+            None => shared.fill_borrowed(state, chunks.clone())?,
         }
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
-            let moved = self.part(state, chunks.clone(), part, number, &file, &filling);
+            let moved = self.part(state, chunks.clone(), part, number, &file, prepared.as_ref());
             if self.guard.is_some() {
                 let stall_ns = process::now_ns() - part_began_ns;
                 shared.counters.stalled(stall_ns);
@@ -230,7 +221,7 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         number: u8,
         file: &BackingFile,
-        filling: &Filling<'_>,
+        prepared: Option<&Base<'_>>,
     ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
         let pieces = state.pieces(part);
@@ -253,13 +244,8 @@ impl<'a> Thawing<'a> {
             if let Some(errno) = refused {
                 return Err(errno);
             }
-            match filling {
-                Filling::Due => {
-                    let (window, scanner) = (self.window, self.scanner);
-                    fill_base(shared, state, chunks.start, file, window, scanner)?;
-                }
-                Filling::Prepared(base) => base.copy_to(file)?,
-                Filling::Done => {}
+            if let Some(base) = prepared {
+                base.copy_to(file)?;
             }
             let pages = if state.chunk(chunks.start) == Chunk::Live {
                 0
