@@ -16,6 +16,9 @@ mod advise;
 mod change;
 mod huge;
 
+/// What all living children may have of their parents' areas and pages; a broken trace may fork any number of times.
+const MOST_INHERITED: usize = 1 << 21;
+
 /// The address space of one process.
 #[derive(Default, Debug)]
 pub(super) struct Space {
@@ -29,6 +32,8 @@ pub(super) struct Space {
     forked_ns: u64,
     /// A forked child's mappings, by those of its parent.
     inherited: HashMap<MappingId, MappingId>,
+    /// How many areas, and runs of pages, it had of its parent.
+    inherited_parts: usize,
 }
 
 impl Space {
@@ -37,11 +42,16 @@ impl Space {
     }
 
     /// The child that this process makes now. Of shared memory it has nothing mapped yet.
-    pub(super) fn fork(&mut self, child_pid: u32, history: &MappingHistory) -> Self {
+    pub(super) fn fork(&mut self, child_pid: u32, history: &mut MappingHistory) -> Self {
         self.has_forked = true;
+        let mut pages = self.pages.fork();
+        let inherited_parts = self.areas.len() + pages.inherited();
+        if history.inherited_parts + inherited_parts > MOST_INHERITED {
+            return Self::new(child_pid);
+        }
+        history.inherited_parts += inherited_parts;
         let mut areas = Areas::default();
         self.areas.iter().for_each(|area| areas.insert(Area { span: None, ..*area }));
-        let mut pages = self.pages.fork();
         for area in areas.iter().filter(|area| history.get(area.mapping).object.is_some()) {
             pages.forget(history.circumstances.pages(area.range));
         }
@@ -53,11 +63,13 @@ impl Space {
             has_forked: true,
             forked_ns: history.now_ns,
             inherited: HashMap::new(),
+            inherited_parts,
         }
     }
 
     /// Nothing of it is left.
     pub(super) fn end(&mut self, history: &mut MappingHistory) {
+        history.inherited_parts -= self.inherited_parts;
         for span in self.areas.iter().filter_map(|area| area.span) {
             history.end(span);
         }

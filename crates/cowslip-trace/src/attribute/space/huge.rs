@@ -43,7 +43,7 @@ impl Space {
         match () {
             () if covered < range.end() => HugeFit::No,
             () if object.is_some() && is_misplaced(area, page, history) => HugeFit::No,
-            () if self.pages.count_present(huge) == 0 => HugeFit::First,
+            () if self.pages.count_present(&huge) == 0 => HugeFit::First,
             () => HugeFit::Further,
         }
     }
@@ -64,20 +64,23 @@ impl Space {
     /// was the answer brought one page or all around it. A second fault in there tells that it was one.
     pub(super) fn may_have_come_unseen(&self, page: u64, history: &MappingHistory) -> bool {
         let sizes = sizes(history.circumstances.private_sizes);
-        let is_alone = |block: Range<u64>| self.pages.count_present(block) == 1;
+        let is_alone = |block: Range<u64>| self.pages.count_present(&block) == 1;
         sizes.map(|size| around(page, size)).any(is_alone)
     }
 
-    /// The parts of a huge page's place of which all may be there, as above.
+    /// The blocks with something in `pages` of which all may be there, as above.
     pub(super) fn unseen_blocks(
         &self,
-        huge: Range<u64>,
+        pages: &Range<u64>,
         history: &MappingHistory,
     ) -> Vec<Range<u64>> {
-        let all = sizes(history.circumstances.private_sizes).flat_map(|size| {
-            huge.clone().step_by(size as usize).map(move |first| first..first + size)
-        });
-        all.filter(|block| self.pages.count_present(block.clone()) == 1).collect()
+        let at = history.circumstances;
+        let [first, last] = [pages.start, pages.end - 1].map(|page| at.huge_around(page));
+        let present = self.pages.present(&(first.start..last.end)).into_iter();
+        // A page that is alone in its block begins or ends a run.
+        let ends = present.flat_map(|run| [run.start, run.end - 1]);
+        let all = ends.flat_map(|page| sizes(at.private_sizes).map(move |size| around(page, size)));
+        all.filter(|block| self.pages.count_present(block) == 1).collect()
     }
 
     /// The same for shared memory of which this process has not mapped the place, but another one has.
@@ -92,8 +95,8 @@ impl Space {
         sizes(history.circumstances.shared_sizes).any(|size| {
             let block = around(shared, size);
             let first = page.saturating_sub(shared - block.start);
-            object.pages.count_present(block) == 1
-                && self.pages.count_present(first..first + size) == 0
+            object.pages.count_present(&block) == 1
+                && self.pages.count_present(&(first..first + size)) == 0
         })
     }
 }
