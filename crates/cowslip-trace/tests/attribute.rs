@@ -299,6 +299,43 @@ fn populated_memory_is_there_without_a_fault() {
     assert_eq!(story.kind(write(START + 0x7000)), FaultKind::CowAfterFork);
 }
 
+/// If each page were noted by itself, this would take hours and all of the memory.
+#[test]
+fn pages_are_known_however_many_come_at_once() {
+    const MANY: usize = 1 << 45;
+    let mut story = Story::new(&plain());
+    let (protection, flags) = (3, 0x8022);
+    for times in 0..1000 {
+        let from = VirtRange::new(START - MANY + times * 4096, MANY - times * 4096);
+        let to = VirtRange::new(START, from.len);
+        story.then(EventKind::Map(Map { range: from, protection, flags, ..Map::default() }));
+        story.then(EventKind::Remap { from, to, kept: false });
+    }
+    story.fork();
+    assert_eq!(story.kind(write(START + MANY / 2)), FaultKind::CowAfterFork);
+    story.then(EventKind::Advise { range: VirtRange::new(START, MANY / 4), advice: 4 });
+    assert_eq!(story.kind(write(START + MANY / 8)), FaultKind::Refault);
+    assert_eq!(story.kind(write(START + MANY / 3)), FaultKind::CowAfterFork);
+}
+
+/// If each child had all of its parent's areas, this would take a terabyte.
+#[test]
+fn of_too_many_children_nothing_is_known() {
+    let mut story = Story::new(&plain());
+    for nth in 0..100_000 {
+        story.map(START + nth * 8192, 4096);
+    }
+    let child = |pid| EventKind::Fork { child_pid: pid, child_tid: pid };
+    let fault = || EventKind::Fault(write(START));
+    let knows = |attribution: Option<Attribution>| attribution.unwrap().mapping.is_some();
+    (10..100_000).for_each(|pid| _ = story.then(child(pid)));
+    assert!(knows(story.in_process(10, fault())), "the first ones are as always");
+    assert!(!knows(story.in_process(99_999, fault())));
+    (10..100_000).for_each(|pid| _ = story.in_process(pid, EventKind::Exit));
+    story.then(child(8));
+    assert!(knows(story.in_process(8, fault())), "there is room again");
+}
+
 #[test]
 fn nonsense_is_survived() {
     for seed in 0..40 {

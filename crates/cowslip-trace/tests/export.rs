@@ -251,3 +251,17 @@ fn parquet_is_read_back() {
     }
     assert!(rows.next().is_none());
 }
+
+#[test]
+fn losses_beyond_all_numbers_are_as_many_as_there_are() {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    for time_ns in 0..2 {
+        let what = EventKind::Lost { count: u64::MAX };
+        writer.event(&Event { time_ns, pid: 1, tid: 1, what }).unwrap();
+    }
+    let (bytes, _) = writer.finish(0).unwrap();
+    let csv = String::from_utf8(exported(&bytes, Format::Csv)).unwrap();
+    assert_eq!(csv.lines().count(), 3, "a head and both events:\n{csv}");
+    let folded = String::from_utf8(exported(&bytes, Format::Folded)).unwrap();
+    assert_eq!(folded, format!("[events lost] {}\n", u64::MAX));
+}

@@ -63,6 +63,10 @@ impl Areas {
         self.0.range(first..range.end().max(first)).map(|(_, area)| area)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Area> {
         self.0.values()
     }

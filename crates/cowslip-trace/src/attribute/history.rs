@@ -19,6 +19,8 @@ pub(super) struct MappingHistory {
     pub(super) mappings: Vec<Mapping>,
     pub(super) spans: Vec<Span>,
     pub(super) objects: Objects,
+    /// Areas, and runs of pages, that living children had of their parents.
+    pub(super) inherited_parts: usize,
 }
 
 /// Facts about the trace as a whole.
@@ -98,6 +100,7 @@ impl MappingHistory {
             mappings: Vec::new(),
             spans: Vec::new(),
             objects: Objects::default(),
+            inherited_parts: 0,
         }
     }
 

@@ -16,19 +16,25 @@ mod advise;
 mod change;
 mod huge;
 
+/// Limit of the areas and pages that all living children have of their parents: a broken trace may fork any number of
+/// times.
+const MOST_INHERITED: usize = 1 << 21;
+
 /// The address space of one process.
 #[derive(Default, Debug)]
 pub(super) struct Space {
     pid: u32,
     areas: Areas,
     pages: Pages,
-    /// The program break, if known.
+    /// The program break, as far as it is known.
     program_break: Option<usize>,
     has_forked: bool,
-    /// The time of the fork, from which a child's areas are its own.
+    /// Since when a forked child's areas are its own.
     forked_ns: u64,
     /// A forked child's mappings, by those of its parent.
     inherited: HashMap<MappingId, MappingId>,
+    /// How many areas, and runs of pages, it had of its parent.
+    inherited_parts: usize,
 }
 
 impl Space {
@@ -36,12 +42,17 @@ impl Space {
         Self { pid, ..Self::default() }
     }
 
-    /// The space of a new child. None of its shared memory is mapped yet.
-    pub(super) fn fork(&mut self, child_pid: u32, history: &MappingHistory) -> Self {
+    /// The child that this process makes now. It has no shared memory mapped yet.
+    pub(super) fn fork(&mut self, child_pid: u32, history: &mut MappingHistory) -> Self {
         self.has_forked = true;
+        let mut pages = self.pages.fork();
+        let inherited_parts = self.areas.len() + pages.inherited();
+        if history.inherited_parts + inherited_parts > MOST_INHERITED {
+            return Self::new(child_pid);
+        }
+        history.inherited_parts += inherited_parts;
         let mut areas = Areas::default();
         self.areas.iter().for_each(|area| areas.insert(Area { span: None, ..*area }));
-        let mut pages = self.pages.fork();
         for area in areas.iter().filter(|area| history.get(area.mapping).object.is_some()) {
             pages.forget(history.circumstances.pages(area.range));
         }
@@ -53,24 +64,26 @@ impl Space {
             has_forked: true,
             forked_ns: history.now_ns,
             inherited: HashMap::new(),
+            inherited_parts,
         }
     }
 
-    /// Ends all of its spans.
+    /// Nothing of it is left.
     pub(super) fn end(&mut self, history: &mut MappingHistory) {
+        history.inherited_parts -= self.inherited_parts;
         for span in self.areas.iter().filter_map(|area| area.span) {
             history.end(span);
         }
     }
 
-    /// The mapping at an address, and the offset in the mapping in bytes.
+    /// Where an address lies: its mapping, and how far into it in bytes.
     pub(super) fn locate(&self, address: u64) -> Option<(MappingId, u64)> {
         let area = self.areas.at(address as usize)?;
         let offset = address - area.range.start as u64 + area.into_mapping_bytes;
         Some((area.mapping, offset))
     }
 
-    /// Attributes a fault.
+    /// The place and the purpose of a fault.
     pub(super) fn fault(&mut self, fault: &Fault, history: &mut MappingHistory) -> Attribution {
         let at = history.circumstances;
         self.grow_stack(fault.address as usize, history);
@@ -146,7 +159,7 @@ impl Space {
     }
 }
 
-/// The number of an area's page in the mapped file or shared memory.
+/// A page of an area, by its number from the beginning of what it maps.
 fn shared_page(area: &Area, page: u64, history: &MappingHistory) -> u64 {
     let page_bytes = history.circumstances.page_bytes;
     let offset = history.get(area.mapping).file_offset_bytes.wrapping_add(area.into_mapping_bytes);

@@ -33,7 +33,7 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
             _ => return Ok(()),
         };
         match counts.get_mut(&line) {
-            Some(sum) => *sum += count,
+            Some(sum) => *sum = sum.saturating_add(count),
             None => drop(counts.insert(line.clone(), count)),
         }
         Ok(())

@@ -77,12 +77,12 @@ impl<R: Read> Events<'_, R> {
         mut take: impl FnMut(&Reader<R>, &Event) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut events = Vec::new();
-        let mut lost = 0;
+        let mut lost = 0_u64;
         while self.reader.read_block(&mut events)? {
             (self.progress)(self.reader.offset_bytes());
             for event in events.drain(..) {
                 if let EventKind::Lost { count } = event.what {
-                    lost += count;
+                    lost = lost.saturating_add(count);
                 }
                 take(self.reader, &event)?;
             }

@@ -1,4 +1,4 @@
-//! The files in each process, and their addresses.
+//! Which file lay where in each process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,9 +7,17 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, EventKind, Map};
 
-/// The files of all processes. A child shares its parent's until one of them changes.
+/// Limit of the files that changing children take over from their parents, in all: a broken trace may fork any number
+/// of times.
+const MOST_COPIED: usize = 1 << 22;
+
+/// The files of all processes. A child's are its parent's until one of them changes.
 #[derive(Default)]
-pub(super) struct AddressSpaces(HashMap<u32, Arc<Space>>);
+pub(super) struct AddressSpaces {
+    all: HashMap<u32, Arc<Space>>,
+    /// Modules that children had of their parents and have as their own.
+    copied: usize,
+}
 
 /// Modules by their first address.
 type Space = BTreeMap<u64, Module>;
@@ -18,7 +26,7 @@ type Space = BTreeMap<u64, Module>;
 struct Module {
     end: u64,
     file: Arc<str>,
-    /// The offset in the file of the first address.
+    /// Where in the file the first address is.
     offset_bytes: u64,
 }
 
@@ -29,28 +37,28 @@ impl AddressSpaces {
             EventKind::Unmap { range } => drop(self.take(event.pid, *range)),
             EventKind::Remap { from, to, .. } => self.remap(event.pid, *from, *to),
             EventKind::Fork { child_pid, .. } if *child_pid != event.pid => {
-                let space = self.0.get(&event.pid).cloned().unwrap_or_default();
-                self.0.insert(*child_pid, space);
+                let space = self.all.get(&event.pid).cloned().unwrap_or_default();
+                self.all.insert(*child_pid, space);
             }
-            EventKind::Exec { .. } => drop(self.0.remove(&event.pid)),
+            EventKind::Exec { .. } => drop(self.all.remove(&event.pid)),
             _ => {}
         }
     }
 
-    /// The file at an address, and the offset in it.
+    /// The file at an address, and the place in it.
     pub(super) fn find(&self, pid: u32, address: u64) -> Option<(Arc<str>, u64)> {
-        let (start, module) = self.0.get(&pid)?.range(..=address).next_back()?;
+        let (start, module) = self.all.get(&pid)?.range(..=address).next_back()?;
         let is_inside = address < module.end;
         is_inside.then(|| (module.file.clone(), module.offset_bytes.wrapping_add(address - start)))
     }
 
     fn map(&mut self, pid: u32, map: &Map) {
         self.take(pid, map.range);
-        // Regardless of the protection: mprotect(2) may make it executable later.
+        // Whatever its protection: mprotect(2) may make it code later.
         if let Some(file) = &map.name {
             let (start, end) = (map.range.start as u64, map.range.end() as u64);
             let module = Module { end, file: file.clone(), offset_bytes: map.offset_bytes };
-            Arc::make_mut(self.0.entry(pid).or_default()).insert(start, module);
+            self.own(pid).insert(start, module);
         }
     }
 
@@ -62,22 +70,21 @@ impl AddressSpaces {
             let start = start.wrapping_add(distance);
             let end = module.end.wrapping_add(distance).min(to.end() as u64);
             if start < end {
-                let space = self.0.entry(pid).or_default();
-                Arc::make_mut(space).insert(start, Module { end, ..module });
+                self.own(pid).insert(start, Module { end, ..module });
             }
         }
     }
 
-    /// Takes the parts of modules in `range` out.
+    /// Takes what lies in `range` out, cut to it.
     fn take(&mut self, pid: u32, range: VirtRange) -> Vec<(u64, Module)> {
         let (from, to) = (range.start as u64, range.end() as u64);
-        let Some(space) = self.0.get_mut(&pid) else { return Vec::new() };
+        let Some(space) = self.all.get(&pid) else { return Vec::new() };
         let touched = space.range(..to).rev().take_while(|(_, module)| module.end > from);
         let touched: Vec<_> = touched.map(|(&start, module)| (start, module.clone())).collect();
         if touched.is_empty() {
             return touched;
         }
-        let space = Arc::make_mut(space);
+        let space = self.own(pid);
         let cut = |(start, module): (u64, Module)| {
             space.remove(&start);
             if start < from {
@@ -90,6 +97,18 @@ impl AddressSpaces {
             (start.max(from), Module { end: inner.end.min(to), ..inner })
         };
         touched.into_iter().map(cut).collect()
+    }
+
+    /// A process's files, to be changed.
+    fn own(&mut self, pid: u32) -> &mut Space {
+        let space = self.all.entry(pid).or_default();
+        if Arc::strong_count(space) > 1 {
+            self.copied += space.len();
+            if self.copied > MOST_COPIED {
+                *space = Arc::default();
+            }
+        }
+        Arc::make_mut(space)
     }
 }
 
@@ -129,7 +148,23 @@ mod tests {
         assert_eq!((spaces.find(2, 99), spaces.find(2, 150)), (None, None));
     }
 
-    /// Compares with a model that stores every address by itself.
+    #[test]
+    fn of_too_many_children_the_files_are_not_known() {
+        let mut spaces = AddressSpaces::default();
+        for nth in 0..4000 {
+            observe(&mut spaces, 1, map(nth * 2, 1, "/bin/a", 0));
+        }
+        for child_pid in 2..4000 {
+            observe(&mut spaces, 1, EventKind::Fork { child_pid, child_tid: child_pid });
+            observe(&mut spaces, child_pid, map(1, 1, "/bin/b", 0));
+        }
+        let known = |pid| (spaces.find(pid, 0).is_some(), spaces.find(pid, 1).is_some());
+        assert_eq!([known(1), known(2), known(3999)], [(true, false), (true, true), (false, true)]);
+        let modules: usize = spaces.all.values().map(|space| space.len()).sum();
+        assert!(modules < MOST_COPIED + 10_000, "{modules}");
+    }
+
+    /// Beside a model that knows every address by itself.
     #[test]
     fn maps_unmaps_and_moves_are_those_of_each_address() {
         let mut seed = 1_u64;

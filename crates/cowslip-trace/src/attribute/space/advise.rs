@@ -76,16 +76,14 @@ impl Space {
                 self.pages.set(pages, Page::Discarded);
                 continue;
             }
-            for first in self.pages.touched(&pages, at.huge_pages()) {
-                let huge = at.huge_around(first);
-                let is_shared = history.get(area.mapping).object.is_some();
-                let unseen = (!is_shared).then(|| self.unseen_blocks(huge.clone(), history));
-                for unseen in unseen.into_iter().flatten() {
+            let is_shared = history.get(area.mapping).object.is_some();
+            if !is_shared && !pages.is_empty() {
+                for unseen in self.unseen_blocks(&pages, history) {
                     let part = unseen.start.max(pages.start)..unseen.end.min(pages.end);
                     self.pages.set(part, Page::Discarded);
                 }
-                self.pages.discard_present(huge.start.max(pages.start)..huge.end.min(pages.end));
             }
+            self.pages.discard_present(&pages);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Places where huge pages would fit, and may have come unseen.
+//! Where huge pages would fit, and may have come unseen.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::attribute::object::Object;
 use crate::attribute::place::Place;
 
 impl Space {
-    /// Tells if a huge page would fit around a page, and if it would have come before.
+    /// Room for a huge page around a page, now and before.
     pub(super) fn fit(&self, area: &Area, page: u64, history: &MappingHistory) -> HugeFit {
         if area.wants_huge == Some(false) {
             return HugeFit::Refused;
@@ -23,7 +23,7 @@ impl Space {
             let ahead = shared_page(area, page, history).wrapping_sub(page);
             object.is_none() || shared_page(other, at, history).wrapping_sub(at) == ahead
         };
-        // The kernel merges neighbours that are alike into one mapping.
+        // The kernel makes one mapping of neighbours that are alike.
         let is_alike = |other: &Area| {
             let (mapping, its) = (history.get(area.mapping), history.get(other.mapping));
             other.mapping == area.mapping && object.is_none()
@@ -43,14 +43,13 @@ impl Space {
         match () {
             () if covered < range.end() => HugeFit::No,
             () if object.is_some() && is_misplaced(area, page, history) => HugeFit::No,
-            () if self.pages.count_present(huge) == 0 => HugeFit::First,
+            () if self.pages.count_present(&huge) == 0 => HugeFit::First,
             () => HugeFit::Further,
         }
     }
 
-    /// The pages that a huge page around a page would map. In shared memory, it is an aligned part of the
-    /// memory itself, regardless of the address: the kernel would have aligned the mapping if shared memory
-    /// got huge pages.
+    /// The pages that a huge page around a page would map. Of shared memory it is a part of what is mapped,
+    /// wherever that lies: the kernel would have put it in its place if it gave shared memory huge pages.
     pub(super) fn block(&self, area: &Area, page: u64, history: &MappingHistory) -> Range<u64> {
         let at = history.circumstances;
         if history.get(area.mapping).object.is_none() {
@@ -61,27 +60,30 @@ impl Space {
         first..first + at.huge_pages()
     }
 
-    /// True if a page that no event touched may be present: a fault that does not tell if a huge page came
-    /// brought one page, or all around it. A second fault among those shows that it was one.
+    /// True if a page that no event touched may be there: a fault that does not say whether a huge page
+    /// was the answer brought one page or all around it. A second fault in there tells that it was one.
     pub(super) fn may_have_come_unseen(&self, page: u64, history: &MappingHistory) -> bool {
         let sizes = sizes(history.circumstances.private_sizes);
-        let is_alone = |block: Range<u64>| self.pages.count_present(block) == 1;
+        let is_alone = |block: Range<u64>| self.pages.count_present(&block) == 1;
         sizes.map(|size| around(page, size)).any(is_alone)
     }
 
-    /// The blocks of a huge page's place that may be fully present, by the same rule.
+    /// The blocks with something in `pages` of which all may be there, as above.
     pub(super) fn unseen_blocks(
         &self,
-        huge: Range<u64>,
+        pages: &Range<u64>,
         history: &MappingHistory,
     ) -> Vec<Range<u64>> {
-        let all = sizes(history.circumstances.private_sizes).flat_map(|size| {
-            huge.clone().step_by(size as usize).map(move |first| first..first + size)
-        });
-        all.filter(|block| self.pages.count_present(block.clone()) == 1).collect()
+        let at = history.circumstances;
+        let [first, last] = [pages.start, pages.end - 1].map(|page| at.huge_around(page));
+        let present = self.pages.present(&(first.start..last.end)).into_iter();
+        // A page that is alone in its block begins or ends a run.
+        let ends = present.flat_map(|run| [run.start, run.end - 1]);
+        let all = ends.flat_map(|page| sizes(at.private_sizes).map(move |size| around(page, size)));
+        all.filter(|block| self.pages.count_present(block) == 1).collect()
     }
 
-    /// The same for shared memory, where another process touched the place and this one did not.
+    /// The same for shared memory of which this process has not mapped the place, but another one has.
     pub(super) fn may_be_shared_unseen(
         &self,
         area: &Area,
@@ -93,23 +95,23 @@ impl Space {
         sizes(history.circumstances.shared_sizes).any(|size| {
             let block = around(shared, size);
             let first = page.saturating_sub(shared - block.start);
-            object.pages.count_present(block) == 1
-                && self.pages.count_present(first..first + size) == 0
+            object.pages.count_present(&block) == 1
+                && self.pages.count_present(&(first..first + size)) == 0
         })
     }
 }
 
-/// True if shared memory is not aligned for huge pages, although the kernel aligns it.
+/// True if shared memory lies where huge pages do not fit, although the kernel looks after that.
 fn is_misplaced(area: &Area, page: u64, history: &MappingHistory) -> bool {
     let at = history.circumstances;
-    // On a mounted file system, huge pages depend on an option of the mount, which is unknown.
+    // The mount of a file decides about huge pages, which is not known.
     let is_mounted = matches!(&history.get(area.mapping).place,
         Place::MemoryFile(name) if name.starts_with("/dev/shm/"));
     let is_aligned = shared_page(area, page, history) % at.huge_pages() == page % at.huge_pages();
     at.aligns_shared && !is_mounted && !is_aligned
 }
 
-/// The sizes in a mask of powers of two.
+/// The sizes of a mask of powers of two.
 fn sizes(mask: u32) -> impl Iterator<Item = u64> {
     (0..u32::BITS).filter(move |bit| mask & 1 << bit != 0).map(|bit| 1 << bit)
 }
