@@ -5,10 +5,10 @@ use cowslip_sys::Errno;
 const ATTEMPTS: usize = 1000;
 
 /// Retries until it succeeds, except when a descriptor is gone: no thread waits for that one.
-pub(crate) fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+pub(crate) fn insist<T>(mut request: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 1..ATTEMPTS {
         match request() {
-            Ok(()) => return Ok(()),
+            Ok(answer) => return Ok(answer),
             Err(errno @ (Errno::BADF | Errno::NOTTY)) => return Err(errno),
             Err(_) => std::thread::yield_now(),
         }
