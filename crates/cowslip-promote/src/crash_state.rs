@@ -1,16 +1,17 @@
 //! State that a crash must not lose: what has to be put back, in a file until it is. `kill -9` gives no time for it;
 //! the next start does it.
 //!
-//! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. They
+//! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. A file of
+//! another user is none: that user could have the system set as is said there. They
 //! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
 //! puts it back itself.
 
 use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-use cowslip_sys::{atomic_file, process, procfs};
+use cowslip_sys::{atomic_file, process, procfs, regular};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -43,16 +44,22 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     let state = CrashState { boot_id: boot_id()?, owner, left };
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        refuse_foreign(directory)?;
     }
     atomic_file::replace(&path, &serde_json::to_vec(&state)?, 0o600)
 }
 
 /// What was kept under that name; what is of another boot is dropped.
 pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
-    let text = match fs::read(path(name)) {
+    let mut file = match regular::open(&path(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        text => text?,
+        file => file?,
     };
+    if file.metadata()?.uid() != process::effective_uid() {
+        return Ok(Found::Nothing);
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
     let Ok(it) = serde_json::from_slice::<CrashState<T>>(&text) else {
         return Ok(Found::Damaged(path(name)));
     };
@@ -63,6 +70,14 @@ pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
         true => Ok(Found::Owned(it.owner)),
         false => Ok(Found::Left(it.left)),
     }
+}
+
+/// A folder of another user's, where this user's file would be at that user's mercy.
+fn refuse_foreign(folder: &Path) -> io::Result<()> {
+    let there = fs::metadata(folder)?;
+    let is_ours = [0, process::effective_uid()].contains(&there.uid()) && there.mode() & 0o022 == 0;
+    let message = || format!("another user may change what is in {}", folder.display());
+    is_ours.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, message()))
 }
 
 /// It has been put back.

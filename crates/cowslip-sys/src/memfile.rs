@@ -1,5 +1,7 @@
 //! Files that hold memory: memfd (shmem or hugetlb) and a file in a tmpfs of our own.
 
+use std::sync::OnceLock;
+
 use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::retry_on_intr;
@@ -59,6 +61,15 @@ pub fn mark(fd: BorrowedFd<'_>) -> Result<()> {
 /// True if this process, or one that shares the open file description, has [marked](mark) it.
 pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK))
+}
+
+/// The device of all memfds of shmem: a file system of the kernel's that nothing else is in. `None` if there can be none.
+pub fn memfd_device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let file = memfd("cowslip-probe", MemfdKind::Shmem, 0).ok()?;
+        fs::fstat(&file).ok().map(|it| it.st_dev)
+    })
 }
 
 /// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
