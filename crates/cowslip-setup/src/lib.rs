@@ -10,6 +10,7 @@
 //! These files are all of the state: each begins with a mark, and names what was there before. A file without the mark
 //! is somebody else's, and stays.
 
+mod access;
 mod device;
 mod group;
 mod huge_pages;
