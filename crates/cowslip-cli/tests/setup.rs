@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -181,6 +181,47 @@ fn who_may_not_change_the_system_is_told_so() {
     };
     assert_eq!(ran.status.code(), Some(4), "{}", ran.stderr);
     assert!(ran.stderr.contains("as root"), "{}", ran.stderr);
+}
+
+/// Whose command it is, or whose folder, that user would be whatever user the service has.
+#[test]
+fn a_service_is_not_started_from_what_others_can_change() {
+    if !is_root() {
+        return;
+    }
+    let system = system("setup-changeable");
+    let root = system.0.to_str().unwrap();
+    let (command, folder) = (system.0.join("usr/bin/cowslip"), system.0.join("usr/bin"));
+    let set = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let refused = |what: &str| {
+        let (_, document) = setup(&["--root", root, "store"]);
+        assert_eq!(steps(&document, "failed"), ["store.service"], "{document}");
+        assert!(document.to_string().contains(what), "{what}: {document}");
+        assert!(!system.0.join(DROP_IN).exists());
+    };
+    for (path, mode) in [(&command, 0o757), (&command, 0o775), (&folder, 0o777)] {
+        let before = fs::metadata(path).unwrap().mode();
+        set(path, mode);
+        refused(&format!("{} may be written by others", path.display()));
+        set(path, before);
+    }
+    for path in [&command, &folder] {
+        chown(path, Some(1000), None).unwrap();
+        refused(&format!("{} belongs to user 1000", path.display()));
+        chown(path, Some(0), None).unwrap();
+    }
+    let (_, document) = setup(&["--root", root, "store"]);
+    assert!(steps(&document, "done").contains(&"store.service"), "{document}");
+
+    // On the system that runs it is this very command.
+    let folder = Folder::new("setup-changeable-here");
+    let cowslip = for_everybody(&folder);
+    set(&cowslip, 0o757);
+    let ran = run(Command::new(&cowslip).args(["setup", "--dry-run", "nonesuch"]));
+    let what = format!("{} may be written by others", cowslip.display());
+    assert!(ran.stdout.contains(&what), "{what}: {}{}", ran.stdout, ran.stderr);
 }
 
 #[test]

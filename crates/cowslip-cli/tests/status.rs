@@ -2,15 +2,23 @@
 
 mod support;
 
-use std::process::{Command, id};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio, id};
+use std::sync::{Mutex, PoisonError};
 
 use cowslip::units::ByteCount;
-use cowslip::{Arena, Backing};
+use cowslip::{Arena, Backing, Metrics};
 use serde_json::Value;
-use support::{COWSLIP, run};
+use support::{COWSLIP, Folder, compile, run};
 
 const USED_MIB: u64 = 24;
 const WRITTEN_MIB: u64 = 6;
+
+/// Held while this process has another name, and where that matters.
+static NAME: Mutex<()> = Mutex::new(());
 
 fn status(words: &[&str]) -> String {
     let ran = run(Command::new(COWSLIP).arg("status").args(words));
@@ -61,6 +69,7 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
     assert_eq!((line("used "), line("held ")), ("24 MiB".to_owned(), "6 MiB".to_owned()));
 
     // A column is where its head ends.
+    let _as_it_is = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     let told = status(&[]);
     let mut lines = told.lines();
     let head = lines.next().unwrap();
@@ -69,4 +78,94 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
         let end = head.find(name).unwrap() + name.len();
         assert!(row[..end].ends_with(&format!("  {size}")), "{name}: {told}");
     }
+}
+
+/// The page of counters of this process' arena.
+fn counters(arena: &Arena) -> [u8; 4096] {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = File::open("/proc/self/mem").unwrap();
+    let pages = maps.lines().filter(|line| line.contains("/memfd:cowslip-status"));
+    let read = |line: &str| {
+        let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+        let mut page = [0; 4096];
+        memory.read_exact_at(&mut page, start).ok().map(|()| page)
+    };
+    let start = arena.range().start;
+    let of_arena = |page: &[u8; 4096]| {
+        Metrics::from_page(page).is_some_and(|it| it.arena_start_address == start as u64)
+    };
+    pages.filter_map(read).find(of_arena).unwrap()
+}
+
+/// `tests/programs/hostile.c`.
+struct Hostile(Child);
+
+impl Hostile {
+    fn start(program: &Path, kind: &str, folder: &Folder) -> Self {
+        let mut command = Command::new(program);
+        command.arg(kind).current_dir(&folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = [0; 6];
+        child.stdout.take().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"ready\n");
+        Self(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    fn end(&mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_file_that_is_named_as_a_page_of_counters_is_not_believed() {
+    let folder = Folder::new("status-forged");
+    let Some(program) = compile(&folder, "hostile") else { return };
+    let arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
+    fs::write(folder.0.join("cowslip-status"), counters(&arena)).unwrap();
+    let mut forger = Hostile::start(&program, "file", &folder);
+    let pid = forger.pid();
+    let one = run(Command::new(COWSLIP).args(["status", &pid]));
+    let all = status(&["--json", "-"]);
+    forger.end();
+    assert_eq!(one.status.code(), Some(1), "{}", one.stdout);
+    assert!(one.stderr.contains("has no arena"), "{}", one.stderr);
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert!(
+        all["programs"].as_array().unwrap().iter().all(|it| it["pid"].to_string() != pid),
+        "{all}"
+    );
+}
+
+#[test]
+fn a_page_of_counters_that_never_comes_is_not_waited_for() {
+    if cowslip_sys::process::effective_uid() != 0 {
+        return println!("SKIPPED: root: a userfaultfd that holds the kernel's accesses");
+    }
+    let folder = Folder::new("status-held");
+    let Some(program) = compile(&folder, "hostile") else { return };
+    let mut holder = Hostile::start(&program, "held", &folder);
+    let one = run(Command::new(COWSLIP).args(["status", &holder.pid()]));
+    let all = run(&mut Command::new(COWSLIP).arg("status"));
+    holder.end();
+    assert!(!one.status.success() && one.stderr.contains("look into process"), "{}", one.stderr);
+    assert!(all.status.success(), "{}", all.stderr);
+}
+
+#[test]
+fn the_name_of_a_program_commands_no_terminal() {
+    let _renamed = NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
+    let before = fs::read("/proc/self/comm").unwrap();
+    fs::write("/proc/self/comm", "a\x1b[2J\n7 b").unwrap();
+    let told = status(&[]);
+    fs::write("/proc/self/comm", before).unwrap();
+    let pid = id().to_string();
+    let row = told.lines().find(|line| line.split_whitespace().next() == Some(&pid)).unwrap();
+    assert!(row.contains("a\u{fffd}[2J\u{fffd}7 b "), "{row:?}");
+    assert!(!told.contains('\x1b'), "{told:?}");
 }

@@ -2,9 +2,12 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 use std::sync::OnceLock;
 
+use cowslip_sys::atomic_file::refuse_planted;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{AsFd, OwnedFd};
 
@@ -18,7 +21,8 @@ pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
         let fd = match target.to_str() {
             Some("-") => stderr(),
             _ => {
-                let file = std::fs::OpenOptions::new().create(true).append(true).open(target);
+                let open = || OpenOptions::new().create(true).append(true).open(target);
+                let file = refuse_planted(Path::new(target)).and_then(|()| open());
                 file.ok().map(OwnedFd::from).or_else(stderr)
             }
         };

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::Path;
 use std::{fs, io};
 
@@ -66,11 +67,15 @@ pub(crate) fn write() {
     }
 }
 
-/// Replaces a file without waiting for the disk; a device or a FIFO is written to.
+/// Replaces a file without waiting for the disk; a device or a FIFO is written to. The file's first name can be foreseen:
+/// nothing that another user put there is followed.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     let Target::File(path) = Target::find(path)? else { return fs::write(path, text) };
     let mut temporary = path.clone().into_os_string();
     temporary.push(format!(".{}", process::pid()));
-    fs::write(&temporary, text)?;
-    fs::rename(&temporary, path)
+    // Left behind by a killed process of this number, or put there.
+    let _ = fs::remove_file(&temporary);
+    let mut file = fs::File::create_new(&temporary)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path));
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }

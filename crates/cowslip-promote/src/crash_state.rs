@@ -1,16 +1,17 @@
 //! State that a crash must not lose: changes to undo are kept in a file until they are undone. `kill -9`
 //! leaves no time for it; the next start undoes them.
 //!
-//! The files lie in `/run/cowslip`, or in systemd's `RUNTIME_DIRECTORY`, readable by their owner alone. Each
-//! belongs to one boot and one process: a reboot undoes the changes, and a process that still runs undoes its
-//! own.
+//! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. A file of
+//! another user is none: that user could have the system set as is said there. They
+//! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
+//! puts it back itself.
 
 use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-use cowslip_sys::{atomic_file, process, procfs};
+use cowslip_sys::{atomic_file, process, procfs, regular};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -43,16 +44,22 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     let state = CrashState { boot_id: boot_id()?, owner, left };
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        refuse_foreign(directory)?;
     }
     atomic_file::replace(&path, &serde_json::to_vec(&state)?, 0o600)
 }
 
 /// Returns the state kept under `name`, and drops that of another boot.
 pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
-    let text = match fs::read(path(name)) {
+    let mut file = match regular::open(&path(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-        text => text?,
+        file => file?,
     };
+    if file.metadata()?.uid() != process::effective_uid() {
+        return Ok(Found::Nothing);
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
     let Ok(it) = serde_json::from_slice::<CrashState<T>>(&text) else {
         return Ok(Found::Damaged(path(name)));
     };
@@ -65,7 +72,15 @@ pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
     }
 }
 
-/// Removes the file, once its changes are undone.
+/// A folder of another user's, where this user's file would be at that user's mercy.
+fn refuse_foreign(folder: &Path) -> io::Result<()> {
+    let there = fs::metadata(folder)?;
+    let is_ours = [0, process::effective_uid()].contains(&there.uid()) && there.mode() & 0o022 == 0;
+    let message = || format!("another user may change what is in {}", folder.display());
+    is_ours.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, message()))
+}
+
+/// It has been put back.
 pub(super) fn forget(name: &str) -> io::Result<()> {
     match fs::remove_file(path(name)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

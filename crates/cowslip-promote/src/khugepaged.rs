@@ -88,7 +88,10 @@ impl ManagedThp {
         let change = Change { before, ours };
         crash_state::keep(STATE_FILE, change.to_kept()).map_err(|error| {
             let doing = "keep the settings of transparent huge pages";
-            not_root(Error::from_errno(doing, errno_of(&error)))
+            match error.raw_os_error() {
+                Some(_) => not_root(Error::from_errno(doing, errno_of(&error))),
+                None => Error::from_io(doing, &error),
+            }
         })?;
         // From here on, dropping it restores the settings.
         let managed = Self { change, is_restored: false };

@@ -21,7 +21,8 @@ use std::time::SystemTime;
 use cowslip::Result;
 use cowslip::image::{Image, ImageIdentity, ImageSource, OnArrival, Urgency};
 use cowslip_sys::atomic_file::DurableFile;
-use cowslip_sys::error::file_error;
+use cowslip_sys::error::{Error, ErrorKind, file_error};
+use cowslip_sys::{process, regular};
 
 use crate::image::{OpenOptions, RemoteImage, find, name_of};
 use crate::location::Location;
@@ -52,10 +53,17 @@ impl Cache {
     /// `tell` receives the reason if an image is not kept.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's; [`ErrorKind::Denied`] if another user may write to the folder, who could give images that were read
+    /// already another content: their checksums tell of accidents, not of forgeries.
     pub fn open(folder: &Path, most_bytes: u64, tell: fn(&str)) -> Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|error| file_error(OPERATION, folder, error))?;
+        let there = fs::metadata(folder).map_err(|error| file_error(OPERATION, folder, error))?;
+        let owners = [0, process::effective_uid()];
+        if !owners.contains(&there.uid()) || there.mode() & 0o022 != 0 {
+            let why = "another user may write to it, and with that change what was read already";
+            return Err(Error::new(ErrorKind::Denied, OPERATION).of_file(folder).because(why));
+        }
         let coming_bytes = Mutex::new(0);
         Ok(Self(Arc::new(Folder { path: folder.to_owned(), most_bytes, tell, coming_bytes })))
     }
@@ -86,7 +94,7 @@ impl Folder {
 
     /// The file of a kept image, which is marked as used now.
     fn find(&self, identity: ImageIdentity) -> Option<File> {
-        let file = File::open(self.file_of(identity)).ok()?;
+        let file = regular::open(&self.file_of(identity)).ok()?;
         let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
         Some(file)
     }

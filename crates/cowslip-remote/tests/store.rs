@@ -4,6 +4,7 @@ mod support;
 
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -676,7 +677,13 @@ fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
         }
     }
     assert_eq!(TOLD.load(Relaxed), 0);
-    // A folder that cannot be written.
+    // Where others may write: what is kept could become another content.
+    let set = |mode| std::fs::set_permissions(local.file("cache"), PermissionsExt::from_mode(mode));
+    set(0o777).unwrap();
+    let open = Cache::open(&local.file("cache"), 1 << 30, told);
+    assert_eq!(open.unwrap_err().kind(), ErrorKind::Denied);
+    set(0o700).unwrap();
+    // Where nothing can be written.
     std::fs::write(local.file("a file"), "").unwrap();
     assert_eq!(
         Cache::open(&local.file("a file"), 1 << 30, told).unwrap_err().kind(),

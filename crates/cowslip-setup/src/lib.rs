@@ -10,6 +10,7 @@
 //! These files are all of the state: each begins with a mark, and records the former setting. A file without the mark
 //! is not setup's, and stays.
 
+mod access;
 mod device;
 mod group;
 mod huge_pages;

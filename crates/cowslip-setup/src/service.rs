@@ -1,9 +1,9 @@
 //! Runs a systemd service by `cowslip run`: with the drop-in that this takes, and nothing more.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::access::{changeable, closed_to_others};
 use super::group::GROUP;
 use super::machine::{Content, Machine};
 use super::report::Change::{Made, Needless};
@@ -35,6 +35,9 @@ impl Installed {
                 let why = format!("cowslip is not installed below {}", root.display());
                 Trouble::new(why, format!("install it as {}", PROGRAMS[0]))
             })?;
+            if let Some(why) = changeable(&machine.path(command), root) {
+                return Err(Trouble::new(why, "mend that, and run this again"));
+            }
             let libraries = Path::new(command).with_file_name("").join("../lib/cowslip");
             let libraries = libraries.to_string_lossy().replace("bin/../", "");
             return Ok(Self { command: command.to_owned(), libraries });
@@ -44,13 +47,17 @@ impl Installed {
             .map_err(|error| nowhere(format!("where cowslip is: {error}")))?;
         let library = library.clone().map_err(nowhere)?;
         let library = fs::canonicalize(&library).unwrap_or(library);
-        for file in [&command, &library] {
+        let malloc = library.with_file_name("libcowslip_malloc.so");
+        for file in [&command, &library, &malloc] {
             if let Some(closed) = closed_to_others(file) {
                 let why = format!(
                     "services cannot use {}: {} is closed to others",
                     file.display(),
                     closed.display()
                 );
+                return Err(nowhere(why));
+            }
+            if let Some(why) = changeable(file, Path::new("/")) {
                 return Err(nowhere(why));
             }
         }
@@ -61,15 +68,6 @@ impl Installed {
         let folder = library.parent().unwrap_or(Path::new("/"));
         Ok(Self { command: command.display().to_string(), libraries: folder.display().to_string() })
     }
-}
-
-/// The first part of a path that not every user may go through, or read.
-fn closed_to_others(file: &Path) -> Option<PathBuf> {
-    let is_open = |it: &&Path| {
-        let needed = if *it == file { 0o4 } else { 0o1 };
-        fs::metadata(it).is_ok_and(|it| it.permissions().mode() & needed != 0)
-    };
-    file.ancestors().find(|it| !is_open(it)).map(Path::to_owned)
 }
 
 pub(crate) fn put_under_cowslip(machine: &Machine, installed: &Installed, name: &str) -> Outcome {

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -48,8 +48,9 @@ impl Target {
     /// Follows links (`path_resolution(7)`).
     ///
     /// # Errors
-    /// An error of the file system (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder or a dangling link.
+    /// The file system's (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder, or a link to nothing; as [`refuse_planted`].
     pub fn find(path: &Path) -> io::Result<Self> {
+        refuse_planted(path)?;
         let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
         let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         match fs::metadata(path) {
@@ -63,8 +64,28 @@ impl Target {
     }
 }
 
-/// Replaces the file of this name by one with `bytes` and this mode (less the umask): whole or not at all. A device, a
-/// FIFO or a socket is written in place.
+/// Refuses what another user put at a path in a folder where every user may make files, such as `/tmp`: a link that leads
+/// elsewhere, a FIFO that is read by nobody or by that user, a file of that user's, another name of a file of this user's. The
+/// folder's owner may. It is the rule of `fs.protected_symlinks` and its like (`proc_sys_fs(5)`), where those are off as well.
+///
+/// # Errors
+/// [`io::ErrorKind::PermissionDenied`].
+pub fn refuse_planted(path: &Path) -> io::Result<()> {
+    const STICKY_FOR_ALL: u32 = 0o1002;
+    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(folder) = fs::metadata(folder_of(path)) else { return Ok(()) };
+    let is_for_all = folder.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
+    let may = [crate::process::effective_uid(), folder.uid()];
+    let has_names = there.is_file() && there.nlink() > 1;
+    if !is_for_all || (may.contains(&there.uid()) && !has_names) {
+        return Ok(());
+    }
+    let message = "another user may have put it there, in a folder where everybody may";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// Puts `bytes` into a file of this mode (less the umask), in place of what has its name: whole or not at all. A device, a
+/// FIFO or a socket is written to.
 ///
 /// # Errors
 /// An error of the file system; then the file is unchanged.
@@ -106,7 +127,9 @@ impl DurableFile {
         let (file, has_temporary) = match nameless {
             Ok(file) => (file, false),
             Err(error) if lacks_nameless_files(&error) => {
-                (options.create(true).truncate(true).open(&temporary)?, true)
+                // Left behind by a killed process of this number, or put there.
+                let _ = fs::remove_file(&temporary);
+                (options.create_new(true).open(&temporary)?, true)
             }
             Err(error) => return Err(error),
         };

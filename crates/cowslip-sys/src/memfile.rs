@@ -1,5 +1,7 @@
 //! Files that hold memory: memfd (shmem or hugetlb) and a file in a tmpfs of our own.
 
+use std::sync::OnceLock;
+
 use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::retry_on_intr;
@@ -62,8 +64,17 @@ pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK))
 }
 
-/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages regardless of
-/// `shmem_enabled`. Nothing appears in the mount table; the mount ends with the process and its files.
+/// The device of all memfds of shmem: a file system of the kernel's that nothing else is in. `None` if there can be none.
+pub fn memfd_device() -> Option<u64> {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let file = memfd("cowslip-probe", MemfdKind::Shmem, 0).ok()?;
+        fs::fstat(&file).ok().map(|it| it.st_dev)
+    })
+}
+
+/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
+/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the process and its files.
 ///
 /// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. The first needs `CAP_SYS_ADMIN` (else `EPERM`).
 pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {

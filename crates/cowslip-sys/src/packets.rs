@@ -8,6 +8,7 @@ use core::time::Duration;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, fchmod};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{AsRawFd, BorrowedFd, Errno, OwnedFd, Result, passthrough, process};
@@ -30,9 +31,11 @@ fn socket(more: SocketFlags) -> Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Listens at a path, which it creates. `EADDRINUSE` if the path exists.
+/// Listens at a path, which is made: of mode 0600 from the beginning. `EADDRINUSE` if it is there.
 pub fn listen(path: &Path) -> Result<OwnedFd> {
     let socket = socket(SocketFlags::NONBLOCK)?;
+    // The file gets the socket's mode. Changed by its path, it could be another file by then.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -92,6 +95,8 @@ pub fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::{AsFd, socket};
 
@@ -99,6 +104,7 @@ mod tests {
     fn messages_stay_apart_and_both_ends_know_each_other() {
         let path = std::env::temp_dir().join(format!("cowslip-packets-{}", process::pid()));
         let listener = listen(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(accept(listener.as_fd()).unwrap_err(), Errno::AGAIN);
         assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
         assert_eq!(wait(listener.as_fd(), Some(Duration::ZERO)), Ok(false));

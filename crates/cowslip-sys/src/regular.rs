@@ -12,7 +12,10 @@ use std::path::Path;
 /// An error of the file system (`open(2)`); [`io::ErrorKind::InvalidInput`] for a file that is not
 /// regular.
 pub fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    only_regular(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?)
+}
+
+fn only_regular(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
     if kind.is_file() {
         return Ok(file);
@@ -21,22 +24,22 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
-/// Opens a file for writing that belongs to this user and that no other user may open; creates it empty if it does not
-/// exist. A link is not followed.
+/// Opens a file to be written that belongs to this user and that no other may open, empty if it was not there. A link is not
+/// followed, a FIFO not waited for.
 ///
 /// # Errors
-/// An error of the file system (`open(2)`); [`io::ErrorKind::PermissionDenied`] for another user's
-/// file.
+/// The file system's (`open(2)`); [`io::ErrorKind::PermissionDenied`] for another user's file; as [`open`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let file = options.open(path)?;
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    // A FIFO that is opened for both opens at once.
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let there = file.metadata()?;
     if there.uid() != crate::process::effective_uid() || there.mode() & 0o077 != 0 {
         let message = format!("{} can be opened by another user", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    Ok(file)
+    only_regular(file)
 }
 
 /// Reads all of a regular file.

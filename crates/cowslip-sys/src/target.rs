@@ -16,7 +16,10 @@ use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
 use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result, process};
 
-/// Advice that leaves content unchanged; the number is the kernel's.
+/// Longest text of a file in `/proc` that is read: a process may have mappings of long names in any number.
+pub const MOST_TEXT_BYTES: usize = 64 << 20;
+
+/// Advice that leaves content as it is; the number is the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Advice {
@@ -111,17 +114,20 @@ impl Target {
         }
     }
 
-    /// The text of one of its files in `/proc`; invalid UTF-8 is replaced.
+    /// The text of one of its files in `/proc`; what is not UTF-8 is replaced. `EFBIG` if it is longer than [`MOST_TEXT_BYTES`].
     pub fn read_file(&self, name: &str) -> Result<String> {
         let file = self.open_file(name)?;
         let mut bytes = Vec::new();
         let mut buffer = [0u8; 1 << 14];
         loop {
             match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[..]))? {
-                0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                0 => break,
+                read if bytes.len() + read > MOST_TEXT_BYTES => return Err(Errno::FBIG),
                 read => bytes.extend_from_slice(&buffer[..read]),
             }
         }
+        let text = String::from_utf8(bytes);
+        Ok(text.unwrap_or_else(|text| String::from_utf8_lossy(text.as_bytes()).into_owned()))
     }
 
     /// Clears the record of which of its pages were accessed (`/proc/PID/clear_refs`), so that `smaps` shows accesses
@@ -155,11 +161,11 @@ impl Target {
         }
     }
 
-    /// Reads all of `range` of its memory, or fails.
-    pub fn read_memory(&self, range: VirtRange, bytes: &mut Vec<u8>) -> Result<()> {
+    /// Reads `range` of its memory: all of it, or an error. Page faults that the process answers itself (`userfaultfd(2)`) are not
+    /// waited for: `EIO`.
+    pub fn read_memory(&self, range: VirtRange) -> Result<Vec<u8>> {
         let memory = self.open_file("mem")?;
-        bytes.clear();
-        bytes.reserve(range.len);
+        let mut bytes = Vec::with_capacity(range.len);
         while bytes.len() < range.len {
             let at = range.start + bytes.len();
             let left = range.len - bytes.len();
@@ -171,7 +177,7 @@ impl Target {
             // SAFETY: the call has initialised that many bytes after the existing ones.
             unsafe { bytes.set_len(bytes.len() + read) };
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Finds the pages of `range` (whole pages that are in memory) that hold only zeroes: one answer a page.

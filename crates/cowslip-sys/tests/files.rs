@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
@@ -280,5 +281,21 @@ fn a_place_that_is_taken_is_not_reserved() {
     if memory::reserve_at(place) == Ok(()) {
         // SAFETY: as above.
         unsafe { memory::unmap(place) }.unwrap();
+    }
+}
+
+/// By `/proc/PID/fd`, or where it is handed over for reading.
+#[test]
+fn memory_files_can_be_opened_by_nobody_else() {
+    let mode = |file: &cowslip_sys::OwnedFd| {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&memfile::memfd("private", MemfdKind::Shmem, 0).unwrap()), 0o600);
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let before = mounts();
+    match memfile::huge_tmpfs_file(4096) {
+        Ok(file) => assert_eq!((mode(&file), mounts()), (0o600, before), "it is in no table"),
+        Err(errno) => skip("a tmpfs of its own", &errno.to_string()),
     }
 }

@@ -3,16 +3,21 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use cowslip_sys::regular;
+
 use crate::model::{Event, EventKind, Header};
 
 /// The folder in which programs put their maps.
 const FOLDER: &str = "/tmp";
-/// A child has its parent's code; this many generations are searched.
+/// A map of more bytes is none.
+const MOST_BYTES: u64 = 256 << 20;
+/// A child has its parent's code; so many generations are looked through.
 const GENERATIONS: usize = 16;
 
 /// The maps of all processes of a trace, each read on first use.
@@ -88,11 +93,15 @@ impl PerfMaps {
         let folder = folder.as_ref()?;
         let read = || {
             let path = folder.join(format!("perf-{pid}.map"));
-            // Any user may put a link or a pipe there.
-            let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+            // Anybody may put a link, a pipe or a file without end there.
+            fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+            let file = regular::open(&path).ok()?;
+            let metadata = file.metadata().ok()?;
             let is_of_this_process =
                 began.is_none_or(|began| metadata.modified().is_ok_and(|changed| changed >= began));
-            let bytes = is_of_this_process.then(|| fs::read(&path).ok())??;
+            let mut bytes = Vec::new();
+            (is_of_this_process && metadata.len() <= MOST_BYTES)
+                .then(|| file.take(MOST_BYTES).read_to_end(&mut bytes).ok())??;
             Some(PerfMap::parse(String::from_utf8_lossy(&bytes).into_owned()))
         };
         maps.entry(pid).or_insert_with(read).as_ref()
@@ -200,6 +209,10 @@ mod tests {
         // A map older than the trace of a command belongs to another process that had its number.
         let later = Header { began_unix_ns: u64::MAX / 2, ..Header::default() };
         assert_eq!(PerfMaps::within(&folder, &later).find(7, 0x1010), None);
+        // A hole without content takes no disk.
+        let endless = fs::File::create(folder.join("perf-10.map")).unwrap();
+        endless.set_len(MOST_BYTES + 1).unwrap();
+        assert_eq!(maps.find(10, 0x1010), None);
         let attached = Header { attached_pids: vec![7], ..later };
         assert!(PerfMaps::within(&folder, &attached).find(7, 0x1010).is_some());
         fs::remove_dir_all(folder).unwrap();

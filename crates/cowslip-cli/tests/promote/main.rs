@@ -6,6 +6,7 @@
 mod daemon;
 mod explain;
 mod group;
+mod hostile;
 mod lazily_freed;
 mod limits;
 mod once;

@@ -1,8 +1,9 @@
 //! The socket at which this process is found, in a directory that only its user can enter.
 
 use core::time::Duration;
-use std::fs::{self, DirBuilder, Permissions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, DirBuilder};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cowslip::raw::branch::{DIRECTORY, Request, file_name, parse_file_name};
@@ -11,7 +12,6 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets, process, socket};
 
 /// Access for the user only.
 const MODE_OF_DIRECTORY: u32 = 0o700;
-const MODE_OF_SOCKET: u32 = 0o600;
 const OTHERS: u32 = 0o077;
 
 const ROOT: u32 = 0;
@@ -19,10 +19,13 @@ const ROOT: u32 = 0;
 pub(crate) struct Listener {
     socket: ReservedFd,
     path: PathBuf,
+    /// Its directory goes with it.
+    is_alone: bool,
 }
 
 impl Listener {
-    /// Opens the socket in the first usable directory of `$XDG_RUNTIME_DIR`, `/run` (for root) and `/tmp`.
+    /// In the first directory where that can be: `$XDG_RUNTIME_DIR`, `/run` for root, `/tmp`, and there, if another user took the
+    /// directory's name, one of a name that nobody could foresee.
     pub(super) fn open(name: Option<&str>) -> Result<Self, Errno> {
         let file = file_name(process::pid(), name);
         let user = process::effective_uid();
@@ -30,21 +33,18 @@ impl Listener {
         let runtime = runtime.filter(|path| path.is_absolute()).map(|path| path.join(DIRECTORY));
         let run = (user == ROOT).then(|| Path::new("/run").join(DIRECTORY));
         let shared = Path::new("/tmp").join(format!("{DIRECTORY}-{user}"));
-        let mut answer = Err(Errno::NOENT);
-        for directory in runtime.into_iter().chain(run).chain([shared]) {
-            answer = prepare(&directory, user).and_then(|()| Self::open_at(directory.join(&file)));
-            if answer.is_ok() {
-                break;
-            }
-        }
-        answer
-    }
-
-    fn open_at(path: PathBuf) -> Result<Self, Errno> {
-        let socket = packets::listen(&path)?;
-        // No other user can have connected before: the directory is the user's alone.
-        fs::set_permissions(&path, Permissions::from_mode(MODE_OF_SOCKET)).map_err(errno_of)?;
-        Ok(Self { socket: ReservedFd::hold(socket), path })
+        let unforeseen = RandomState::new().build_hasher().finish();
+        let alone = Path::new("/tmp").join(format!("{DIRECTORY}-{user}-{unforeseen:016x}"));
+        let open = |directory: PathBuf, is_alone| {
+            prepare(&directory, user)?;
+            let path = directory.join(&file);
+            let socket = ReservedFd::hold(packets::listen(&path)?);
+            Ok(Self { socket, path, is_alone })
+        };
+        let mut usual = runtime.into_iter().chain(run).chain([shared]);
+        usual
+            .find_map(|directory| open(directory, false).ok())
+            .map_or_else(|| open(alone, true), Ok)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -67,6 +67,9 @@ impl Listener {
     /// Removes the socket's name.
     pub(super) fn remove(&self) {
         let _ = fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent().filter(|_| self.is_alone) {
+            let _ = fs::remove_dir(directory);
+        }
     }
 
     /// Returns the next request and its connection. Returns `None` if there is none, or if the peer sent none or is not

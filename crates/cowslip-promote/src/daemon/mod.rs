@@ -25,6 +25,7 @@ pub fn run(
     announce(session);
     notify::ready();
     let mut waited_for = BTreeMap::new();
+    let mut writes = None;
     while !session.stops() {
         if session.operator().takes_reload() {
             reload(session, &mut read_plan);
@@ -45,7 +46,7 @@ pub fn run(
         }
         let mut round = session.look(session.content_ns())?;
         session.act(&mut round, |_, _| {})?;
-        publish(session, &published, &round)?;
+        publish(session, &published, &round, &mut writes)?;
         session.wait(session.pause())?;
     }
     notify::stopping();
@@ -74,11 +75,25 @@ fn reload(
     notify::ready();
 }
 
-fn publish(session: &mut Session, published: &Published, round: &Round) -> Result<()> {
+/// `writes`: the last write of the metrics' file was done; nothing if there was none. The first has to be done. Later the disk
+/// may be full of other users' files.
+fn publish(
+    session: &mut Session,
+    published: &Published,
+    round: &Round,
+    writes: &mut Option<bool>,
+) -> Result<()> {
     let text = metrics::text(session.tally());
     if let Some(path) = session.plan().metrics_file.clone() {
-        let written = session.operator().write_metrics(&path, &text);
-        written.map_err(|error| Error::from_io("write the metrics", &error))?;
+        match (session.operator().write_metrics(&path, &text), *writes) {
+            (Ok(()), _) => *writes = Some(true),
+            (Err(error), None) => return Err(Error::from_io("write the metrics", &error)),
+            (Err(error), Some(true)) => {
+                session.operator().tell(&Notice::MetricsNotWritten(&error.to_string()));
+                *writes = Some(false);
+            }
+            (Err(_), Some(false)) => {}
+        }
     }
     published.set(text);
     let coverage = session.tally().coverage(|it| Some(it.seen));

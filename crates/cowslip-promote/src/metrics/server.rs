@@ -1,12 +1,17 @@
 //! Metrics over HTTP, for this machine.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// The time that a client has for its request, and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A client has this long for its request and for taking the answer, in all.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Clients at a time. Every user may connect: the oldest gives way to the next one, which asks at once if it asks at all.
+const MOST_CLIENTS: usize = 64;
 
 /// The longest first line; the rest of a request is not read.
 const MOST_REQUEST_BYTES: u64 = 1024;
@@ -29,30 +34,72 @@ impl Published {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let published = self.clone();
-        std::thread::Builder::new().name("metrics".into()).spawn(move || {
+        let threads = || thread::Builder::new().name("metrics".into());
+        threads().spawn(move || {
+            let mut clients: VecDeque<Weak<TcpStream>> = VecDeque::new();
             for client in listener.incoming().flatten() {
-                // A client that goes away does not matter.
-                let _ = published.answer(client);
+                clients.retain(|client| client.strong_count() > 0);
+                if clients.len() >= MOST_CLIENTS
+                    && let Some(oldest) = clients.pop_front().and_then(|it| it.upgrade())
+                {
+                    let _ = oldest.shutdown(Shutdown::Both);
+                }
+                let client = Arc::new(client);
+                clients.push_back(Arc::downgrade(&client));
+                let published = published.clone();
+                // A client that goes away is its own business.
+                let _ = threads().spawn(move || published.answer(&client));
             }
         })?;
         Ok(address)
     }
 
-    fn answer(&self, mut client: TcpStream) -> io::Result<()> {
-        client.set_read_timeout(Some(PATIENCE))?;
-        client.set_write_timeout(Some(PATIENCE))?;
+    fn answer(&self, stream: &TcpStream) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut client = Client { stream, until };
         let mut request = Vec::new();
-        BufReader::new(&client).take(MOST_REQUEST_BYTES).read_until(b'\n', &mut request)?;
+        BufReader::new(&mut client).take(MOST_REQUEST_BYTES).read_until(b'\n', &mut request)?;
         let (status, body) = match request.starts_with(b"GET /metrics ") {
             true => ("200 OK", self.get()),
             false => ("404 Not Found", "try /metrics\n".to_owned()),
         };
         let length = body.len();
-        write!(
-            client,
+        let answer = format!(
             "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: \
              {length}\r\nConnection: close\r\n\r\n{body}"
-        )
+        );
+        client.write_all(answer.as_bytes())
+    }
+}
+
+/// A client until a point in time, however few bytes it says or takes at once.
+struct Client<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Client<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Client<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 
@@ -105,5 +152,20 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nit 1\n"), "{answer}");
         assert_eq!(scrape(address).unwrap(), "it 1\n");
         assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn clients_that_say_nothing_hold_nobody_up() {
+        let published = Published::default();
+        let address = published.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+        published.set("it 1\n".into());
+        let silent: Vec<TcpStream> =
+            (0..MOST_CLIENTS + 10).map(|_| TcpStream::connect(address).unwrap()).collect();
+        // One after the other, they would have taken more than a minute.
+        assert_eq!(scrape(address).unwrap(), "it 1\n");
+        // The first gave way to the last.
+        let mut first = &silent[0];
+        first.set_read_timeout(Some(20 * PATIENCE)).unwrap();
+        assert_eq!(first.read(&mut [0]).unwrap(), 0);
     }
 }

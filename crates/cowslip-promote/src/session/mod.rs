@@ -8,7 +8,7 @@ mod search;
 mod system;
 mod tally;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::time::Duration;
 
@@ -42,7 +42,11 @@ pub struct Session {
     operator: Box<dyn Operator>,
     heat: Heat,
     recorder: Option<Recorder<File>>,
-    /// The time from which each process may be held up again.
+    /// Processes that have too much to be looked at. They are not looked at again until the plan is read again.
+    left_alone: BTreeSet<ProcessId>,
+    /// More processes were found than can be targets.
+    is_full: bool,
+    /// When each process may be held up again.
     ready_ns: BTreeMap<ProcessId, u64>,
     /// The time from which the budget of processor time allows the next action.
     rested_ns: u64,
@@ -64,6 +68,8 @@ pub struct Round {
 impl Session {
     /// Opens the targets given by number; a missing one, or one that may not be observed, is an error.
     pub fn start(plan: Plan, mut operator: Box<dyn Operator>) -> Result<Self> {
+        // A refusal leaves fewer targets.
+        let _ = process::raise_file_limit();
         let mut promoter = Promoter::new(plan.settings.clone())?;
         let heat = Heat::choose(plan.heat, operator.as_mut());
         promoter.watch_heat(heat.source);
@@ -71,7 +77,18 @@ impl Session {
         // Every thread that wakes up on this processor runs first. A refusal costs only that courtesy.
         let _ = Scheduling::of(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
-        Ok(Self { plan, promoter, tally, operator, heat, recorder: None, ready_ns, rested_ns: 0 })
+        Ok(Self {
+            plan,
+            promoter,
+            tally,
+            operator,
+            heat,
+            recorder: None,
+            left_alone: BTreeSet::new(),
+            is_full: false,
+            ready_ns,
+            rested_ns: 0,
+        })
     }
 
     /// Records every look and outcome from here on.
@@ -106,7 +123,12 @@ impl Session {
 
     /// Searches for targets that are not given by number.
     pub fn search(&mut self) -> Result<Found> {
-        search::search(&self.plan.rules, &mut self.promoter)
+        let found = search::search(&self.plan.rules, &mut self.promoter, &self.left_alone)?;
+        let was_full = std::mem::replace(&mut self.is_full, found.too_many > 0);
+        if self.is_full && !was_full {
+            self.operator.tell(&Notice::TooMany(found.too_many));
+        }
+        Ok(found)
     }
 
     /// Continues with another plan, or as before if that is an error.
@@ -118,6 +140,7 @@ impl Session {
             self.promoter.watch_heat(self.heat.source);
         }
         self.promoter.clear();
+        self.left_alone.clear();
         named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
         self.plan = plan;
@@ -138,6 +161,9 @@ impl Session {
         for removed in gone {
             self.tally.end(removed.process);
             self.ready_ns.remove(&removed.process);
+            if removed.error.errno() == Some(Errno::FBIG.raw_os_error()) {
+                self.left_alone.insert(removed.process);
+            }
             if removed.error.kind() != ErrorKind::Vanished {
                 self.operator.tell(&Notice::LeftAlone(&removed));
             }

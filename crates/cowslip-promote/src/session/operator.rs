@@ -49,6 +49,10 @@ pub enum Notice<'a> {
     Promoting(&'a [String]),
     /// A process was found, and is a target from now on.
     Found(&'a str),
+    /// So many processes more were found than can be targets under the limit of open files.
+    TooMany(usize),
+    /// The metrics cannot be written to their file any more.
+    MetricsNotWritten(&'a str),
     /// A control group cannot be read; it is waited for.
     GroupMissing(&'a Path, Errno),
     /// No process is left, and none will come.

@@ -7,6 +7,12 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, CgroupMembers};
 use cowslip_sys::{self as sys, Errno, process};
 
+/// Open files that are no target's: of this process, of its metrics' clients, and of a look.
+const OTHER_FILES: u64 = 128;
+/// Open files of a target.
+const FILES_OF_TARGET: u64 = 2;
+
+use crate::model::ProcessId;
 use crate::plan::{Plan, Rule, Who};
 use crate::promoter::Promoter;
 use crate::target::Target;
@@ -18,7 +24,9 @@ pub struct Found {
     pub added: Vec<String>,
     /// The first error about processes that may not be observed, and their number.
     pub denied: Option<(Error, usize)>,
-    /// Control groups that cannot be read, for example because they do not exist yet or any more.
+    /// Processes beyond the [number](most_targets) that can be targets.
+    pub too_many: usize,
+    /// Control groups that cannot be read, as those that are not there yet or any more.
     pub missing: BTreeMap<PathBuf, Errno>,
 }
 
@@ -31,10 +39,15 @@ pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
     numbers.map(|(pid, weight)| Target::open(pid, weight)).collect()
 }
 
-/// Adds the processes that the other rules find, except those that may not be observed.
-pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
+/// Adds what the other rules find; those that may not be looked at are left out.
+pub(super) fn search(
+    rules: &[Rule],
+    promoter: &mut Promoter,
+    left_alone: &BTreeSet<ProcessId>,
+) -> Result<Found> {
     let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let mut found = Found::default();
+    let mut room = most_targets().saturating_sub(known.len());
     for rule in rules {
         let pids = match (candidates(&rule.who), &rule.who) {
             (Ok(pids), _) => pids,
@@ -49,6 +62,10 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
             if !known.insert(pid) {
                 continue;
             }
+            if room == 0 {
+                found.too_many += 1;
+                continue;
+            }
             let target = match Target::open(pid, rule.weight) {
                 Ok(target) => target,
                 Err(error) => {
@@ -58,6 +75,10 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
                     continue;
                 }
             };
+            if left_alone.contains(&target.id()) {
+                continue;
+            }
+            room -= 1;
             found.added.push(format!("{} ({pid})", target.name()));
             promoter.add(match &rule.who {
                 Who::Cgroup(path) => target.in_group(path.to_string_lossy()),
@@ -66,6 +87,14 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
         }
     }
     Ok(found)
+}
+
+/// How many targets the limit of open files has room for (`RLIMIT_NOFILE`): other users' programs may have any number of
+/// processes of a name.
+fn most_targets() -> usize {
+    let files = process::file_limit();
+    let left = files - OTHER_FILES.min(files / 2);
+    usize::try_from(left / FILES_OF_TARGET).unwrap_or(usize::MAX)
 }
 
 impl Found {

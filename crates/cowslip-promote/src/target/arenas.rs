@@ -8,7 +8,7 @@
 use cowslip::Metrics;
 use cowslip::raw::PAGE_NAME;
 use cowslip_sys::procfs::Mapping;
-use cowslip_sys::units::VirtRange;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{self as sys, target};
 
 use crate::model::RegionKind;
@@ -26,7 +26,7 @@ pub(super) fn find(
     mappings: &[Mapping<'_>],
 ) -> sys::Result<Vec<ForeignArena>> {
     let mut arenas = Vec::new();
-    for page in mappings.iter().filter(|it| it.name.contains(PAGE_NAME)) {
+    for page in mappings.iter().filter(|it| it.is_memfd(PAGE_NAME)) {
         if let Some(metrics) = read(handle, page.range)? {
             let start = metrics.arena_start_address as usize;
             let range = VirtRange::new(start, metrics.capacity_bytes as usize);
@@ -38,11 +38,12 @@ pub(super) fn find(
     Ok(arenas)
 }
 
-/// Reads a page of counters; `None` for another kind of page, and for one that was unmapped meanwhile.
-fn read(handle: &target::Target, page: VirtRange) -> sys::Result<Option<Metrics>> {
-    let mut bytes = Vec::new();
-    match handle.read_memory(page, &mut bytes) {
-        Ok(()) => Ok(Metrics::from_page(&bytes)),
+/// `None` for a page of something else, and for one that was unmapped meanwhile. The counters are in the first page, however
+/// long the mapping is.
+fn read(handle: &target::Target, mapping: VirtRange) -> sys::Result<Option<Metrics>> {
+    let page = mapping.intersect(VirtRange::new(mapping.start, page_size_bytes()));
+    match handle.read_memory(page) {
+        Ok(bytes) => Ok(Metrics::from_page(&bytes)),
         Err(sys::Errno::IO | sys::Errno::FAULT) => Ok(None),
         Err(errno) => Err(errno),
     }

@@ -1,6 +1,7 @@
 //! Mappings of a process: `/proc/PID/maps` and `/proc/PID/smaps` (`proc_pid_maps(5)`).
 
 use super::kib_field;
+use crate::memfile;
 use crate::units::VirtRange;
 
 /// One line of `maps`.
@@ -18,6 +19,8 @@ pub struct Mapping<'a> {
     pub is_private: bool,
     /// True if a file backs it.
     pub has_file: bool,
+    /// The file's device.
+    pub device: u64,
     /// The file's number on its device; 0: none.
     pub inode: u64,
     /// A path, or a name in brackets, or nothing.
@@ -39,7 +42,9 @@ impl<'a> Mapping<'a> {
         if permissions.len() != 4 {
             return None;
         }
-        let (offset, _device, inode) = (word(), word(), word());
+        let (offset, device, inode) = (word(), word(), word());
+        let (major, minor) = device.split_once(':')?;
+        let number = |text| u32::from_str_radix(text, 16).ok();
         let granted = ['r', 'w', 'x'].iter().enumerate();
         let granted = granted.filter(|(_, letter)| permissions.contains(**letter));
         Some(Self {
@@ -49,6 +54,7 @@ impl<'a> Mapping<'a> {
             is_accessible: permissions.contains(['r', 'w']),
             is_private: permissions.ends_with('p'),
             has_file: inode != "0",
+            device: rustix::fs::makedev(number(major)?, number(minor)?),
             inode: inode.parse().unwrap_or(0),
             name: rest.trim(),
         })
@@ -58,6 +64,13 @@ impl<'a> Mapping<'a> {
     /// size.
     pub fn is_anonymous(&self) -> bool {
         self.is_private && !self.has_file && self.is_accessible && !self.is_special()
+    }
+
+    /// Whether it is of a memfd of that name (`memfd_create(2)`), whose pages are always the kernel's to give. A path says little:
+    /// anybody may name a file so, in a file system that answers when it likes.
+    pub fn is_memfd(&self, name: &str) -> bool {
+        let found = self.name.strip_prefix("/memfd:").and_then(|it| it.strip_suffix(" (deleted)"));
+        found == Some(name) && memfile::memfd_device() == Some(self.device)
     }
 
     fn is_special(&self) -> bool {
@@ -194,6 +207,21 @@ mod tests {
         assert_eq!(all[0].1.shared_bytes, 12 << 10);
         assert!(all[0].0.is_anonymous() && !all[1].0.is_anonymous(), "a guard");
         assert_eq!(all[1].0.range, VirtRange::between(0x3000, 0x4000));
+    }
+
+    #[test]
+    fn a_file_that_is_named_as_a_memfd_is_none() {
+        let device = memfile::memfd_device().unwrap();
+        let line = |device, name| {
+            let device = (rustix::fs::major(device), rustix::fs::minor(device));
+            format!("1000-2000 r--s 00000000 {:02x}:{:02x} 7 {name}", device.0, device.1)
+        };
+        let is_memfd = |line: &str| mappings(line).next().unwrap().is_memfd("a");
+        assert!(is_memfd(&line(device, "/memfd:a (deleted)")));
+        assert!(!is_memfd(&line(device + 1, "/memfd:a (deleted)")), "a file of that path");
+        for name in ["/memfd:ab (deleted)", "/x/memfd:a (deleted)", "/memfd:a", "/dev/shm/a"] {
+            assert!(!is_memfd(&line(device, name)), "{name}");
+        }
     }
 
     #[test]

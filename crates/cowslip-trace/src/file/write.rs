@@ -7,6 +7,8 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use cowslip_sys::atomic_file::refuse_planted;
+
 use super::block::{BlockKind, Head, Packer};
 use super::encode::Columns;
 use super::layout::{
@@ -20,8 +22,9 @@ use crate::model::{Event, EventKind, Header, Sink, StackId, Totals};
 /// paths are private.
 ///
 /// # Errors
-/// Those of the file system.
+/// What the file system answers; as [`refuse_planted`].
 pub fn create(path: &Path) -> io::Result<File> {
+    refuse_planted(path)?;
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use cowslip::raw::branch::{Reply, Request};
 use cowslip_report::json;
+use cowslip_report::text::printable;
 
 use crate::exit::{self, CommandResult, Failure, NO, USAGE};
 pub(super) use args::Args;
@@ -59,7 +60,7 @@ fn list() -> ExitCode {
     for target in target::all() {
         let program = fs::read_to_string(format!("/proc/{}/comm", target.pid)).unwrap_or_default();
         let name = target.name.as_deref().unwrap_or("-");
-        outln!("{:>8}  {:<32}  {}", target.pid, name, program.trim_end());
+        outln!("{:>8}  {:<32}  {}", target.pid, name, printable(program.trim_end()));
     }
     ExitCode::SUCCESS
 }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cowslip::raw::branch::{DIRECTORY, parse_file_name};
-use cowslip_sys::{AsFd, Errno, OwnedFd, packets};
+use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process};
 
 use crate::exit::{DENIED, FAILED, Failure, NO, USAGE, VANISHED};
 
@@ -23,6 +23,8 @@ pub(super) struct Target {
     pub(super) pid: i32,
     pub(super) name: Option<String>,
     pub(super) connection: OwnedFd,
+    /// The user who listens.
+    uid: u32,
 }
 
 /// A socket that a process listens at.
@@ -55,7 +57,10 @@ fn found(process: &str) -> Vec<Found> {
     text.lines().filter_map(of_line).collect()
 }
 
-/// Connects, and checks that the process is `wanted`, if given.
+const ROOT: u32 = 0;
+
+/// Connects, to the process that is asked for if one is. Another user's may be asked for by root alone: it is told the
+/// copies' environment, and gets the command's streams.
 fn connect(found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
     // The program may have another root than this command.
     let elsewhere =
@@ -72,11 +77,14 @@ fn connect(found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
 
 fn connect_at(path: &Path, found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
     let connection = packets::connect(path)?;
-    let pid = packets::peer(connection.as_fd())?.pid;
+    let packets::Peer { pid, uid } = packets::peer(connection.as_fd())?;
     if pid == 0 || wanted.is_some_and(|wanted| wanted != pid) {
         return Err(Errno::NOENT);
     }
-    Ok(Target { pid, name: found.name.clone(), connection })
+    if ![uid, ROOT].contains(&process::effective_uid()) {
+        return Err(Errno::PERM);
+    }
+    Ok(Target { pid, name: found.name.clone(), connection, uid })
 }
 
 /// Finds the one program that `text` names, once it has a branch point: a program that was just started may still be on
@@ -164,9 +172,14 @@ fn number_in_namespace(pid: i32) -> i32 {
     line.and_then(|line| line.split_whitespace().last()?.parse().ok()).unwrap_or(pid)
 }
 
+/// This user's program of that name. Every user may give any name.
 fn by_name(name: &str) -> Result<Option<Target>, Failure> {
     let of_name = found("self").into_iter().filter(|found| found.name.as_deref() == Some(name));
-    let answers: Vec<_> = of_name.map(|found| connect(&found, None)).collect();
+    let own = |target: Target| match target.uid == process::effective_uid() {
+        true => Ok(target),
+        false => Err(Errno::PERM),
+    };
+    let answers: Vec<_> = of_name.map(|found| connect(&found, None).and_then(own)).collect();
     let is_denied = answers.iter().any(|it| matches!(it, Err(Errno::ACCESS | Errno::PERM)));
     let is_full = answers.iter().any(|it| matches!(it, Err(Errno::AGAIN)));
     let targets: Vec<Target> = answers.into_iter().flatten().collect();
@@ -183,7 +196,7 @@ fn by_name(name: &str) -> Result<Option<Target>, Failure> {
         None if is_denied => Err(Failure::new(
             DENIED,
             format!(
-                "not permitted to branch {name}: it is another user's; run as that user or as root"
+                "not permitted to branch {name}: it is another user's; run as that user, or as root with its process id"
             ),
         )),
         target => Ok(target),

@@ -23,7 +23,8 @@ impl Console {
 
 impl Operator for Console {
     fn tell(&mut self, notice: &Notice<'_>) {
-        errln!("cowslip: {}", sentence(notice));
+        // The names of processes are other users' to choose.
+        errln!("cowslip: {}", text::printable(&sentence(notice)));
     }
 
     fn stops(&self) -> bool {
@@ -54,6 +55,13 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Promoting([]) => "promoting nobody yet".to_owned(),
         Notice::Promoting(names) => format!("promoting {}", names.join(", ")),
         Notice::Found(name) => format!("found {name}"),
+        Notice::TooMany(processes) => format!(
+            "{} left out: the limit of open files (ulimit -n, LimitNOFILE=) has no room for them",
+            text::count(*processes, "process")
+        ),
+        Notice::MetricsNotWritten(why) => {
+            format!("the metrics' file stays as it is for now: {why}")
+        }
         Notice::GroupMissing(path, errno) => {
             format!("control group {}: {errno}; it is waited for", path.display())
         }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use cowslip::units::ByteCount;
+use cowslip_report::text::printable;
 
 use super::arena::{Arena, has_arena};
 
@@ -26,7 +27,7 @@ pub(super) fn look() -> std::io::Result<Vec<Program>> {
             && !arenas.is_empty()
         {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            programs.push(Program { pid, name: name.trim_end().to_owned(), arenas });
+            programs.push(Program { pid, name: printable(name.trim_end()), arenas });
         }
     }
     programs.sort_by_key(|program| program.pid);
