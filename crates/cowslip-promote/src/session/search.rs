@@ -24,7 +24,7 @@ pub struct Found {
     pub added: Vec<String>,
     /// The first error about processes that may not be observed, and their number.
     pub denied: Option<(Error, usize)>,
-    /// Processes beyond the [number](most_targets) that can be targets.
+    /// Processes beyond the number that can be targets.
     pub too_many: usize,
     /// Control groups that cannot be read, as those that are not there yet or any more.
     pub missing: BTreeMap<PathBuf, Errno>,
