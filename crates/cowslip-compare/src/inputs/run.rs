@@ -1,6 +1,7 @@
 //! A run and its metrics, whatever they were read from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Twenty ticks of 10 ms: in a shorter run one tick more or less is over 5 % of it.
 const LEAST_SHARED_SECONDS: f64 = 0.2;
@@ -10,8 +11,8 @@ const LEAST_SHARED_SECONDS: f64 = 0.2;
 pub struct Run {
     /// How it is known to the user: its file.
     pub name: String,
-    /// What is known of the machine and the command.
-    pub facts: BTreeMap<String, String>,
+    /// Facts about the machine and the command, shared by the runs of one file.
+    pub facts: Arc<BTreeMap<String, String>>,
     /// By name.
     pub metrics: BTreeMap<String, Metric>,
     /// Whether it was a command that ended by itself, not somebody who had looked for long enough.
