@@ -1,7 +1,7 @@
 //! Which pages of a process were touched, as far as the events say.
 //!
-//! Pages in a row of which the same is known are one run: whatever an event says of how many pages, it takes the room of
-//! one. A fork shares what was there with the child instead of copying it: both look through what they did since.
+//! Neighbouring pages in the same state are one run, so that an event takes the same room for any number of pages. A fork
+//! shares the earlier runs with the child instead of copying them; each process looks through its own later ones first.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The highest number of a page that is told from others: files are shorter.
 pub(super) const MOST_PAGE: u64 = 1 << 52;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Page {
     /// Nothing: no event touched it since it was mapped.
@@ -42,14 +42,14 @@ impl Page {
     }
 }
 
-/// Runs by their first page: where each ends, and what is known of it. No two overlap, and neighbours differ.
+/// Runs by their first page: the end of each, and its state. No two overlap, and neighbours differ.
 #[derive(Clone, Default, Debug)]
 struct Runs(BTreeMap<u64, (u64, Page)>);
 
 /// The pages of a process, by page number.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Pages {
-    /// What is unseen here was forgotten, whatever it was before the fork.
+    /// An unseen run hides the earlier state: its pages were forgotten.
     since_fork: Runs,
     before_fork: Arc<Runs>,
 }
@@ -60,7 +60,7 @@ impl Runs {
         (page < *end).then_some(*known)
     }
 
-    /// What is known of `pages`, in order.
+    /// The known parts of `pages`, in order.
     fn within(&self, pages: &Range<u64>) -> impl Iterator<Item = (Range<u64>, Page)> + use<'_> {
         let (from, to) = (pages.start, pages.end.max(pages.start));
         let before = self.0.range(..from).next_back();
@@ -143,7 +143,7 @@ impl Pages {
         }
     }
 
-    /// They are elsewhere now: what is known of each goes with it.
+    /// The pages are elsewhere now, and keep their states.
     pub(super) fn relocate(&mut self, from: Range<u64>, to: u64) {
         let moved = self.known(&from);
         self.forget(from.clone());
@@ -169,7 +169,7 @@ impl Pages {
         known.map(|(run, _)| run).collect()
     }
 
-    /// The process forks: what it has is now shared with the child that is returned.
+    /// The process forks: its runs are shared with the returned child.
     pub(super) fn fork(&mut self) -> Self {
         let newer = std::mem::take(&mut self.since_fork);
         if !newer.0.is_empty() {
@@ -184,12 +184,12 @@ impl Pages {
         self.clone()
     }
 
-    /// How many runs a child has of its parent.
+    /// The number of runs that a child shares.
     pub(super) fn inherited(&self) -> usize {
         self.before_fork.0.len()
     }
 
-    /// All that is known of `pages`, in order.
+    /// The known parts of `pages` from before and after the fork, in order.
     fn known(&self, pages: &Range<u64>) -> Vec<(Range<u64>, Page)> {
         let mut known = Vec::new();
         let mut from = pages.start;

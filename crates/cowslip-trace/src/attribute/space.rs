@@ -16,7 +16,7 @@ mod advise;
 mod change;
 mod huge;
 
-/// What all living children may have of their parents' areas and pages; a broken trace may fork any number of times.
+/// The most areas and runs that living children inherit in all; a broken trace may fork any number of times.
 const MOST_INHERITED: usize = 1 << 21;
 
 /// The address space of one process.
@@ -32,7 +32,7 @@ pub(super) struct Space {
     forked_ns: u64,
     /// A forked child's mappings, by those of its parent.
     inherited: HashMap<MappingId, MappingId>,
-    /// How many areas, and runs of pages, it had of its parent.
+    /// The number of areas and of runs of pages that it inherited.
     inherited_parts: usize,
 }
 

@@ -7,14 +7,14 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, EventKind, Map};
 
-/// Children whose files change have no more of their parents' in all; a broken trace may fork any number of times.
+/// The bound on modules copied for children that changed their own; a broken trace may fork any number of times.
 const MOST_COPIED: usize = 1 << 22;
 
 /// The files of all processes. A child's are its parent's until one of them changes.
 #[derive(Default)]
 pub(super) struct AddressSpaces {
     all: HashMap<u32, Arc<Space>>,
-    /// Modules that children had of their parents and have as their own.
+    /// Modules copied for such children so far.
     copied: usize,
 }
 
