@@ -21,5 +21,5 @@ lines > 0 { why = why "    " $0 "\n"; lines-- }
 }
 
 # Of the build and of the other suites.
-/^SKIPPED:/ || /^FAILED/ || /^error/ || /^peers: / || /^adversary: / || /^soak: / { show("  " $0) }
+/^SKIPPED:/ || /^FAILED/ || /^error/ || /^peers: / || /^adversary: / || /^soak: / || /^fuzz: / { show("  " $0) }
 /^(programs|ecosystem|cpython|stress-ng|postgres|redis): / || /^all  / { show("  " $0) }

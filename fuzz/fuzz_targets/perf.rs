@@ -1,18 +1,40 @@
-//! What claims to be of perf (`perf.data`, the text of `perf script`) is refused, or becomes a trace that can be read.
+//! Any `perf.data`, and any text of `perf script`, is refused, or becomes a trace that can be read.
 #![no_main]
 
-use std::io::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
 
-use cowslip_trace::file::Reader;
+use cowslip_fuzz::{folder, seed, seed_from, traces};
 use cowslip_trace::import;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    file.write_all(input).expect("a file of some bytes");
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+
+fn file() -> PathBuf {
+    FILE.get_or_init(|| folder().join("perf.data")).clone()
+}
+
+/// The texts of the tests, and recordings where perf is installed.
+fn seeds() {
+    seed_from("cowslip-trace/tests/data");
+    for (name, events) in
+        [("faults", "page-faults"), ("calls", "syscalls:sys_*_m*map,exceptions:page_fault_*")]
+    {
+        let mut perf = Command::new("perf");
+        perf.args(["record", "-q", "-c", "1", "-d", "-g", "-e", events, "-o"]).arg(file());
+        if perf.arg("true").output().is_ok_and(|done| done.status.success()) {
+            seed(name, &fs::read(file()).expect("a recording"));
+        }
+    }
+}
+
+fuzz_target!(init: seeds(), |input: &[u8]| {
+    let file = file();
+    fs::write(&file, input).expect("a file of some bytes");
     let mut trace = Vec::new();
-    if import::import(file.path(), &mut trace, &mut |_, _| {}).is_ok() {
-        let mut reader = Reader::new(&trace[..]).expect("what was imported is a trace");
-        while reader.read_block(&mut Vec::new()).expect("a trace that is whole") {}
+    if import::import(&file, &mut trace, &mut |_, _| {}).is_ok() {
+        traces::look(&trace).expect("what was imported is a trace");
     }
 });

@@ -1,6 +1,7 @@
 //! Comparisons of runs with known differences.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
 use cowslip_compare::inputs::Run;
 use cowslip_compare::stats::{Moments, Welch};
@@ -24,8 +25,8 @@ fn runs(is_bad: bool) -> Vec<Run> {
         } else if index == 0 {
             run = run.with("only bad", noise);
         }
-        run.facts.insert("thp".to_owned(), if is_bad { "madvise" } else { "always" }.to_owned());
-        run.facts.insert("kernel".to_owned(), "6".to_owned());
+        let facts = [("thp", if is_bad { "madvise" } else { "always" }), ("kernel", "6")];
+        run.facts = Arc::new(facts.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
         run
     };
     (0..6).map(run).collect()

@@ -1,5 +1,6 @@
 //! Imports a dump's memory into an image, and writes the rest of the dump beside it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -51,9 +52,14 @@ pub fn import(
     progress: OnProgress<'_>,
 ) -> Result<Imported> {
     let pagemaps = dump::pagemaps(dump)?;
+    let mut files = BTreeSet::new();
     for pagemap in pagemaps.values() {
-        // A wrong count must not lead to an allocation.
+        // A count that is not so must not become memory, nor a file as often as it is named.
         let path = pagemap.pages_path(dump);
+        if !files.insert(pagemap.pages_name()) {
+            let why = "two pagemaps name it, and it can be of one process";
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why));
+        }
         let has_bytes = regular::open(&path).and_then(|file| file.metadata()).map(|it| it.len());
         let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
         if has_bytes < pagemap.pages() * PAGE_BYTES {

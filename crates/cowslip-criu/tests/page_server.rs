@@ -446,6 +446,10 @@ fn a_damaged_dump_is_refused() {
     folder.write(8, 2, SECOND);
     std::fs::write(folder.dump().join("pages-2.img"), [7; PAGE]).unwrap();
     assert_eq!(kind_of_import(&folder), ErrorKind::Corrupt);
+    // Two processes have the same.
+    folder.write(8, 2, SECOND);
+    folder.write(9, 2, SECOND);
+    assert_eq!(kind_of_import(&folder), ErrorKind::Corrupt);
 }
 
 #[test]

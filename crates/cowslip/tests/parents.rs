@@ -10,7 +10,13 @@ use cowslip::{Arena, ErrorKind, Place};
 use support::PATIENCE;
 use support::images::{Folder, proceed};
 
-/// The image, with a description that names another file as its parent (docs/image-format.md).
+/// Makes the header's checksum right.
+fn sign(bytes: &mut [u8]) {
+    let header = Checksum::of(&bytes[..240]);
+    bytes[240..256].copy_from_slice(&header.0);
+}
+
+/// The image, whose description names another file of its parent (docs/image-format.md).
 fn with_parent_file(whole: &[u8], name: &str) -> Vec<u8> {
     let u64_at = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap()) as usize;
     let text = u64_at(72)..u64_at(72) + u64_at(80);
@@ -25,8 +31,7 @@ fn with_parent_file(whole: &[u8], name: &str) -> Vec<u8> {
         bytes[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
     }
     bytes[88..104].copy_from_slice(&Checksum::of(changed.as_bytes()).0);
-    let header = Checksum::of(&bytes[..240]);
-    bytes[240..256].copy_from_slice(&header.0);
+    sign(&mut bytes);
     bytes
 }
 
@@ -64,6 +69,13 @@ fn a_parent_is_a_regular_file_beside_its_image() {
     std::fs::copy(&first, folder.file("other")).unwrap();
     std::fs::write(&second, with_parent_file(&whole, "other")).unwrap();
     assert_eq!(Image::open(&second).unwrap().ancestors().len(), 1, "the test crafts what is read");
+    let mut its_own = with_parent_file(&whole, "second");
+    its_own.copy_within(16..32, 32);
+    sign(&mut its_own);
+    std::fs::write(&second, its_own).unwrap();
+    let error = Image::open(&second).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("its parents are a circle"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Settings that differ between good and bad runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -19,12 +20,17 @@ pub struct FactDifference {
 
 pub(super) fn differences(good: &[Run], bad: &[Run]) -> Vec<FactDifference> {
     let names: BTreeSet<&String> =
-        good.iter().chain(bad).flat_map(|run| run.facts.keys()).collect();
+        [good, bad].into_iter().flat_map(all).flat_map(|it| it.keys()).collect();
     let of = |runs: &[Run], name: &String| -> BTreeSet<String> {
-        runs.iter().filter_map(|run| run.facts.get(name)).cloned().collect()
+        all(runs).filter_map(|facts| facts.get(name)).cloned().collect()
     };
     let both = names.into_iter().map(|name| (name, of(good, name), of(bad, name)));
     both.filter(|(_, good, bad)| good != bad)
         .map(|(name, good, bad)| FactDifference { name: name.clone(), good, bad })
         .collect()
+}
+
+/// The facts of runs, once for neighbours that share them.
+fn all(runs: &[Run]) -> impl Iterator<Item = &BTreeMap<String, String>> {
+    runs.chunk_by(|one, other| Arc::ptr_eq(&one.facts, &other.facts)).map(|runs| &*runs[0].facts)
 }

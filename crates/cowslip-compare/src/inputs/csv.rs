@@ -1,5 +1,7 @@
 //! CSV: a header, a metric a column, a sample a row.
 
+use std::collections::HashMap;
+
 use csv::{ErrorKind, ReaderBuilder, Trim};
 
 use super::{Metric, Run, unknown};
@@ -19,8 +21,9 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
         .from_reader(text.as_bytes());
     let broken = |error: csv::Error| unknown(&fault(&error));
     let names: Vec<String> = reader.headers().map_err(broken)?.iter().map(str::to_owned).collect();
+    let mut places = HashMap::new();
     for (second, name) in names.iter().enumerate() {
-        if let Some(first) = names[..second].iter().position(|it| it == name) {
+        if let Some(first) = places.insert(name, second) {
             let (first, second) = (first + 1, second + 1);
             let why = format!(
                 "columns {first} and {second} are both called `{name}`; give one another name"

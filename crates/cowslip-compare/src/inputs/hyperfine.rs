@@ -1,5 +1,8 @@
 //! `hyperfine --export-json`: each of its runs is a run.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{Run, choose};
@@ -16,11 +19,12 @@ pub(super) fn parse(results: &Value, name: &str, part: Option<usize>) -> Result<
     let Some((_, times)) = lists.iter().find(|(field, _)| *field == "times") else {
         return Err(Error::corrupt("a result of hyperfine without `times`"));
     };
+    let command = result.get("command").and_then(Value::as_str);
+    let facts = command.map(|command| ("command".to_owned(), command.to_owned()));
+    let facts: Arc<BTreeMap<_, _>> = Arc::new(facts.into_iter().collect());
     let runs = (0..times.len()).map(|index| {
         let mut run = Run::new(&format!("{name}#{}", index + 1));
-        if let Some(command) = result.get("command").and_then(Value::as_str) {
-            run.facts.insert("command".to_owned(), command.to_owned());
-        }
+        run.facts = Arc::clone(&facts);
         for (field, list) in lists.iter().filter(|(_, list)| list.len() == times.len()) {
             let metric = if *field == "times" { "wall_seconds" } else { field };
             if let Some(value) = list[index].as_f64() {

@@ -18,7 +18,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
             Ok(Event::Start { schema, .. }) if schema != SCHEMA => {
                 return Err(corrupt(format!("its schema is {schema}, not {SCHEMA}")));
             }
-            Ok(Event::Start { facts, .. }) => run.facts = facts,
+            Ok(Event::Start { facts, .. }) => run.facts = facts.into(),
             Ok(Event::Metrics(definitions)) => columns = definitions,
             Ok(Event::Sample { values, .. }) if values.len() != columns.len() => {
                 return Err(corrupt(format!(

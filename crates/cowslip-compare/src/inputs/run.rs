@@ -1,6 +1,7 @@
 //! A run and its metrics, from any source.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Twenty ticks of 10 ms: in a shorter run one tick more or less is over 5 % of it.
 const LEAST_SHARED_SECONDS: f64 = 0.2;
@@ -10,9 +11,9 @@ const LEAST_SHARED_SECONDS: f64 = 0.2;
 pub struct Run {
     /// Its name for the user: its file.
     pub name: String,
-    /// Facts about the machine and the command.
-    pub facts: BTreeMap<String, String>,
-    /// Metrics by name.
+    /// Facts about the machine and the command, shared by the runs of one file.
+    pub facts: Arc<BTreeMap<String, String>>,
+    /// By name.
     pub metrics: BTreeMap<String, Metric>,
     /// True for a command that ended by itself, false for a recording of a chosen length.
     pub ended_by_itself: bool,

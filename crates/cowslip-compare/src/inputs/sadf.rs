@@ -7,7 +7,9 @@ use serde_json::Value;
 use super::{Metric, Run, choose};
 use crate::{Error, Result};
 
-/// Fields with numbers that identify an item, and are no metrics.
+/// Longer paths are none of sysstat's. What lies below one would repeat it.
+const LONGEST_PATH: usize = 256;
+/// Numbers that say which one it is, not how much.
 const IDENTIFIERS: [&str; 4] = ["number", "line", "index", "serial"];
 
 pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
@@ -24,12 +26,14 @@ pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Ve
             }
         }
     }
-    let mut run = Run::new(name);
+    let mut facts = BTreeMap::new();
     for (fact, field) in [("kernel", "release"), ("machine", "machine"), ("host", "nodename")] {
         if let Some(text) = host.get(field).and_then(Value::as_str) {
-            run.facts.insert(fact.to_owned(), text.to_owned());
+            facts.insert(fact.to_owned(), text.to_owned());
         }
     }
+    let mut run = Run::new(name);
+    run.facts = facts.into();
     for (name, samples) in samples {
         run.add(&name, Metric::levels(samples));
     }
@@ -38,6 +42,7 @@ pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Ve
 
 fn collect(path: &str, content: &Value, into: &mut BTreeMap<String, Vec<f64>>) {
     match content {
+        _ if path.len() > LONGEST_PATH => {}
         Value::Number(number) => {
             into.entry(path.to_owned()).or_default().extend(number.as_f64());
         }

@@ -19,7 +19,7 @@ pub(super) struct MappingHistory {
     pub(super) mappings: Vec<Mapping>,
     pub(super) spans: Vec<Span>,
     pub(super) objects: Objects,
-    /// Areas, and runs of pages, that living children had of their parents.
+    /// The number of areas and of runs of pages that living children inherited.
     pub(super) inherited_parts: usize,
 }
 

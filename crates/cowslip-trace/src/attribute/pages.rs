@@ -169,7 +169,7 @@ impl Pages {
         known.map(|(run, _)| run).collect()
     }
 
-    /// The process forks: what it has is now shared with the child that is returned.
+    /// The process forks: its runs are shared with the returned child.
     pub(super) fn fork(&mut self) -> Self {
         let newer = std::mem::take(&mut self.since_fork);
         if !newer.0.is_empty() {
@@ -184,12 +184,12 @@ impl Pages {
         self.clone()
     }
 
-    /// How many runs a child has of its parent.
+    /// The number of runs that a child shares.
     pub(super) fn inherited(&self) -> usize {
         self.before_fork.0.len()
     }
 
-    /// All that is known of `pages`, in order.
+    /// The known parts of `pages` from before and after the fork, in order.
     fn known(&self, pages: &Range<u64>) -> Vec<(Range<u64>, Page)> {
         let mut known = Vec::new();
         let mut from = pages.start;

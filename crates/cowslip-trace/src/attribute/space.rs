@@ -33,7 +33,7 @@ pub(super) struct Space {
     forked_ns: u64,
     /// A forked child's mappings, by those of its parent.
     inherited: HashMap<MappingId, MappingId>,
-    /// How many areas, and runs of pages, it had of its parent.
+    /// The number of areas and of runs of pages that it inherited.
     inherited_parts: usize,
 }
 

@@ -15,7 +15,7 @@ const MOST_COPIED: usize = 1 << 22;
 #[derive(Default)]
 pub(super) struct AddressSpaces {
     all: HashMap<u32, Arc<Space>>,
-    /// Modules that children had of their parents and have as their own.
+    /// Modules copied for such children so far.
     copied: usize,
 }
 

@@ -87,7 +87,11 @@ impl Image {
             let last = ancestors.last().unwrap_or(&self);
             let Some(identity) = last.header.parent() else { break };
             if ancestors.len() == LONGEST_CHAIN {
-                return Err(at(format!("more than {LONGEST_CHAIN} parents, or a circle of them")));
+                return Err(at(format!("more than {LONGEST_CHAIN} parents")));
+            }
+            // Each time around would be as much memory again.
+            if ancestors.iter().chain([&self]).any(|image| image.header.identity == identity) {
+                return Err(at(format!("its parents are a circle: {identity} is its own")));
             }
             let parent = last.open_parent(identity).map_err(|error| match error.kind() {
                 ErrorKind::Corrupt => error,

@@ -1,0 +1,177 @@
+//! CRIU's dumps, the words in an image of one, and requests to a page server are refused, or taken at their word.
+//!
+//! The first byte of an input chooses among them. A pagemap is messages behind their lengths of one byte; none begins the next file.
+#![no_main]
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use cowslip::image::{RestoreOptions, Via};
+use cowslip::image::{Root, SaveOptions, save};
+use cowslip::units::ByteCount;
+use cowslip::{Arena, ArenaSlice};
+use cowslip_criu::{ImportOptions, Memory, import, serve};
+use cowslip_fuzz::{folder, proceed, seed};
+use libfuzzer_sys::fuzz_target;
+
+const MAGICS: [u32; 2] = [0x5456_4319, 0x5608_4025];
+/// Pages of each file of pages.
+const PAGES: usize = 48;
+
+/// An entry of a pagemap: its first page, how many, and that they are lazy and present.
+fn entry(page: u64, pages: u8) -> Vec<u8> {
+    let mut message = vec![0x08];
+    let mut rest = page << 12;
+    while rest >= 0x80 {
+        message.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    message.extend([rest as u8, 0x10, pages, 0x20, 6]);
+    message
+}
+
+fn pagemap(messages: &[Vec<u8>]) -> Vec<u8> {
+    messages.iter().flat_map(|message| [&[message.len() as u8], &message[..]].concat()).collect()
+}
+
+/// A request for pages, as CRIU up to 4.1 has it and since 4.2.
+fn request(command: u32, pages: u32, is_long: bool) -> Vec<u8> {
+    let place = [0x40_0000_u64, 1].map(u64::to_ne_bytes).concat();
+    match is_long {
+        true => {
+            [&command.to_ne_bytes()[..], &[0; 4], &u64::from(pages).to_ne_bytes(), &place].concat()
+        }
+        false => [&command.to_ne_bytes()[..], &pages.to_ne_bytes(), &place].concat(),
+    }
+}
+
+fn seeds() {
+    let one = pagemap(&[vec![0x08, 1], entry(0x400, 3), entry(0x403, 5), entry(0x1000, 30)]);
+    let two = pagemap(&[vec![0x08, 2], entry(0x400, 3), vec![0x08, 0, 0x10, 0, 0x28, 1]]);
+    seed("one", &[&[0], &one[..]].concat());
+    seed("two", &[&[1], &one[..], &[0], &two].concat());
+    for (name, is_long) in [("short", false), ("long", true)] {
+        let requests = [request(7, 4, is_long), request(7, 1000, is_long)].concat();
+        let close = request(0x1023, 0, is_long);
+        seed(name, &[&[2], &requests[..], &close].concat());
+    }
+    seed("words", b"\x03criu.pages.1=400+3 5+1\ncriu.pages.2=1000+4");
+}
+
+/// A dump that stays, with files of pages, and an image of it.
+struct World {
+    folder: PathBuf,
+    memory: Memory,
+    _arena: Arena,
+    frozen: cowslip::Frozen,
+}
+
+static WORLD: LazyLock<World> = LazyLock::new(World::new);
+
+fn restore(image: &Path) -> cowslip::Result<Memory> {
+    Memory::restore(image, &RestoreOptions { via: Via::File, ..RestoreOptions::default() })
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = folder();
+        fs::create_dir(folder.join("dump")).expect("a folder");
+        for file in 0..3 {
+            let bytes: Vec<u8> = (0..PAGES * 4096).map(|at| (at / 4096 + file) as u8 + 1).collect();
+            fs::write(folder.join(format!("dump/pages-{file}.img")), bytes).expect("pages");
+        }
+        let input = pagemap(&[vec![0x08, 1], entry(0x400, 40), entry(0x1000, 2)]);
+        write_dump(&folder, &input);
+        let image = folder.join("served");
+        let options = ImportOptions::default();
+        import(&folder.join("dump"), &image, &options, &mut proceed).expect("an image");
+        let memory = restore(&image).expect("memory");
+        let arena = Arena::new(ByteCount::mib(2)).expect("an arena");
+        let mut bytes: ArenaSlice<u8> = arena.slice(8 * 4096).expect("room");
+        bytes.fill(1);
+        let frozen = arena.freeze().expect("a freeze");
+        std::mem::forget(bytes);
+        Self { folder, memory, _arena: arena, frozen }
+    }
+}
+
+/// Writes the pagemaps of a dump; how many there are.
+fn write_dump(folder: &Path, input: &[u8]) {
+    for process in 1..4 {
+        let _ = fs::remove_file(folder.join(format!("dump/pagemap-{process}.img")));
+    }
+    let mut files = vec![MAGICS.map(u32::to_le_bytes).concat()];
+    let mut rest = input;
+    while let Some((&length, behind)) = rest.split_first() {
+        let (message, behind) = behind.split_at(behind.len().min(length.into()));
+        if message.is_empty() && files.len() < 3 {
+            files.push(MAGICS.map(u32::to_le_bytes).concat());
+        } else if let Some(file) = files.last_mut() {
+            file.extend((message.len() as u32).to_le_bytes());
+            file.extend(message);
+        }
+        rest = behind;
+    }
+    for (process, file) in (1..).zip(&files) {
+        fs::write(folder.join(format!("dump/pagemap-{process}.img")), file).expect("a pagemap");
+    }
+}
+
+fn import_dump(world: &World, has_rest: bool, input: &[u8]) {
+    let (image, rest) = (world.folder.join("image"), world.folder.join("rest"));
+    write_dump(&world.folder, input);
+    let options = ImportOptions { rest: has_rest.then(|| rest.clone()), ..Default::default() };
+    let imported = import(&world.folder.join("dump"), &image, &options, &mut proceed);
+    let _ = fs::remove_dir_all(&rest);
+    if let Ok(imported) = imported {
+        assert!(imported.memory.0 <= (3 * PAGES * 4096) as u64, "{imported:?}");
+        restore(&image).expect("what was imported can be served");
+    }
+}
+
+/// Both directions of a connection; written bytes are looked at.
+struct Client<'a>(&'a [u8]);
+
+impl Read for Client<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Client<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        std::hint::black_box(bytes.iter().step_by(512).fold(0, |or, byte| or | byte));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Restores an image with the lines of an input as its words.
+fn restore_words(world: &World, input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let words = text.lines().filter_map(|line| line.split_once('='));
+    let words = words.map(|(key, line)| (key.to_owned(), line.to_owned()));
+    let root = Root { arena: 0, offset_bytes: 0, length_bytes: 8 * 4096 };
+    let roots = [("criu.pages".to_owned(), root)].into();
+    let options = SaveOptions { roots, user: words.collect(), ..SaveOptions::default() };
+    let image = world.folder.join("words");
+    save(&[&world.frozen], &image, &options, &mut proceed).expect("an image");
+    let Ok(memory) = restore(&image) else { return };
+    let get = request(7, 8, true);
+    serve(&memory, &mut Client(&get), &|_| {}).expect("a request");
+}
+
+fuzz_target!(init: seeds(), |input: &[u8]| {
+    let world = &*WORLD;
+    match input {
+        [rest @ (0 | 1), input @ ..] => import_dump(world, *rest == 1, input),
+        [2, input @ ..] => drop(serve(&world.memory, &mut Client(input), &|_| {})),
+        [3, input @ ..] => restore_words(world, input),
+        _ => {}
+    }
+});

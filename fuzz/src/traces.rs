@@ -1,0 +1,41 @@
+//! A trace, as all that reads traces reads it.
+
+use std::io;
+
+use cowslip_trace::analysis::Analysis;
+use cowslip_trace::cost::FaultCost;
+use cowslip_trace::diff::{Basis, Diff};
+use cowslip_trace::export::{Format, export};
+use cowslip_trace::file::Reader;
+use cowslip_trace::model::Trace;
+use cowslip_trace::patterns;
+use cowslip_trace::picture::{Picture, Theme};
+use cowslip_trace::symbols::Names;
+
+/// Reads a trace, sums it up, draws and exports it; `None` for one that is damaged.
+pub fn look(bytes: &[u8]) -> Option<Trace> {
+    let trace = Trace::read_from(bytes).ok()?;
+    let cost = FaultCost::of(&trace.header);
+    let analysis = Analysis::of(&trace, cost);
+    patterns::find(&analysis);
+    let both = [&analysis, &analysis];
+    let mut names = [Names::default(), Names::default()];
+    let diff = Diff::of(both, names.each_mut(), Basis::fitting(both));
+    assert!(diff.is_empty(), "a trace differs from itself: {diff:?}");
+    for format in [Format::Csv, Format::JsonLines] {
+        write(bytes, format);
+    }
+    let picture = Picture::new(&trace, cost);
+    picture.html().expect("a page");
+    // It takes longer than all the rest.
+    if trace.events.len() % 8 == 7 {
+        picture.svg(Theme::Light);
+    }
+    Some(trace)
+}
+
+/// Exports a trace that was read before.
+pub fn write(bytes: &[u8], format: Format) {
+    let mut reader = Reader::new(bytes).expect("a trace");
+    export(&mut reader, format, io::sink(), &mut |_| {}).expect("a whole trace");
+}
