@@ -21,7 +21,8 @@ const WAYS: [&str; 11] = [
 ];
 
 /// States of the parent.
-const SPECIAL: [&str; 4] = ["a part left", "all left", "no descriptors", "a refused mapping"];
+const SPECIAL: [&str; 5] =
+    ["a part left", "all left", "no descriptors", "a refused mapping", "another root"];
 
 #[test]
 fn a_child_with_fewer_rights_sees_nothing_of_its_parents_future() {

@@ -22,7 +22,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{memfile, passthrough};
 use libc::{gid_t, uid_t};
 
@@ -81,7 +81,8 @@ pub(crate) fn renounce() {
         say!("{error}");
     }
     // The mount may be in use by a service thread, or be the parent's too.
-    if threads::ours() == 0 && threads::is_alone() && !forking::shares_descriptors() {
+    let is_alone = || threads::is_alone() || process::is_single_threaded();
+    if threads::ours() == 0 && is_alone() && !forking::shares_descriptors() {
         memfile::close_mount();
     }
 }

@@ -549,6 +549,13 @@ pub fn thread_count() -> Option<u64> {
     links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
 }
 
+/// Returns true if the process has one thread, also where there is no `/proc`, as in another root (`chroot(2)`). The
+/// call that is made changes nothing, and is refused to one of several threads (`unshare(2)`).
+pub fn is_single_threaded() -> bool {
+    // SAFETY: a thread that is alone has nothing that this could divide.
+    unsafe { crate::passthrough::unshare(libc::CLONE_THREAD) == 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
