@@ -120,11 +120,13 @@ impl Pieces {
 pub(super) fn unpack(layer: impl Read, place: &Path, progress: OnProgress<'_>) -> Result<u64> {
     let failed = |error: io::Error| Error::from_io(PULL, &error).of_file(place);
     let mut archive = tar::Archive::new(layer);
-    let mut entry = archive.entries().map_err(failed)?.next().ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, PULL).of_file(place).because("its layer is empty")
-    });
-    let entry = entry.as_mut().map_err(|error| error.clone())?.as_mut();
-    let entry = entry.map_err(|error| Error::from_io(PULL, error).of_file(place))?;
+    // A name of any length before the file would be read into memory.
+    let entry = archive.entries().map_err(failed)?.raw(true).next().transpose().map_err(failed)?;
+    let is_file = |entry: &tar::Entry<'_, _>| entry.header().entry_type().is_file();
+    let mut entry = entry.filter(is_file).ok_or_else(|| {
+        let why = "its layer does not begin with a file";
+        Error::new(ErrorKind::Corrupt, PULL).of_file(place).because(why)
+    })?;
     let total_bytes = entry.size();
     let file = DurableFile::create(place).map_err(failed)?;
     let (mut piece, mut done_bytes) = (vec![0; PIECE_BYTES], 0);
@@ -142,4 +144,41 @@ pub(super) fn unpack(layer: impl Read, place: &Path, progress: OnProgress<'_>) -
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(failed)?;
     file.commit().map_err(failed)?;
     Ok(total_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use tar::EntryType;
+
+    use super::*;
+
+    /// A layer is a file of any length, of which no more than a piece is in memory.
+    #[test]
+    fn a_layer_that_begins_with_a_long_name_is_refused_unread() {
+        for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(u64::MAX >> 8);
+            header.set_cksum();
+            let mut read_bytes = 0;
+            let endless = |buffer: &mut [u8]| {
+                read_bytes += buffer.len();
+                assert!(read_bytes < 1 << 20, "{kind:?} is read");
+                buffer.fill(b'x');
+                buffer.len()
+            };
+            let layer = (&header.as_bytes()[..]).chain(Endless(endless));
+            let place = std::env::temp_dir().join("cowslip-no-layer");
+            let error = unpack(layer, &place, &mut |_| ControlFlow::Continue(())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+
+    struct Endless<F>(F);
+
+    impl<F: FnMut(&mut [u8]) -> usize> Read for Endless<F> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            Ok((self.0)(buffer))
+        }
+    }
 }
