@@ -50,7 +50,8 @@ impl Target {
     /// # Errors
     /// The file system's (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder, or a link to nothing; as [`refuse_planted`].
     pub fn find(path: &Path) -> io::Result<Self> {
-        refuse_planted(path)?;
+        // A file with several names is replaced, not written to: the others keep its content.
+        refuse(path, |_| false)?;
         let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
         let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         match fs::metadata(path) {
@@ -64,20 +65,25 @@ impl Target {
     }
 }
 
-/// Refuses what another user put at a path in a folder where every user may make files, such as `/tmp`: a link that leads
-/// elsewhere, a FIFO that is read by nobody or by that user, a file of that user's, another name of a file of this user's. The
-/// folder's owner may. It is the rule of `fs.protected_symlinks` and its like (`proc_sys_fs(5)`), where those are off as well.
+/// Refuses files that another user may have put at a path in a folder where every user may make files, such as `/tmp`: a
+/// link that leads elsewhere, a FIFO, a file of that user's, another name of a file of this user's. The folder's owner
+/// may put them there. It is the rule of `fs.protected_symlinks` and its like (`proc_sys_fs(5)`), also where those are off.
 ///
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
 pub fn refuse_planted(path: &Path) -> io::Result<()> {
+    let has_names = |there: &fs::Metadata| there.is_file() && there.nlink() > 1;
+    refuse(path, has_names)
+}
+
+/// Refuses files of other users like [`refuse_planted`], and those of this user that are `suspect`.
+fn refuse(path: &Path, suspect: impl FnOnce(&fs::Metadata) -> bool) -> io::Result<()> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     let Ok(folder) = fs::metadata(folder_of(path)) else { return Ok(()) };
     let is_for_all = folder.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
     let may = [crate::process::effective_uid(), folder.uid()];
-    let has_names = there.is_file() && there.nlink() > 1;
-    if !is_for_all || (may.contains(&there.uid()) && !has_names) {
+    if !is_for_all || (may.contains(&there.uid()) && !suspect(&there)) {
         return Ok(());
     }
     let message = "another user may have put it there, in a folder where everybody may";
