@@ -240,7 +240,8 @@ cowslip_status cowslip_metrics_json(const struct cowslip_arena *arena,
 
 // The capabilities of this kernel with these privileges, tried out, as `cowslip doctor --json` prints them; for
 // cowslip_text_free. It takes a fraction of a second.
-cowslip_status cowslip_doctor_json(char **json, struct cowslip_error **error);
+cowslip_status cowslip_doctor_json(char **json,
+                                   struct cowslip_error **error);
 
 // Frees a text that the library handed out.
 void cowslip_text_free(char *text);
