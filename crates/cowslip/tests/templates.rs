@@ -55,6 +55,32 @@ fn kernel_is_at_least(wanted: (u32, u32)) -> bool {
     (numbers.next().unwrap(), numbers.next().unwrap()) >= wanted
 }
 
+/// Clones in other processes may map later content of the files of earlier templates.
+#[test]
+fn a_template_of_what_lies_in_files_of_earlier_ones_has_a_file_of_its_own() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("several templates");
+    let (arena, mut words) = patterned(Backing::Thp);
+    let mut templates = Vec::new();
+    for round in 0..6 {
+        if round % 2 == 1 {
+            words[round * CHUNK_BYTES / 8] = round as u64;
+        }
+        let template = match arena.freeze_timeout(Duration::ZERO) {
+            Ok(frozen) => frozen.into_template().unwrap(),
+            Err(error) if error.kind() == ErrorKind::Busy && round > 0 => {
+                return skip("userfaultfd", "one view at a time");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        templates.push((template, words.to_vec()));
+    }
+    for (template, then) in &templates {
+        let clone = template.map(Place::Anywhere).unwrap();
+        assert!(clone.slice(&words)[..] == then[..]);
+    }
+}
+
 #[test]
 fn i2_clones_are_exact_and_everybody_writes_for_himself() {
     let _alone = alone();

@@ -256,10 +256,7 @@ impl Shared {
     }
 
     /// Gathers all that a view shows in one file, for readers that get one: content of others is copied to its place
-    /// there.
-    ///
-    /// # Errors
-    /// `BUSY` if readers of an earlier generation have those places.
+    /// there. The file is a new one if readers have those places in all of the arena's files.
     pub(crate) fn gather(
         &self,
         state: &mut State,
@@ -281,7 +278,7 @@ impl Shared {
                 best = Some((number, there.len(), Arc::clone(file)));
             }
         }
-        let (number, _, home) = best.ok_or(Errno::BUSY)?;
+        let Some((number, _, home)) = best else { return self.gather_apart(state, view) };
         home.check_identity()?;
         for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
             for (chunk, part) in self.by_chunk(piece.range) {
@@ -293,6 +290,16 @@ impl Shared {
             }
         }
         Ok(home)
+    }
+
+    fn gather_apart(&self, state: &State, view: &Frozen) -> Result<Arc<BackingFile>, Errno> {
+        let home = state.file_at(self.range.start).another(self.range.len as u64)?;
+        for piece in view.layout() {
+            for (_, part) in self.by_chunk(piece.range) {
+                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
+            }
+        }
+        Ok(Arc::new(home))
     }
 
     /// Gives back the places of readers that are gone. True if there were any. Readers are the views, and other
