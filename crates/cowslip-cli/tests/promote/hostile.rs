@@ -76,9 +76,9 @@ fn processes_beyond_the_limit_of_open_files_end_no_daemon() {
     let mut command = Command::new("prlimit");
     command.args(["--nofile=96:96", COWSLIP, "promote", "--metrics", "127.0.0.1:0", "--match"]);
     let mut daemon = Daemon::start(command.arg(hostile.file_name().unwrap()));
+    daemon.until("left out: the limit of open files");
     let line = daemon.until("metrics at");
     let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
-    daemon.until("left out: the limit of open files");
     // It goes on, round after round.
     let looks = || {
         let text = scrape(&address);
