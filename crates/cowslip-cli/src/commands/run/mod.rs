@@ -11,7 +11,7 @@ use std::process::Command;
 
 use cowslip::host;
 use cowslip_sys::Errno;
-use cowslip_sys::atomic_file::Target;
+use cowslip_sys::atomic_file::{Target, refuse_planted};
 use cowslip_sys::executable::{self, Kind};
 
 use crate::exit::{self, CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
@@ -53,6 +53,10 @@ fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
     let failed = |error| exit::io(format_args!("{option} {}", file.display()))(error);
     let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
+    if option == "--log" {
+        // It is written in place.
+        refuse_planted(file).map_err(failed)?;
+    }
     match Target::find(file).map_err(failed)? {
         Target::Stream => open(file).map_err(failed)?,
         Target::File(path) => {
