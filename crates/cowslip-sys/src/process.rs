@@ -552,8 +552,10 @@ pub fn thread_count() -> Option<u64> {
 /// Returns true if the process has one thread, also where there is no `/proc`, as in another root (`chroot(2)`). The
 /// call that is made changes nothing, and is refused to one of several threads (`unshare(2)`).
 pub fn is_single_threaded() -> bool {
-    // SAFETY: a thread that is alone has nothing that this could divide.
-    unsafe { crate::passthrough::unshare(libc::CLONE_THREAD) == 0 }
+    let flags = libc::c_long::from(libc::CLONE_THREAD);
+    // SAFETY: the call takes no pointer, and this flag alone changes nothing: it succeeds for a thread that is alone, and
+    // is refused to others.
+    unsafe { crate::passthrough::by_number()(libc::SYS_unshare, flags) == 0 }
 }
 
 #[cfg(test)]

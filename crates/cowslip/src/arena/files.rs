@@ -255,13 +255,13 @@ impl Shared {
         state.map.set_file(chunk..chunk + 1, target);
     }
 
-    /// Gathers all that a view shows in one file, for readers that get one: content of others is copied to its place
-    /// there. The file is a new one if readers have those places in all of the arena's files.
+    /// Gathers all that a view shows in one of the arena's files, for readers that get one: content of others is copied
+    /// to its place there. Returns `None` if readers have those places in each file.
     pub(crate) fn gather(
         &self,
         state: &mut State,
         view: &Frozen,
-    ) -> Result<Arc<BackingFile>, Errno> {
+    ) -> Result<Option<Arc<BackingFile>>, Errno> {
         let chunks = |piece: &FrozenPiece| self.chunks_of(piece.range);
         let mut best = None;
         for (number, file) in state.files.all() {
@@ -278,7 +278,7 @@ impl Shared {
                 best = Some((number, there.len(), Arc::clone(file)));
             }
         }
-        let Some((number, _, home)) = best else { return self.gather_apart(state, view) };
+        let Some((number, _, home)) = best else { return Ok(None) };
         home.check_identity()?;
         for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
             for (chunk, part) in self.by_chunk(piece.range) {
@@ -289,11 +289,14 @@ impl Shared {
                 state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });
             }
         }
-        Ok(home)
+        Ok(Some(home))
     }
 
-    fn gather_apart(&self, state: &State, view: &Frozen) -> Result<Arc<BackingFile>, Errno> {
-        let home = state.file_at(self.range.start).another(self.range.len as u64)?;
+    /// Copies all that a view shows to a file of its own. Takes as long as the view is large: the view keeps what it
+    /// shows, and the caller holds no lock.
+    pub(crate) fn gather_apart(&self, view: &Frozen) -> Result<Arc<BackingFile>, Errno> {
+        let first = view.layout().first().ok_or(Errno::INVAL)?;
+        let home = first.file.another(self.range.len as u64)?;
         for piece in view.layout() {
             for (_, part) in self.by_chunk(piece.range) {
                 copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;

@@ -86,7 +86,15 @@ impl TemplateBuilder {
         };
         // The view holds the base until the pin does.
         let mut state = shared.lock();
-        let home = shared.gather(&mut state, &self.frozen).during(OPERATION)?;
+        let home = match shared.gather(&mut state, &self.frozen).during(OPERATION)? {
+            Some(home) => home,
+            None => {
+                drop(state);
+                let home = shared.gather_apart(&self.frozen).during(OPERATION)?;
+                state = shared.lock();
+                home
+            }
+        };
         let file = memfile::reopen_read_only(home.fd()).during(OPERATION).map_err(|e| {
             e.because("the arena's file is opened for reading only by /proc").advise("mount /proc")
         })?;
