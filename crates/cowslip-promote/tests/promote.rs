@@ -26,8 +26,11 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Regions of base pages, of which promotion may make huge ones.
+///
+/// A chunk without access on either side keeps the kernel from merging them with a neighbour into one mapping.
 struct Regions {
     range: VirtRange,
+    reserved: VirtRange,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -35,8 +38,10 @@ impl Regions {
     /// One region for each number, with that many written pages.
     fn new(pages: &[usize]) -> Self {
         let alone = alone();
-        let range = memory::reserve(pages.len() * CHUNK_BYTES, CHUNK_BYTES).unwrap();
-        let regions = Self { range, _alone: alone };
+        let bytes = pages.len() * CHUNK_BYTES;
+        let reserved = memory::reserve(bytes + 2 * CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        let range = VirtRange::new(reserved.start + CHUNK_BYTES, bytes);
+        let regions = Self { range, reserved, _alone: alone };
         // SAFETY: the range was reserved for this value.
         unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
         // khugepaged also promotes memory for which huge pages were requested, unnoticed by the tests.
@@ -95,7 +100,7 @@ impl Regions {
 impl Drop for Regions {
     fn drop(&mut self) {
         // SAFETY: the value's own memory.
-        unsafe { memory::unmap(self.range) }.unwrap();
+        unsafe { memory::unmap(self.reserved) }.unwrap();
     }
 }
 
