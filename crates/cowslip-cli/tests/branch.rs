@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cowslip::raw::branch::{Request, VERSION};
+use cowslip_sys::{AsFd, Errno, packets, socket};
 use serde_json::Value;
 use support::{COWSLIP, Folder, Ran, compile, run};
 
@@ -338,6 +340,46 @@ fn a_socket_that_was_left_behind_goes_and_one_goes_with_its_program() {
     assert!(run(Command::new(COWSLIP).args(["branch", &pid, "--release"])).status.success());
     assert!(child.wait().unwrap().success());
     assert!(killed.sockets().is_empty());
+}
+
+/// Whatever comes over its socket, but the word that it is to go on.
+#[test]
+fn a_program_is_as_it_was_after_messages_that_are_none() {
+    let Some(warm) = Warm::start(&[], &["content", "1"]) else { return };
+    let sockets = warm.sockets();
+    let null = fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let branch = |version, copies| Request::Branch { version, copies }.to_bytes();
+    let others = [Request::Variable(b"A=1"), Request::Copy(Some(b"1")), Request::Signal(9)];
+    let mut messages = others.map(Request::to_bytes).to_vec();
+    messages.extend([branch(VERSION, 2), branch(VERSION, u32::MAX), branch(VERSION + 1, 1)]);
+    let mut random = fastrand::Rng::with_seed(7);
+    let connect = || loop {
+        match packets::connect(&sockets[0]) {
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            connected => break connected.unwrap(),
+        }
+    };
+    for _ in 0..200 {
+        let connection = connect();
+        for first in [true, false, false, false] {
+            let mut message = messages[random.usize(if first { 3..6 } else { 0..6 })].clone();
+            if random.u8(..3) == 0 {
+                let at = random.usize(..message.len());
+                message[at] = random.u8(..);
+                message.truncate(random.usize(at..=message.len()));
+            }
+            if message.first() == Some(&b'R') {
+                continue;
+            }
+            let files = vec![null.as_fd(); random.usize(..5)];
+            // It may have heard enough.
+            let _ = socket::send(connection.as_fd(), &message, &files);
+        }
+    }
+    let ran = warm.branch(&["--timeout", "60", "-n", "2"]);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    until("all copies have ended", || copies_of(&warm).is_empty());
+    warm.release();
 }
 
 /// The limit of processes is reached half-way: the copies made so far are ended, and nothing is printed.
