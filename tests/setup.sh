@@ -8,10 +8,12 @@ need_rust() {
   need_command make make || exit 3 # builds jemalloc
 }
 
-# need_command COMMAND PACKAGE: 0 if the command is there in the end.
+can_install() { [ -z "${COWSLIP_NO_INSTALL:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+# need_command COMMAND PACKAGE: 0 if the command is there in the end. Installs nothing if COWSLIP_NO_INSTALL is set.
 need_command() {
   command -v "$1" >/dev/null && return 0
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  if can_install; then
     echo "installing $2 for $1" >&2
     { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2"; } \
       >/dev/null 2>&1 || true
