@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   threads fault ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
-//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so are the chunks ahead of it, before others
-//!                         while it finds nothing              ▲ 0.1 ms, while it goes on
+//!     ▲ 1 to 20 ms      a thirtieth of the time,        a run of writes ──▶ so are the chunks ahead of it, first
+//!                       less while it finds nothing         ▲ 0.1 ms, while it goes on
 //! ```
 //! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
 //! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
@@ -47,8 +47,8 @@ const LAST_LOOK_NS: u64 = 20_000_000;
 /// After fewer faults than this there is no look.
 const WORTH_A_LOOK: u64 = 64;
 /// The pause after a look is this many times as long, and doubles each time that a look finds nothing to move.
-const REST: u64 = 10;
-const MOST_DOUBLINGS: u32 = 4;
+const REST: u64 = 30;
+const MOST_DOUBLINGS: u32 = 3;
 /// The most borders between runs of moved chunks and of others: each run is a mapping, which the next freeze moves.
 const MOST_BORDERS: usize = 128;
 
