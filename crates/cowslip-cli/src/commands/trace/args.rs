@@ -39,7 +39,6 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    #[command(alias = "ladder")]
     Permissions(PermissionsArgs),
     Export(ExportArgs),
     Import(ImportArgs),
