@@ -8,8 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cowslip::image::{
-    Checksum, Image, ImageSink, MergeOptions, RestoreOptions, StandaloneMode, Strategy, merge,
-    merge_to,
+    Checksum, Image, ImageSink, MergeOptions, RestoreOptions, Strategy, merge, merge_to,
 };
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ErrorKind, Place, Result};
@@ -91,14 +90,12 @@ fn a_packed_image_is_read_restored_mapped_and_aligned_by_a_merge() {
         let restored = image.restore(0, &options, &mut proceed).unwrap().into_arena();
         assert!(words(&restored, slice.range(), &arena)[..slice.len()] == slice[..]);
     }
-    for mode in [StandaloneMode::Map, StandaloneMode::Populate] {
-        let memory = image.restore_standalone(0, mode, Place::Anywhere, None).unwrap();
-        let start = memory.range().start + (slice.range().start - arena.range().start);
-        #[allow(unsafe_code)]
-        // SAFETY: allocated when it was saved, readable; no thread writes to it.
-        let words = unsafe { std::slice::from_raw_parts(start as *const u64, slice.len()) };
-        assert!(words == &slice[..], "{mode:?}");
-    }
+    let memory = image.map(0, Place::Anywhere).unwrap();
+    let start = memory.range().start + (slice.range().start - arena.range().start);
+    #[allow(unsafe_code)]
+    // SAFETY: allocated when it was saved, readable; no thread writes to it.
+    let mapped = unsafe { std::slice::from_raw_parts(start as *const u64, slice.len()) };
+    assert!(mapped == &slice[..]);
 
     merge(&image, &merged, &MergeOptions::default(), &mut proceed).unwrap();
     assert!(verify(&merged).unwrap().diff(&aligned, &mut proceed).unwrap().is_empty());
@@ -219,8 +216,12 @@ fn a_mapped_image_is_mapped_by_huge_pages() {
         );
     }
     let image = Image::open(&path).unwrap();
-    let memory =
-        image.restore_standalone(0, StandaloneMode::Populate, Place::Anywhere, None).unwrap();
+    let memory = image.map(0, Place::Anywhere).unwrap();
+    let start = memory.range().start + (slice.range().start - arena.range().start);
+    #[allow(unsafe_code)]
+    // SAFETY: allocated when it was saved, readable; it is only read.
+    unsafe { memory::advise(VirtRange::new(start, slice.range().len), Advice::PopulateRead) }
+        .unwrap();
     let huge = huge_file_bytes(memory.range());
     // Memory may have been fragmented.
     assert!(huge >= 10 * CHUNK_BYTES, "{huge} bytes of 20 chunks");
