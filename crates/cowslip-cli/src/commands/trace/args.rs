@@ -75,8 +75,6 @@ pub(super) enum FormatArg {
     Jsonl,
     /// Call stacks with their numbers of faults, functions by name
     Folded,
-    /// Columns, compressed (if built with the feature `parquet`)
-    Parquet,
 }
 
 /// Make a trace of perf's recording: its perf.data, or the text of `perf script`
