@@ -21,7 +21,7 @@ use crate::exit::OF_COMMANDS;
 #[command(
     args_conflicts_with_subcommands = true,
     override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID\n       \
-    cowslip trace report|diff|html|svg|png|export|import|permissions ...",
+    cowslip trace report|diff|html|svg|export|import|permissions ...",
     after_help = format!("Examples:\n  \
     cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
     cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
@@ -45,10 +45,8 @@ pub(crate) enum Action {
     Report(ReportArgs),
     Diff(DiffArgs),
     Html(HtmlArgs),
-    /// Draw a trace as a still picture, in vectors
+    /// Draw a trace as a still picture
     Svg(StillArgs),
-    /// Draw a trace as a still picture, in dots
-    Png(StillArgs),
 }
 
 /// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph
