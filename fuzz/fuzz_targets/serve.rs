@@ -105,7 +105,7 @@ fn never_read() -> OwnedFd {
 fn seeds() {
     let world = &*WORLD;
     for (kind, name) in [(1_u64, "template"), (2, "metrics"), (3, "content")] {
-        let mut request = b"\0COWSLIPQ\x03\0\0\0\0\0\0\0".to_vec();
+        let mut request = b"\0COWSLIPQ\x01\0\0\0\0\0\0\0".to_vec();
         request.extend(kind.to_le_bytes());
         request.extend([0; 24]);
         seed(name, &request);

@@ -4,7 +4,7 @@
 //! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: the measurements of the `cowslip bench` of that
 //!   name, in parts that can be selected.
 //! * [`host`]: effects of a virtual machine's host on all of them.
-//! * [`demo`]: an unmodified Redis and a store of our own, saved under write load.
+//! * [`demo`]: an unmodified Redis, saved under write load.
 //!
 //! All of them add rows to a [`cowslip_report::Report`]. A baseline that fails leaves with a skipped row, a part that
 //! fails leaves a note, and the others go on.

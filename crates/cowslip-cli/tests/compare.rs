@@ -403,10 +403,10 @@ fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
     let rows = report["comparison"]["rows"].as_array().unwrap();
     let code = rows.iter().find(|row| row["metric"] == "exit_code").unwrap();
     assert_eq!((&code["means"][0], &code["means"][1]), (&0.0.into(), &3.0.into()));
-    // No command was run; `record` is the former name.
+    // No command was run.
     for (output, code) in [("/proc/foo", 2), ("/dev/null/runs", 2)] {
         let mut command = Command::new(COWSLIP);
-        command.args(["record", "--good", "true", "--bad", "true", "--output", output]);
+        command.args(["compare", "run", "--good", "true", "--bad", "true", "--output", output]);
         let ran = run(&mut command);
         assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
         assert!(ran.stderr.contains(output), "{}", ran.stderr);

@@ -493,7 +493,7 @@ fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
 fn drip(mut stream: UnixStream) -> Duration {
     let began = Instant::now();
     stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-    let mut said = b"COWSLIPQ\x03".iter();
+    let mut said = b"COWSLIPQ\x01".iter();
     while began.elapsed() < PATIENCE {
         // It may be closed by now.
         let _ = stream.write_all(&[*said.next().unwrap_or(&0)]);
@@ -544,13 +544,13 @@ fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
     };
     // One after the other, they would take longer than any client waits.
     let silent: Vec<_> =
-        (0..100).map(|i| connect(&b"COWSLIPQ\x03\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
+        (0..100).map(|i| connect(&b"COWSLIPQ\x01\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
     let image = Image::open(&path).unwrap();
     assert_content(&restored(&image, server.via()).unwrap(), 4);
     drop(silent);
     let mut random = 1u64;
     for _ in 0..300 {
-        let mut said = b"COWSLIPQ\x03\0\0\0\0\0\0\0".to_vec();
+        let mut said = b"COWSLIPQ\x01\0\0\0\0\0\0\0".to_vec();
         for _ in 0..5 {
             random ^= random << 13;
             random ^= random >> 7;

@@ -565,8 +565,7 @@ fn programs_of_ones_own_need_no_privileges() {
 
 #[test]
 fn permissions_names_what_is_missing_and_the_commands_that_fix_it() {
-    // Under its old name as well.
-    let ran = run(Command::new(COWSLIP).args(["trace", "ladder"]));
+    let ran = run(Command::new(COWSLIP).args(["trace", "permissions"]));
     let json = |command: &mut Command| -> Value {
         let ran = run(command.args(["trace", "permissions", "--json", "-"]));
         assert!(ran.status.success(), "{}", ran.stderr);

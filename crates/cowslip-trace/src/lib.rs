@@ -15,8 +15,8 @@
 //! * [`mod@format`]: numbers and mappings in words.
 //!
 //! This is a separate crate, so that its dependencies (decoders, symbols) stay out of the preload library.
-//! Each part except the model and the file is a feature of the same name, or of the part that needs it; all
-//! but Parquet are on by default.
+//! Each part except the model and the file is a feature of the same name, or of the part that needs it; all are on by
+//! default.
 
 #![forbid(unsafe_code)]
 

@@ -213,45 +213,6 @@ fn folded_stacks_add_up_to_the_faults() {
     assert_eq!(text, wanted);
 }
 
-#[cfg(feature = "parquet")]
-#[test]
-fn parquet_is_read_back() {
-    use parquet::file::reader::{FileReader, SerializedFileReader};
-    use parquet::record::Field;
-
-    let (bytes, trace) = trace();
-    let file = bytes::Bytes::from(exported(&bytes, Format::Parquet));
-    let reader = SerializedFileReader::new(file).unwrap();
-    let mut rows = reader.get_row_iter(None).unwrap();
-    for event in all(&trace) {
-        let row = rows.next().unwrap().unwrap();
-        let found = row.get_column_iter().filter_map(|(name, field)| {
-            let is_address = matches!(name.as_str(), "address" | "to_address" | "ip");
-            let text = match field {
-                Field::Null => return None,
-                Field::ULong(number) if is_address => format!("{number:#x}"),
-                Field::ULong(number) => number.to_string(),
-                Field::Bool(flag) => flag.to_string(),
-                Field::Str(text) => text.clone(),
-                Field::ListInternal(list) => {
-                    let hex = |field: &Field| match field {
-                        Field::ULong(number) => format!("{number:#x}"),
-                        other => panic!("{other:?}"),
-                    };
-                    list.elements().iter().map(hex).collect::<Vec<_>>().join(" ")
-                }
-                other => panic!("{name}: {other:?}"),
-            };
-            Some((name.clone(), text))
-        });
-        let wanted = cells(&event, &trace);
-        let wanted = wanted.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let (found, wanted): (BTreeMap<_, _>, BTreeMap<_, _>) = (found.collect(), wanted.collect());
-        assert_eq!(found, wanted);
-    }
-    assert!(rows.next().is_none());
-}
-
 #[test]
 fn losses_beyond_all_numbers_are_as_many_as_there_are() {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();

@@ -165,7 +165,7 @@ fn a_program_built_in_the_second_in_which_the_trace_began_has_its_names() {
     assert_eq!(names(&file, places, began_ns), NAMES);
     let built_ns = built.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     assert_ne!(names(&file, places, built_ns - 1), NAMES, "it was built a moment later");
-    // Older traces have only the second.
+    // Some imported traces have only the second.
     let began_unix_seconds = built_ns / 1_000_000_000;
     let of_second = Header { began_unix_seconds, ..Header::default() };
     assert!(of_second.began() > built);

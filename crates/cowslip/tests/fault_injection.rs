@@ -10,12 +10,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, StandaloneMode, Strategy};
+use cowslip::image::{Image, RestoreOptions, Restored, Strategy};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, FreezeMethod, Inherit, Pages, Place, Prot, Template, freeze_all};
+use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Injection, Op, fail};
-use cowslip_sys::memfile;
-use cowslip_sys::{AsFd, Errno};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{
@@ -568,62 +567,41 @@ fn leaving_the_arena_fails_at_each_step() {
 }
 
 #[test]
-fn memory_apart_is_whole_or_refused_or_told_of_whatever_fails() {
+fn a_mapped_image_is_whole_or_refused_whatever_fails() {
     let _alone = alone();
-    let _watchdog = Watchdog::start("a restore apart");
-    let name = format!("cowslip-errno-apart-{}", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    let arena = Arena::new(ByteCount::mib(8)).unwrap();
-    let mut slice = arena.slice::<u64>(2 * CHUNK_BYTES / 8).unwrap();
-    slice.iter_mut().enumerate().for_each(|(i, value)| *value = i as u64 | 1);
+    let folder = Folder::new("errno-mapped");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let slice = patterned(&arena);
+    let _guard = arena.allocate(ByteCount::mib(1), Prot::NONE).unwrap();
     saved(&arena.freeze().unwrap(), &path);
     let image = Image::open(&path).unwrap();
     let offset_bytes = slice.range().start - arena.range().start;
-    let ops = [Op::Mmap, Op::Madvise, Op::Mprotect, Op::UffdOpen, Op::UffdRegister, Op::UffdCopy];
-    let mut failures = 0;
-    for way in [
-        StandaloneMode::Map,
-        StandaloneMode::Populate,
-        StandaloneMode::UffdCopy4k,
-        StandaloneMode::UffdCopy2m,
-    ] {
-        for (op, pass) in ops.into_iter().flat_map(|op| (0..5).map(move |pass| (op, pass))) {
-            let (tell, told) = mpsc::channel();
-            let on_damage = OnDamage::new(move |error, _| tell.send(error.kind()).unwrap());
+    for op in [Op::Mmap, Op::Madvise, Op::Mprotect] {
+        let mut failures = 0;
+        for pass in 0.. {
             let rule = fail(op, pass, 1, Errno::NOMEM);
-            let memory = image.restore_standalone(0, way, Place::Anywhere, Some(on_damage));
-            let memory = match memory {
-                Ok(memory) => memory,
+            match image.map(0, Place::Anywhere) {
+                Ok(memory) => {
+                    let start = memory.range().start + offset_bytes;
+                    // SAFETY: allocated when it was saved, readable; no thread writes to it.
+                    let mapped =
+                        unsafe { std::slice::from_raw_parts(start as *const u64, slice.len()) };
+                    assert!(mapped == &slice[..], "{op:?} {pass}");
+                }
                 Err(error) => {
                     assert!(rule.is_spent(), "{error}");
                     explains_itself(&error);
                     failures += 1;
-                    continue;
-                }
-            };
-            for page in 0..slice.range().len / page_size_bytes() {
-                let start = memory.range().start + offset_bytes + page * page_size_bytes();
-                let mut read = [0u8; 8];
-                let there = VirtRange::new(start, read.len());
-                let file = memfile::memfd("test", memfile::MemfdKind::Shmem, 0).unwrap();
-                // SAFETY: only the kernel reads there, and returns EFAULT where it cannot.
-                match unsafe { memfile::write_range_at(file.as_fd(), there, 0) } {
-                    Ok(()) => {
-                        memfile::read_at(file.as_fd(), &mut read, 0).unwrap();
-                        let word = page * page_size_bytes() / 8;
-                        assert_eq!(u64::from_ne_bytes(read), word as u64 | 1, "{way:?} {op:?}");
-                    }
-                    Err(errno) => {
-                        assert_eq!((errno, op), (Errno::FAULT, Op::UffdCopy), "{way:?}");
-                        let kind = told.try_recv();
-                        failures += usize::from(kind == Ok(ErrorKind::OutOfMemory));
-                    }
                 }
             }
+            if !rule.is_spent() {
+                break;
+            }
         }
+        // Advice about huge pages is refused without harm.
+        assert_eq!(failures > 0, op != Op::Madvise, "{op:?}");
     }
-    std::fs::remove_file(&path).unwrap();
-    assert!(failures >= 20, "{failures} failures");
 }
 
 /// Every call of a restore fails once: all content is restored as saved, or an error gives the

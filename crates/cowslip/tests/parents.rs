@@ -2,11 +2,9 @@
 
 mod support;
 
-use cowslip::image::{
-    Checksum, Image, RestoreOptions, SaveOptions, StandaloneMode, Strategy, save,
-};
+use cowslip::image::{Checksum, Image, RestoreOptions, SaveOptions, Strategy, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
-use cowslip::{Arena, ErrorKind, Place};
+use cowslip::{Arena, ErrorKind};
 use support::PATIENCE;
 use support::images::{Folder, proceed};
 
@@ -94,12 +92,10 @@ fn what_is_cut_short_while_it_is_open_is_damaged() {
         let options = RestoreOptions { strategy, ..RestoreOptions::default() };
         image.restore(0, &options, &mut proceed)?.wait(PATIENCE).map(drop)
     };
-    let resident = image.restore_standalone(0, StandaloneMode::Resident, Place::Anywhere, None);
     for (what, answer) in [
         ("verify", image.verify(&mut proceed)),
         ("eager", restore(Strategy::Eager)),
         ("hybrid", restore(Strategy::Hybrid)),
-        ("resident", resident.map(drop)),
         ("check", image.check_lengths()),
     ] {
         let error = answer.expect_err(what);

@@ -73,7 +73,8 @@ impl Place {
             // The programs are small, and most should be completely in an arena.
             command.args(["run", "--arena-after=0"]).args(&program.options);
             // Without userfaultfd or huge pages, there is an arena only on request.
-            command.args(matches!(mode, Mode::Plain | Mode::User).then_some("--plain"));
+            command
+                .args(matches!(mode, Mode::Plain | Mode::User).then_some("--without-userfaultfd"));
             command.args((mode == Mode::User).then_some("--backing=base"));
             command.arg("--").arg(&self.program);
             command.env("COWSLIP_REPORT", folder.join("report"));

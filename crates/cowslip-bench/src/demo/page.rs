@@ -1,6 +1,6 @@
 //! The demo's page: the picture, the sentences, and the rest folded.
 
-use cowslip_report::{Latencies, Report, Row};
+use cowslip_report::{Latencies, Report};
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 use serde_json::Value as Json;
@@ -11,9 +11,6 @@ use super::redis::Outcome;
 use super::redis::figures::FIGURES;
 use super::redis::running_server::{Measured, Save};
 use super::sentences::sentences;
-
-/// Prefix of the rows of the store of our own.
-const STORE: &str = "store-";
 
 /// Renders a page that needs only a browser.
 ///
@@ -61,10 +58,6 @@ fn tables(outcome: &Outcome, report: &Report) -> Vec<Value> {
     let headings = [""].into_iter().chain(titles).collect();
     let mut tables =
         vec![table("Every save in numbers", note, headings, lines.collect()), latencies(measured)];
-    let store: Vec<_> = report.rows.iter().filter(|row| row.system.starts_with(STORE)).collect();
-    if !store.is_empty() {
-        tables.push(own_store(&store));
-    }
     let ratios = report.ratios.iter().map(|ratio| {
         let value = ratio.value.map_or("not measured".to_owned(), |value| format!("{value:.2}"));
         let bound = match (ratio.at_least, ratio.at_most) {
@@ -100,40 +93,6 @@ fn latencies(measured: &[Measured]) -> Value {
     });
     let headings = vec!["", "half took at most", "99 %", "99.9 %", "slowest", "requests"];
     table("How long writes took", "", headings, lines.collect())
-}
-
-/// A store of our own, by fork on pages of each kind and by Cowslip.
-fn own_store(rows: &[&Row]) -> Value {
-    const SHOWN: [(&str, &str, &str); 6] = [
-        ("fork", "max", "held up, at worst"),
-        ("ops_during_save", "mean", "writes during a save"),
-        ("save_duration", "mean", "time of a save"),
-        ("cow_bytes", "mean", "copies"),
-        ("huge_mapped_bytes_after", "min", "on huge pages after it"),
-        ("verified_saves", "sum", "saves that are exact"),
-    ];
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&row.system.as_str()) {
-            names.push(&row.system);
-        }
-    }
-    let lines = names.into_iter().map(|name| {
-        let cells = SHOWN.map(|(metric, stat, _)| {
-            let it =
-                |row: &&&Row| row.system == name && row.metric == metric && row.variant.is_none();
-            let row = rows.iter().filter(it).find(|row| row.stat == stat || row.skipped.is_some());
-            match row.map(|row| (row.value, row.skipped.is_some())) {
-                Some((Some(value), _)) => of_unit(value, row.map_or("", |row| row.unit), metric),
-                Some((_, true)) => "skipped".to_owned(),
-                _ => String::new(),
-            }
-        });
-        [name.trim_start_matches(STORE).replace('-', " ")].into_iter().chain(cells).collect()
-    });
-    let headings = [""].into_iter().chain(SHOWN.map(|(_, _, title)| title)).collect();
-    let note = "A hash table in memory, saved by a child of fork(2) on pages of each kind, and by a freeze.";
-    table("A store of our own", note, headings, lines.collect())
 }
 
 /// Facts about the machine and the options.
@@ -175,12 +134,10 @@ mod tests {
         let mut report = Report::new("demo", serde_json::Map::new());
         report.notes.push(hostile.to_owned());
         report.machine.insert(hostile.to_owned(), hostile.into());
-        report.row(Row::new("store-cowslip", "fork", "max", 1e6, "ns"));
         let page = page(&outcome, &report).unwrap();
         assert!(!page.contains("<script") && !page.contains("NaN"));
         let first_fold = page.find("<details").unwrap();
         assert_eq!(page[..first_fold].matches("<svg").count(), 1);
         assert_eq!(page.matches("<svg").count(), 2);
-        assert!(page[first_fold..].contains("A store of our own"));
     }
 }

@@ -62,9 +62,6 @@ pub(crate) enum Command {
     Promote(Box<promote::args::PromoteArgs>),
     Trace(trace::Args),
     Compare(Box<compare::Args>),
-    /// The former name of `compare run`
-    #[command(hide = true)]
-    Record(Box<compare::RunArgs>),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(image::Action),
@@ -100,7 +97,6 @@ impl Command {
             Self::Promote(args) => promote::run(&args),
             Self::Trace(args) => trace::run(&args),
             Self::Compare(args) => compare::run(&args),
-            Self::Record(args) => compare::record(&args),
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
             Self::Serve(args) => serve::run(args),

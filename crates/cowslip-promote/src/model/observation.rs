@@ -88,7 +88,7 @@ pub struct Region {
     pub is_huge: bool,
     /// True if some of its pages belong to a huge page of which the rest was released, as far as page frames
     /// are visible (to root): the kernel holds all of it.
-    #[serde(alias = "is_torn", skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_false")]
     pub is_partially_mapped: bool,
     /// Pages with anything but zeroes, if it is huge and its content was inspected.
     #[serde(skip_serializing_if = "Option::is_none")]

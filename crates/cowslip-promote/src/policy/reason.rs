@@ -16,7 +16,6 @@ pub enum Reason {
     /// It is huge and nearly empty: split.
     Sparse,
     /// It was huge, part of it was released, and the kernel may still hold that part: split.
-    #[serde(alias = "torn")]
     PartiallyMapped,
     /// It is huge, and not known to be nearly empty.
     Huge,

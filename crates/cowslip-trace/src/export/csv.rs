@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 
 use super::Events;
-use super::row::{COLUMNS, Row, Type, Value};
+use super::row::{COLUMNS, Row, Value};
 use crate::file::Reader;
 use crate::model::Event;
 
 pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
     let mut csv = csv::Writer::from_writer(output);
-    csv.write_record(COLUMNS.map(|(_, name, _)| name)).map_err(plain)?;
+    csv.write_record(COLUMNS.map(|(_, name)| name)).map_err(plain)?;
     let mut cell = String::new();
     events.each(|reader: &Reader<_>, event: &Event| {
-        for (_, kind, value) in Row::new(event, reader.frames_of(event)).cells() {
+        for (_, value) in Row::new(event, reader.frames_of(event)).cells() {
             cell.clear();
             match value {
                 None => {}
-                Some(Value::Number(number)) if kind == Type::Address => hex(&mut cell, number),
+                Some(Value::Address(address)) => hex(&mut cell, address),
                 Some(Value::Number(number)) => {
                     let _ = write!(cell, "{number}");
                 }

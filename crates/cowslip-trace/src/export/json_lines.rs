@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::json;
 
 use super::Events;
-use super::row::{Row, Type, Value};
+use super::row::{Row, Value};
 
 pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
     let mut output = io::BufWriter::new(output);
@@ -24,12 +24,10 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
-        for (name, kind, value) in self.cells() {
+        for (name, value) in self.cells() {
             match value {
                 None => {}
-                Some(Value::Number(number)) if kind == Type::Address => {
-                    object.serialize_entry(name, &Hex(number))?;
-                }
+                Some(Value::Address(address)) => object.serialize_entry(name, &Hex(address))?,
                 Some(Value::Number(number)) => object.serialize_entry(name, &number)?,
                 Some(Value::Flag(flag)) => object.serialize_entry(name, &flag)?,
                 Some(Value::Text(text)) => object.serialize_entry(name, text)?,

@@ -1,4 +1,4 @@
-//! Traces for other programs: CSV, JSON Lines, folded stacks and, with feature `parquet`, Parquet.
+//! Traces for other programs: CSV, JSON Lines and folded stacks.
 //!
 //! Streaming: only a few blocks and the call stacks are in memory, for a trace of any length. Every format
 //! shows lost events.
@@ -21,8 +21,6 @@
 mod csv;
 mod folded;
 mod json_lines;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod row;
 
 use std::io::{self, Read, Write};
@@ -40,9 +38,6 @@ pub enum Format {
     /// Call stacks with the number of faults in each, as input for flame graphs; with function names where
     /// the program's files have symbols and are unchanged.
     Folded,
-    /// Columns, compressed.
-    #[cfg(feature = "parquet")]
-    Parquet,
 }
 
 /// Writes the rest of a trace in a format. `progress` gets the number of bytes read, a block at a time.
@@ -52,15 +47,13 @@ pub enum Format {
 pub fn export<R: Read>(
     reader: &mut Reader<R>,
     format: Format,
-    output: impl Write + Send,
+    output: impl Write,
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<()> {
     match format {
         Format::Csv => csv::write(&mut Events { reader, progress }, output),
         Format::JsonLines => json_lines::write(&mut Events { reader, progress }, output),
         Format::Folded => folded::write(&mut Events { reader, progress }, output),
-        #[cfg(feature = "parquet")]
-        Format::Parquet => parquet::write(&mut Events { reader, progress }, output),
     }
 }
 

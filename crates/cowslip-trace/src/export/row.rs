@@ -4,18 +4,6 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Access, Event, EventKind, Fault, Map, Severity};
 
-/// The type of a column.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Type {
-    Number,
-    /// A number that is written as `0x…` in text formats.
-    Address,
-    Flag,
-    Text,
-    /// Addresses, the innermost frame first.
-    Frames,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Column {
     Time,
@@ -48,43 +36,45 @@ pub(super) enum Column {
 }
 
 /// The columns in their order: names end with the unit.
-pub(super) const COLUMNS: [(Column, &str, Type); 27] = [
-    (Column::Time, "time_ns", Type::Number),
-    (Column::Pid, "pid", Type::Number),
-    (Column::Tid, "tid", Type::Number),
-    (Column::Kind, "kind", Type::Text),
-    (Column::Address, "address", Type::Address),
-    (Column::Length, "length_bytes", Type::Number),
-    (Column::Ip, "ip", Type::Address),
-    (Column::Severity, "severity", Type::Text),
-    (Column::Access, "access", Type::Text),
-    (Column::WasPresent, "was_present", Type::Flag),
-    (Column::InUserMode, "in_user_mode", Type::Flag),
-    (Column::Huge, "huge", Type::Flag),
-    (Column::Latency, "latency_ns", Type::Number),
-    (Column::ToAddress, "to_address", Type::Address),
-    (Column::ToLength, "to_length_bytes", Type::Number),
-    (Column::Kept, "kept", Type::Flag),
-    (Column::Advice, "advice", Type::Number),
-    (Column::Protection, "protection", Type::Number),
-    (Column::Flags, "flags", Type::Number),
-    (Column::Offset, "offset_bytes", Type::Number),
-    (Column::Name, "name", Type::Text),
-    (Column::IsOld, "is_old", Type::Flag),
-    (Column::Inode, "inode", Type::Number),
-    (Column::ChildPid, "child_pid", Type::Number),
-    (Column::ChildTid, "child_tid", Type::Number),
-    (Column::Count, "count", Type::Number),
-    (Column::Stack, "stack", Type::Frames),
+pub(super) const COLUMNS: [(Column, &str); 27] = [
+    (Column::Time, "time_ns"),
+    (Column::Pid, "pid"),
+    (Column::Tid, "tid"),
+    (Column::Kind, "kind"),
+    (Column::Address, "address"),
+    (Column::Length, "length_bytes"),
+    (Column::Ip, "ip"),
+    (Column::Severity, "severity"),
+    (Column::Access, "access"),
+    (Column::WasPresent, "was_present"),
+    (Column::InUserMode, "in_user_mode"),
+    (Column::Huge, "huge"),
+    (Column::Latency, "latency_ns"),
+    (Column::ToAddress, "to_address"),
+    (Column::ToLength, "to_length_bytes"),
+    (Column::Kept, "kept"),
+    (Column::Advice, "advice"),
+    (Column::Protection, "protection"),
+    (Column::Flags, "flags"),
+    (Column::Offset, "offset_bytes"),
+    (Column::Name, "name"),
+    (Column::IsOld, "is_old"),
+    (Column::Inode, "inode"),
+    (Column::ChildPid, "child_pid"),
+    (Column::ChildTid, "child_tid"),
+    (Column::Count, "count"),
+    (Column::Stack, "stack"),
 ];
 
 /// A cell that is not empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value<'a> {
-    /// A number or an address.
     Number(u64),
+    /// A number that is written as `0x…`.
+    Address(u64),
     Flag(bool),
     Text(&'a str),
+    /// Addresses, the innermost frame first.
     Frames(&'a [u64]),
 }
 
@@ -107,7 +97,7 @@ impl<'a> Row<'a> {
             }
             EventKind::Remap { from, to, kept } => {
                 row.range(*from);
-                row.number(Column::ToAddress, to.start as u64);
+                row.address(Column::ToAddress, to.start as u64);
                 row.number(Column::ToLength, to.len as u64);
                 row.flag(Column::Kept, Some(*kept));
                 "remap"
@@ -118,7 +108,7 @@ impl<'a> Row<'a> {
                 "advise"
             }
             EventKind::Break { end } => {
-                row.number(Column::Address, *end);
+                row.address(Column::Address, *end);
                 "break"
             }
             EventKind::Fork { child_pid, child_tid } => {
@@ -145,15 +135,13 @@ impl<'a> Row<'a> {
     }
 
     /// Each column with its cell.
-    pub(super) fn cells(
-        &self,
-    ) -> impl Iterator<Item = (&'static str, Type, Option<Value<'a>>)> + '_ {
-        COLUMNS.iter().zip(&self.0).map(|(&(_, name, kind), &value)| (name, kind, value))
+    pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, Option<Value<'a>>)> + '_ {
+        COLUMNS.iter().zip(&self.0).map(|(&(_, name), &value)| (name, value))
     }
 
     fn fault(&mut self, fault: &Fault, frames: &'a [u64]) -> &'static str {
-        self.number(Column::Address, fault.address);
-        self.number(Column::Ip, fault.ip);
+        self.address(Column::Address, fault.address);
+        self.address(Column::Ip, fault.ip);
         match fault.severity {
             None => {}
             Some(Severity::Minor) => self.text(Column::Severity, "minor"),
@@ -203,6 +191,10 @@ impl<'a> Row<'a> {
         self.set(column, Value::Number(value.into()));
     }
 
+    fn address(&mut self, column: Column, address: u64) {
+        self.set(column, Value::Address(address));
+    }
+
     fn flag(&mut self, column: Column, value: Option<bool>) {
         self.0[column as usize] = value.map(Value::Flag);
     }
@@ -212,7 +204,7 @@ impl<'a> Row<'a> {
     }
 
     fn range(&mut self, range: VirtRange) {
-        self.number(Column::Address, range.start as u64);
+        self.address(Column::Address, range.start as u64);
         self.number(Column::Length, range.len as u64);
     }
 }
@@ -223,7 +215,7 @@ mod tests {
 
     #[test]
     fn columns_are_in_their_order() {
-        for (i, (column, name, _)) in COLUMNS.iter().enumerate() {
+        for (i, (column, name)) in COLUMNS.iter().enumerate() {
             assert_eq!(*column as usize, i, "{name}");
         }
     }

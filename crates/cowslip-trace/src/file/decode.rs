@@ -15,7 +15,6 @@ use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 pub(super) fn decode(
     head: Head,
     content: &[u8],
-    has_inodes: bool,
     events: &mut Vec<Event>,
     stacks: &mut Vec<Box<[u64]>>,
 ) -> Checked<()> {
@@ -33,7 +32,6 @@ pub(super) fn decode(
 
     let mut block = Block {
         columns,
-        has_inodes,
         stacks: u32::try_from(stacks.len()).map_err(|_| "too many stacks")?,
         threads: Vec::new(),
         ips: Vec::new(),
@@ -74,7 +72,6 @@ struct Thread {
 /// A block's tables, as far as they have been read.
 struct Block<'a> {
     columns: [Values<'a>; COLUMNS],
-    has_inodes: bool,
     /// The number of stacks so far.
     stacks: u32,
     threads: Vec<Thread>,
@@ -194,7 +191,7 @@ impl<'a> Block<'a> {
                 let stack = self.others().small()?;
                 self.stack(stack)?
             },
-            inode: if self.has_inodes { self.others().number()? } else { 0 },
+            inode: self.others().number()?,
         })
     }
 

@@ -5,8 +5,6 @@ use twox_hash::XxHash3_128;
 /// The first bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"COWSLIPT";
 pub(super) const VERSION: u32 = 1;
-/// A flag: mappings have the numbers of their files.
-pub(super) const HAS_INODES: u64 = 1;
 pub(super) const PRELUDE_BYTES: usize = 64;
 pub(super) const HEADER_MOST_BYTES: u32 = 16 << 20;
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::layout::{HAS_INODES, HEADER_MOST_BYTES, MAGIC, PRELUDE_BYTES, VERSION, checksum};
+use super::layout::{HEADER_MOST_BYTES, MAGIC, PRELUDE_BYTES, VERSION, checksum};
 use super::{check, damage};
 use crate::model::Header;
 
@@ -19,7 +19,7 @@ pub(super) fn encode(header: &Header) -> io::Result<Vec<u8>> {
     bytes.extend(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend((PRELUDE_BYTES as u32).to_le_bytes());
-    bytes.extend(HAS_INODES.to_le_bytes());
+    bytes.extend(0u64.to_le_bytes());
     bytes.extend(length.to_le_bytes());
     bytes.extend(0u32.to_le_bytes());
     bytes.extend(checksum(&json));
@@ -28,8 +28,8 @@ pub(super) fn encode(header: &Header) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The header, the flags and the number of bytes read.
-pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64, u64)> {
+/// The header and the number of bytes read.
+pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64)> {
     const CUT: &str = "the file ends inside its header";
     let mut prelude = Vec::with_capacity(PRELUDE_BYTES);
     input.take(PRELUDE_BYTES as u64).read_to_end(&mut prelude)?;
@@ -45,7 +45,7 @@ pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64, u64)> {
         (u32_at(8) == VERSION, 8, "a version that this program does not know"),
         (checksum(&prelude[..48]) == prelude[48..], 48, "the prelude's checksum is wrong"),
         (u32_at(12) == PRELUDE_BYTES as u32, 12, "a prelude of another length"),
-        (flags & !HAS_INODES == 0, 16, "flags that this program does not know"),
+        (flags == 0, 16, "flags that this program does not know"),
         (u32_at(24) <= HEADER_MOST_BYTES, 24, "a header of more than 16 MiB"),
     ];
     for (holds, at, what) in checks {
@@ -59,5 +59,5 @@ pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64, u64)> {
     let is_right = checksum(&json) == prelude[32..48];
     check(is_right, "the header's checksum is wrong").map_err(|what| damage(at, what))?;
     let header = serde_json::from_slice(&json).map_err(|error| damage(at, &error.to_string()))?;
-    Ok((header, flags, at + length))
+    Ok((header, at + length))
 }

@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::block::{BlockKind, Unpacker};
-use super::layout::HAS_INODES;
 use super::totals::Counts;
 use super::{check, damage, decode, prelude};
 use crate::model::{Event, EventKind, Header, StackId, Totals, Trace};
@@ -30,7 +29,6 @@ pub struct Reader<R> {
     input: R,
     unpacker: Unpacker,
     header: Header,
-    has_inodes: bool,
     stacks: Vec<Box<[u64]>>,
     counts: Counts,
     offset_bytes: u64,
@@ -50,12 +48,11 @@ impl<R: Read> Reader<R> {
     /// Those of `input`; [`io::ErrorKind::InvalidData`] if this is no trace, or one that is damaged or cut
     /// before the first block.
     pub fn new(mut input: R) -> io::Result<Self> {
-        let (header, flags, offset_bytes) = prelude::decode(&mut input)?;
+        let (header, offset_bytes) = prelude::decode(&mut input)?;
         Ok(Self {
             input,
             unpacker: Unpacker::default(),
             header,
-            has_inodes: flags & HAS_INODES != 0,
             stacks: Vec::new(),
             counts: Counts::default(),
             offset_bytes,
@@ -94,8 +91,7 @@ impl<R: Read> Reader<R> {
         let follows = self.counts.last_ns().is_none_or(|last_ns| last_ns <= head.first_ns);
         check(follows, "a block that is older than the one before it").map_err(damaged)?;
         let already = events.len();
-        decode::decode(head, content, self.has_inodes, events, &mut self.stacks)
-            .map_err(damaged)?;
+        decode::decode(head, content, events, &mut self.stacks).map_err(damaged)?;
         events[already..].iter().for_each(|event| self.counts.add(event));
         Ok(true)
     }

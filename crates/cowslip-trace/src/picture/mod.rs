@@ -1,8 +1,7 @@
 //! The picture of a trace: time across, addresses up, mappings as bars and faults as dots.
 //!
 //! [`Picture::html`] makes one page that needs only a browser: it zooms, describes the items under the
-//! pointer, and counts those in a rectangle. [`Picture::svg`] and [`Picture::png`] make still pictures for
-//! reports.
+//! pointer, and counts those in a rectangle. [`Picture::svg`] makes still pictures for reports.
 //!
 //! ```text
 //!  addresses      bands of what was used, one above the other; gaps become breaks
@@ -24,8 +23,6 @@ mod groups;
 mod pack;
 mod page;
 mod palette;
-#[cfg(feature = "png")]
-mod png;
 mod programs;
 mod replay;
 mod scene;
@@ -98,12 +95,6 @@ impl Picture {
     /// A still picture as SVG.
     pub fn svg(&self, theme: Theme) -> String {
         figure::draw(&self.scene, theme)
-    }
-
-    /// A still picture as PNG, with two pixels for each one of [`Self::svg`].
-    #[cfg(feature = "png")]
-    pub fn png(&self, theme: Theme) -> io::Result<Vec<u8>> {
-        png::render(&self.svg(theme))
     }
 }
 

@@ -14,12 +14,7 @@ use super::bytes::{Record, field, u16_at, u32_at, u64_at};
 pub(crate) const MAGIC: [u8; 8] = *b"COWSLIPI";
 /// The first bytes of a trace (docs/trace-format.md).
 const TRACE_MAGIC: [u8; 8] = *b"COWSLIPT";
-/// The version that is written. In version 1, which can be read as well, every chunk may lie at any
-/// page.
-pub(crate) const VERSION: u32 = 2;
-/// The version of complete images with unaligned whole chunks.
-pub(crate) const PACKED_VERSION: u32 = 1;
-const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
+const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 256;
 pub(crate) const ENTRY_BYTES: usize = 64;
 /// Stored chunks begin at multiples of this, and pages have this length.
@@ -77,7 +72,6 @@ fn check(holds: bool, offset_bytes: u64, what: &'static str) -> Checked<()> {
 /// The first bytes of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Header {
-    pub(crate) version: u32,
     pub(crate) identity: Identity,
     /// Zeroes mean that the image is complete.
     pub(crate) parent: Identity,
@@ -100,16 +94,10 @@ impl Header {
         (self.parent != Identity::default()).then_some(self.parent)
     }
 
-    /// Returns true if chunks that are stored byte for byte lie at multiples of their length. The changes since a
-    /// parent are few, and packed.
-    fn is_aligned(&self) -> bool {
-        self.version > PACKED_VERSION && self.parent().is_none()
-    }
-
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut record = Record::<HEADER_BYTES>::new();
         record.set(0, MAGIC);
-        record.set(8, self.version.to_le_bytes());
+        record.set(8, VERSION.to_le_bytes());
         record.set(12, (HEADER_BYTES as u32).to_le_bytes());
         record.set(16, self.identity.0);
         record.set(32, self.parent.0);
@@ -144,8 +132,7 @@ impl Header {
         check(bytes.starts_with(&MAGIC), 0, "this is no Cowslip image")?;
         check(bytes.len() >= HEADER_BYTES, 0, "the file ends inside its header")?;
         let bytes = &bytes[..HEADER_BYTES];
-        let version = u32_at(bytes, 8);
-        check(VERSIONS.contains(&version), 8, "a version that this program does not know")?;
+        check(u32_at(bytes, 8) == VERSION, 8, "a version that this program does not know")?;
         let checksum = Checksum::of(&bytes[..240]);
         check(checksum.0 == field(bytes, 240), 240, "the header's checksum is wrong")?;
         check(u32_at(bytes, 12) == HEADER_BYTES as u32, 12, "a header of another length")?;
@@ -158,7 +145,6 @@ impl Header {
             checksum: Checksum(field(bytes, at + 16)),
         };
         let header = Self {
-            version,
             identity: Identity(field(bytes, 16)),
             parent: Identity(field(bytes, 32)),
             created_unix_ns: u64_at(bytes, 64),
@@ -239,11 +225,6 @@ impl Entry {
         self.encoding == Encoding::Plain && !self.has_page_map
     }
 
-    /// The alignment of the chunk's offset, in an image with aligned chunks or not.
-    pub(crate) fn alignment_bytes(&self, is_aligned: bool) -> u64 {
-        if is_aligned && self.is_verbatim() { CHUNK_BYTES as u64 } else { PAGE_BYTES as u64 }
-    }
-
     /// The length of the stored bytes and the page map.
     pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.stored_bytes) + if self.has_page_map { PAGE_MAP_BYTES as u64 } else { 0 }
@@ -269,7 +250,7 @@ impl Entry {
     }
 
     /// Decodes an entry at the offset `at` of the file. The index's checksum has been verified.
-    fn decode(bytes: &[u8], at: u64, is_aligned: bool) -> Checked<Self> {
+    fn decode(bytes: &[u8], at: u64) -> Checked<Self> {
         let encoding = Encoding::ALL.get(usize::from(bytes[8])).copied();
         let encoding =
             encoding.ok_or(Damage { offset_bytes: at + 8, what: "an unknown encoding" })?;
@@ -301,7 +282,7 @@ impl Entry {
         };
         check(is_counted, at + 10, "a chunk's number of pages is wrong")?;
         let is_placed = entry.offset_bytes.checked_add(entry.total_bytes()).is_some()
-            && entry.offset_bytes.is_multiple_of(entry.alignment_bytes(is_aligned))
+            && entry.offset_bytes.is_multiple_of(PAGE_BYTES as u64)
             && page_map_offset == entry.page_map_offset();
         check(is_placed, at + 16, "a chunk lies where none can")?;
         Ok(entry)
@@ -315,7 +296,7 @@ pub(crate) fn decode_index(bytes: &[u8], header: &Header, chunks: &[u64]) -> Che
     let mut entries: Vec<Entry> = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
     for (i, record) in bytes.chunks_exact(ENTRY_BYTES).enumerate() {
         let at = begin + (i * ENTRY_BYTES) as u64;
-        let entry = Entry::decode(record, at, header.is_aligned())?;
+        let entry = Entry::decode(record, at)?;
         let place = (entry.arena, entry.chunk);
         let follows = entries.last().is_none_or(|last| (last.arena, last.chunk) < place);
         check(follows, at, "the index is not sorted")?;
@@ -341,7 +322,6 @@ mod tests {
             checksum: Checksum::of(&[length as u8]),
         };
         Header {
-            version: VERSION,
             identity: Identity([7; 16]),
             parent: Identity([9; 16]),
             created_unix_ns: 1,
@@ -382,32 +362,15 @@ mod tests {
     }
 
     #[test]
-    fn whole_chunks_of_complete_images_lie_at_their_multiples_from_version_2_on() {
-        let whole = |offset_bytes| Entry {
-            has_page_map: false,
-            pages: PAGES as u16,
-            stored_bytes: CHUNK_BYTES as u32,
-            offset_bytes,
-            ..entry(0)
-        };
-        let length = CHUNK_BYTES as u64;
-        let places: [(u64, &[u32]); 3] = [(4096, &[1]), (length, &[1, 2]), (length + 1, &[])];
-        for (offset_bytes, versions) in places {
-            let (bytes, mut header) = index(&[whole(offset_bytes)]);
-            header.description.offset_bytes = 3 * length;
-            for version in VERSIONS {
-                (header.version, header.parent) = (version, Identity::default());
-                let is_read = decode_index(&bytes, &header, &[1]).is_ok();
-                assert_eq!(is_read, versions.contains(&version), "{offset_bytes}, {version}");
-                header.parent = Identity([9; 16]);
-                let is_read = decode_index(&bytes, &header, &[1]).is_ok();
-                assert_eq!(is_read, offset_bytes % 4096 == 0, "{offset_bytes} of a link");
-            }
-        }
-        for (version, is_known) in [(0, false), (1, true), (2, true), (3, false)] {
-            let header = Header { version, ..header() };
-            let decoded = Header::decode(&header.encode(), header.file_bytes);
-            assert_eq!(decoded.is_ok(), is_known, "version {version}");
+    fn another_version_is_refused() {
+        let header = header();
+        for version in [0, VERSION + 1, u32::MAX] {
+            let mut bytes = header.encode();
+            bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            let checksum = Checksum::of(&bytes[..240]);
+            bytes[240..].copy_from_slice(&checksum.0);
+            let refused = Header::decode(&bytes, header.file_bytes).unwrap_err();
+            assert_eq!(refused.what, "a version that this program does not know", "{version}");
         }
     }
 

@@ -30,7 +30,7 @@ pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge, merge_to};
 pub use open::{Image, ImageSummary};
 pub use restore::served;
-pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy, Via};
+pub use restore::{MappedImage, OnDamage, RestoreOptions, Restored, Strategy, Via};
 pub use save::{Changes, SaveOptions, save, save_to};
 pub use storage::{ImageSink, ImageSource, OnArrival, Urgency};
 pub use write::Saved;

@@ -22,8 +22,8 @@ use super::chunk::{Encoder, Scratch};
 use super::compression::{Compression, Compressor};
 use super::description::Description;
 use super::format::{
-    Checksum, DESCRIPTION_MOST_BYTES, ENTRY_BYTES, Encoding, Entry, Header, Identity,
-    PACKED_VERSION, PAGE_BYTES, Section, VERSION,
+    Checksum, DESCRIPTION_MOST_BYTES, ENTRY_BYTES, Encoding, Entry, Header, Identity, PAGE_BYTES,
+    Section,
 };
 use super::places::Places;
 use super::storage::ImageSink;
@@ -106,14 +106,13 @@ impl Plan<'_> {
         }
         let each = CHUNK_BYTES + PAGE_BYTES + ENTRY_BYTES;
         let sink = sink((PAGE_BYTES + text.len() + self.jobs.len() * each) as u64)?;
-        let version = if sink.keeps_holes() { VERSION } else { PACKED_VERSION };
         let chunks = Chunks {
             plan: self,
             source,
             sink: &*sink,
             next: AtomicUsize::new(0),
             places: Places::default(),
-            is_aligned: version == VERSION && self.parent == Identity::default(),
+            is_aligned: sink.keeps_holes() && self.parent == Identity::default(),
             is_over: AtomicBool::new(false),
         };
         let mut entries = chunks.write(progress)?;
@@ -130,7 +129,6 @@ impl Plan<'_> {
         };
         let index: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
         let header = Header {
-            version,
             identity: self.identity,
             parent: self.parent,
             created_unix_ns: self.created_unix_ns,
@@ -159,7 +157,7 @@ struct Chunks<'a, S> {
     sink: &'a dyn ImageSink,
     next: AtomicUsize,
     places: Places,
-    /// The alignment that the image's [`Header`] implies.
+    /// True to place whole chunks at multiples of their length. Changes since a parent are few, and packed.
     is_aligned: bool,
     is_over: AtomicBool,
 }
@@ -245,7 +243,8 @@ impl<S: Source> Chunks<'_, S> {
         if entry.encoding == Encoding::Zero {
             self.places.pass(turn);
         } else {
-            let alignment_bytes = entry.alignment_bytes(self.is_aligned);
+            let is_aligned = self.is_aligned && entry.is_verbatim();
+            let alignment_bytes = if is_aligned { CHUNK_BYTES } else { PAGE_BYTES } as u64;
             entry.offset_bytes = self.places.take(turn, bytes.len() as u64, alignment_bytes);
             self.sink.write_at(bytes, entry.offset_bytes)?;
         }

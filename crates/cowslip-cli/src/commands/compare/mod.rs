@@ -12,7 +12,6 @@ use cowslip_report::Progress;
 use crate::exit::{CommandResult, Failure, USAGE};
 use args::Action;
 pub(super) use args::Args;
-pub(super) use run::{RunArgs, run as record};
 
 pub(super) fn run(args: &Args) -> CommandResult {
     if let Some(Action::Run(args)) = &args.action {

@@ -12,7 +12,7 @@ use crate::commands::numbers::{byte_count, whole};
 /// 1 if a save was wrong, a request failed or a promise was missed, or it was interrupted.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Measure everything: more and larger saves, children that give way, and a store of our own
+    /// Measure everything: more and larger saves, and children that give way
     #[arg(long)]
     pub(super) full: bool,
     /// Data to keep in memory [default: 512 MiB, with --full 1 GiB; less if the machine has less]

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use cowslip::units::ByteCount;
 use cowslip_bench::Interrupt;
-use cowslip_bench::demo::{self, redis, store};
+use cowslip_bench::demo::{self, redis};
 use cowslip_report::{Progress, Report, json, sink, table, text};
 use cowslip_sys::exit_code;
 use serde_json::{Map, Value};
@@ -70,7 +70,7 @@ fn measure(
         }
         progress.set(done, of);
     };
-    let outcome = redis::run(options, stop, &mut show, report).map_err(|error| {
+    redis::run(options, stop, &mut show, report).map_err(|error| {
         let code = match &error {
             redis::Error::BadOption(_) | redis::Error::NoServer { .. } => exit::USAGE,
             redis::Error::Io { source, .. } => exit_code::of_system(source),
@@ -78,13 +78,7 @@ fn measure(
             _ => exit::FAILED,
         };
         Failure::new(code, error)
-    })?;
-    if options.full && !stop.is_set() {
-        let options = store::Options { size_bytes: options.size_bytes, saves: options.saves };
-        store::run(&options, stop, &mut show, report)
-            .map_err(|why| Failure::new(exit::FAILED, why))?;
-    }
-    Ok(outcome)
+    })
 }
 
 /// Delivers the sentences, unless JSON goes to standard output, and the files. An empty outcome has no picture.

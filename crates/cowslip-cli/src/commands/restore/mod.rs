@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
-        Memory::Standalone(_) => shown.touch(&progress, &stop)?,
+        Memory::Mapped(_) => shown.touch(&progress, &stop)?,
     }
     progress.finish();
     if stop.load(Relaxed) {
@@ -112,7 +112,7 @@ impl Shown<'_> {
         })
     }
 
-    /// Like [`complete`], for memory that comes when it is touched.
+    /// Like [`complete`], for a mapped file.
     fn touch(&self, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
         let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
         let mut done_bytes = 0;
@@ -135,10 +135,10 @@ impl Shown<'_> {
 
     /// Memory that is the file itself is lost with it: reports that instead of being killed at the touch.
     fn check_file(&self) -> Result<(), Failure> {
-        match self.args.strategy {
-            StrategyArg::Map | StrategyArg::Populate => Ok(self.image.check_lengths()?),
-            _ => Ok(()),
+        if self.args.strategy == StrategyArg::Map {
+            self.image.check_lengths()?;
         }
+        Ok(())
     }
 
     fn dump(&self, span: Span, memory: &Memory) -> CommandResult {
@@ -185,7 +185,7 @@ impl Shown<'_> {
                 // SAFETY: see the module.
                 Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
                 // SAFETY: see the module.
-                Memory::Standalone(_) => unsafe { protect(range, prot) }.map_err(|errno| {
+                Memory::Mapped(_) => unsafe { protect(range, prot) }.map_err(|errno| {
                     exit::system(format_args!("protect {range}"))(io::Error::from(errno))
                 })?,
             }

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = MallocArg::Bundled)]
     pub(super) malloc: MallocArg,
     /// Freeze without userfaultfd, even where it works: frozen memory stays frozen, and written pages exist twice
-    #[arg(long, alias = "plain")]
+    #[arg(long)]
     pub(super) without_userfaultfd: bool,
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]

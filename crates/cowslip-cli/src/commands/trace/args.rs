@@ -21,7 +21,7 @@ use crate::exit::OF_COMMANDS;
 #[command(
     args_conflicts_with_subcommands = true,
     override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID\n       \
-    cowslip trace report|diff|html|svg|png|export|import|permissions ...",
+    cowslip trace report|diff|html|svg|export|import|permissions ...",
     after_help = format!("Examples:\n  \
     cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
     cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
@@ -39,17 +39,14 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    #[command(alias = "ladder")]
     Permissions(PermissionsArgs),
     Export(ExportArgs),
     Import(ImportArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
     Html(HtmlArgs),
-    /// Draw a trace as a still picture, in vectors
+    /// Draw a trace as a still picture
     Svg(StillArgs),
-    /// Draw a trace as a still picture, in dots
-    Png(StillArgs),
 }
 
 /// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph
@@ -76,8 +73,6 @@ pub(super) enum FormatArg {
     Jsonl,
     /// Call stacks with their numbers of faults, functions by name
     Folded,
-    /// Columns, compressed (if built with the feature `parquet`)
-    Parquet,
 }
 
 /// Make a trace of perf's recording: its perf.data, or the text of `perf script`

@@ -1,4 +1,4 @@
-//! `cowslip trace export`: a trace as CSV, JSON Lines, folded stacks or Parquet.
+//! `cowslip trace export`: a trace as CSV, JSON Lines or folded stacks.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use cowslip_trace::export::{Format, export};
 
 use super::args::{ExportArgs, FormatArg};
 use super::load::{cut_short, open, unreadable, warn};
-use crate::exit::{self, CommandResult, Failure};
+use crate::exit::{self, CommandResult};
 
 pub(super) fn run(args: &ExportArgs) -> CommandResult {
-    let format = format(args.format)?;
+    let format = args.format.into();
     let failed = |error| exit::io(format!("export {}", args.file.display()))(error);
     let length = fs::metadata(&args.file).map_err(unreadable(&args.file))?.len();
     let mut reader = open(&args.file)?;
@@ -37,18 +37,12 @@ pub(super) fn run(args: &ExportArgs) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn format(arg: FormatArg) -> Result<Format, Failure> {
-    match arg {
-        FormatArg::Csv => Ok(Format::Csv),
-        FormatArg::Jsonl => Ok(Format::JsonLines),
-        FormatArg::Folded => Ok(Format::Folded),
-        #[cfg(feature = "parquet")]
-        FormatArg::Parquet => Ok(Format::Parquet),
-        #[cfg(not(feature = "parquet"))]
-        FormatArg::Parquet => Err(Failure::new(
-            exit::UNSUPPORTED,
-            "this cowslip was built without Parquet: in its sources, `cargo build --release -p cowslip-cli --features parquet` \
-             builds one with it",
-        )),
+impl From<FormatArg> for Format {
+    fn from(arg: FormatArg) -> Self {
+        match arg {
+            FormatArg::Csv => Self::Csv,
+            FormatArg::Jsonl => Self::JsonLines,
+            FormatArg::Folded => Self::Folded,
+        }
     }
 }

@@ -26,7 +26,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Some(Action::Diff(args)) => diff::run(args),
         Some(Action::Html(args)) => picture::html(args),
         Some(Action::Svg(args)) => picture::svg(args),
-        Some(Action::Png(args)) => picture::png(args),
         None => record::run(&args.record),
     }
 }

@@ -1,4 +1,4 @@
-//! `cowslip trace html`, `svg` and `png`: a trace drawn.
+//! `cowslip trace html` and `svg`: a trace drawn.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct HtmlArgs {
 pub(crate) struct StillArgs {
     /// The trace
     file: PathBuf,
-    /// Where the picture goes, or `-` for stdout [default: FILE with .svg or .png]
+    /// Where the picture goes, or `-` for stdout [default: FILE with .svg]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The background
@@ -60,10 +60,6 @@ pub(super) fn svg(args: &StillArgs) -> CommandResult {
     draw(&args.file, args.output.as_deref(), "svg", |picture| {
         Ok(picture.svg(args.theme.into()).into_bytes())
     })
-}
-
-pub(super) fn png(args: &StillArgs) -> CommandResult {
-    draw(&args.file, args.output.as_deref(), "png", |picture| picture.png(args.theme.into()))
 }
 
 fn draw(

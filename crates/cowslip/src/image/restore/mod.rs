@@ -6,16 +6,16 @@
 //!             └─▶ [`eager`]: all of it first
 //!                   └─▶ [`source`]: a chunk read and checked, before anybody can see it
 //! ```
-//! Ways to restore without an arena are in [`standalone`].
+//! [`mapped`] maps the file without an arena.
 
 mod eager;
 mod lazy;
 mod lending;
+mod mapped;
 mod plan;
 mod schedule;
 pub mod served;
 mod source;
-mod standalone;
 mod window;
 mod working_set;
 
@@ -40,7 +40,7 @@ use crate::arena::{Arena, ArenaBuilder, Backing};
 use crate::template::Place;
 
 use self::lazy::{RestoreWorker, Work};
-pub use self::standalone::{Standalone, StandaloneMode};
+pub use self::mapped::MappedImage;
 
 const OPERATION: &str = "restore an image";
 /// More threads than this would only wait for one another.

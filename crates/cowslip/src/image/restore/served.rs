@@ -7,7 +7,7 @@
 //! | request, bytes | |
 //! | --- | --- |
 //! | 8 | `COWSLIPQ` |
-//! | 8 | version, 3 |
+//! | 8 | version, 1 |
 //! | 8 | 1: a template; 2: metrics; 3: a template or, while it is being loaded, its chunks |
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
@@ -43,7 +43,7 @@ use crate::image::open::Image;
 use crate::template::Template;
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
-const VERSION: u64 = 3;
+const VERSION: u64 = 1;
 /// Longest wait for a server that is loading the image, and for each message where the server is the only source.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest wait for a silent server where the file may be read instead.

@@ -18,11 +18,11 @@ use cowslip_sys::usage::Usage;
 use super::result::{deliver, read};
 use crate::commands::signals::Signals;
 use crate::exit::{self, CommandResult, Failure};
-pub(in crate::commands) use args::RunArgs;
+pub(super) use args::RunArgs;
 use folders::{Folders, Side};
 use shell::{Ended, Shell};
 
-pub(in crate::commands) fn run(args: &RunArgs) -> CommandResult {
+pub(super) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
     let [good, bad] = folders.both().map(read);
     deliver(good?, bad?, &args.how)

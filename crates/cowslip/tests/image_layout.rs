@@ -1,37 +1,26 @@
-//! Both versions of the image format: their layouts, and that both can be read (docs/image-format.md).
+//! The places of chunks in a file (docs/image-format.md): aligned where holes cost nothing, packed elsewhere.
 
 mod support;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use cowslip::image::{
-    Checksum, Image, MergeOptions, RestoreOptions, SaveOptions, StandaloneMode, Strategy, merge,
-    save,
+    Checksum, Image, ImageSink, MergeOptions, RestoreOptions, Strategy, merge, merge_to,
 };
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, ErrorKind, Place};
+use cowslip::{Arena, ErrorKind, Place, Result};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::{AsFd, procfs};
 use support::images::{Folder, patterned, proceed, saved, verify, words};
 
-const HEADER: usize = 256;
 const PAGE: usize = 4096;
 const ENTRY: usize = 64;
 
 fn u64_at(bytes: &[u8], at: usize) -> usize {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
-}
-
-fn set_u64(bytes: &mut [u8], at: usize, value: usize) {
-    bytes[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
-}
-
-fn sign(bytes: &mut [u8], at: usize) {
-    let signed = Checksum::of(&bytes[..at]);
-    bytes[at..at + 16].copy_from_slice(&signed.0);
 }
 
 /// The place of an index entry's bytes, and their number.
@@ -54,106 +43,86 @@ fn stored(entry: &[u8]) -> Stored {
     Stored { at: u64_at(entry, 16), bytes: bytes + map_bytes, is_whole }
 }
 
-/// The same image in the layout of version 1: each chunk at the next page.
-fn as_version_1(image: &[u8]) -> Vec<u8> {
-    let mut old = image[..HEADER].to_vec();
-    old.resize(PAGE, 0);
-    let mut index = index_of(image).to_vec();
-    for entry in index.chunks_exact_mut(ENTRY) {
-        let Stored { at, bytes, .. } = stored(entry);
-        if bytes == 0 {
-            continue;
-        }
-        let map_distance = u64_at(entry, 24).checked_sub(at);
-        let place = old.len();
-        set_u64(entry, 16, place);
-        if let Some(distance) = map_distance {
-            set_u64(entry, 24, place + distance);
-        }
-        old.extend_from_slice(&image[at..at + bytes]);
-        old.resize(old.len().next_multiple_of(PAGE), 0);
-    }
-    let (text, text_bytes) = (u64_at(image, 72), u64_at(image, 80));
-    let place = old.len();
-    set_u64(&mut old, 72, place);
-    old.extend_from_slice(&image[text..text + text_bytes]);
-    let place = old.len();
-    set_u64(&mut old, 104, place);
-    old.extend_from_slice(&index);
-    old[8] = 1;
-    old[120..136].copy_from_slice(&Checksum::of(&index).0);
-    let length = old.len();
-    set_u64(&mut old, 136, length);
-    sign(&mut old, 240);
-    old
+fn whole_chunks(path: &Path) -> Vec<Stored> {
+    let image = std::fs::read(path).unwrap();
+    index_of(&image).chunks(ENTRY).map(stored).filter(|it| it.is_whole).collect()
 }
 
-fn version(path: &Path) -> u8 {
-    std::fs::read(path).unwrap()[8]
+/// A file that is to have no holes, as objects in a store have none.
+struct Packed(PathBuf, File);
+
+impl ImageSink for Packed {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> Result<()> {
+        self.1.write_all_at(bytes, offset_bytes).unwrap();
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>, file_bytes: u64) -> Result<()> {
+        assert_eq!(self.1.metadata().unwrap().len(), file_bytes);
+        Ok(())
+    }
 }
 
 #[test]
-fn version_1_is_read_restored_mapped_built_upon_and_converted() {
-    let folder = Folder::new("version-1");
-    let [new, old, child, merged] = ["new", "old", "child", "merged"].map(|name| folder.file(name));
+fn a_packed_image_is_read_restored_mapped_and_aligned_by_a_merge() {
+    let folder = Folder::new("packed");
+    let [aligned, packed, merged] = ["aligned", "packed", "merged"].map(|name| folder.file(name));
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    let mut slice = patterned(&arena);
-    let content = slice.to_vec();
-    let frozen = arena.freeze().unwrap();
-    saved(&frozen, &new);
-    assert_eq!(version(&new), 2);
-    let bytes = as_version_1(&std::fs::read(&new).unwrap());
-    let whole: Vec<Stored> =
-        index_of(&bytes).chunks(ENTRY).map(stored).filter(|it| it.is_whole).collect();
+    let slice = patterned(&arena);
+    saved(&arena.freeze().unwrap(), &aligned);
+    let aligned = Image::open(&aligned).unwrap();
+    let sink = |_| {
+        let sink = Packed(packed.clone(), File::create(&packed).unwrap());
+        Ok(Box::new(sink) as Box<dyn ImageSink>)
+    };
+    merge_to(&aligned, sink, &MergeOptions::default(), &mut proceed).unwrap();
+    let whole = whole_chunks(&packed);
     assert!(whole.len() > 2 && whole.iter().all(|it| !it.at.is_multiple_of(CHUNK_BYTES)));
-    std::fs::write(&old, &bytes).unwrap();
 
-    let image = verify(&old).unwrap();
-    assert!(image.diff(&Image::open(&new).unwrap(), &mut proceed).unwrap().is_empty());
+    let image = verify(&packed).unwrap();
+    assert!(image.diff(&aligned, &mut proceed).unwrap().is_empty());
     for strategy in [Strategy::Hybrid, Strategy::Eager] {
         let options = RestoreOptions { strategy, ..RestoreOptions::default() };
         let restored = image.restore(0, &options, &mut proceed).unwrap().into_arena();
-        assert!(words(&restored, slice.range(), &arena)[..content.len()] == content);
+        assert!(words(&restored, slice.range(), &arena)[..slice.len()] == slice[..]);
     }
-    for mode in [StandaloneMode::Map, StandaloneMode::Populate] {
-        let memory = image.restore_standalone(0, mode, Place::Anywhere, None).unwrap();
-        let start = memory.range().start + (slice.range().start - arena.range().start);
-        #[allow(unsafe_code)]
-        // SAFETY: allocated when it was saved, readable; no thread writes to it.
-        let words = unsafe { std::slice::from_raw_parts(start as *const u64, content.len()) };
-        assert!(words == content, "{mode:?}");
-    }
-    drop(frozen);
+    let memory = image.map(0, Place::Anywhere).unwrap();
+    let start = memory.range().start + (slice.range().start - arena.range().start);
+    #[allow(unsafe_code)]
+    // SAFETY: allocated when it was saved, readable; no thread writes to it.
+    let mapped = unsafe { std::slice::from_raw_parts(start as *const u64, slice.len()) };
+    assert!(mapped == &slice[..]);
 
-    // A chain of both versions, and a merge of it in the new one.
-    slice[7] = 99;
-    if !arena.raw().start_service() {
-        return support::skip("userfaultfd", "nothing thaws it for the next freeze");
-    }
-    let frozen = arena.freeze_timeout(support::PATIENCE).unwrap();
-    let options = SaveOptions { parent: Some(old.clone()), ..SaveOptions::default() };
-    save(&[&frozen], &child, &options, &mut proceed).unwrap();
-    let chain = verify(&child).unwrap();
-    merge(&chain, &merged, &MergeOptions::default(), &mut proceed).unwrap();
-    merge(&image, &old, &MergeOptions::default(), &mut proceed).unwrap();
-    assert_eq!([version(&merged), version(&old)], [2, 2]);
-    assert!(verify(&merged).unwrap().diff(&chain, &mut proceed).unwrap().is_empty());
-    assert!(
-        verify(&old).unwrap().diff(&Image::open(&new).unwrap(), &mut proceed).unwrap().is_empty()
-    );
+    merge(&image, &merged, &MergeOptions::default(), &mut proceed).unwrap();
+    assert!(verify(&merged).unwrap().diff(&aligned, &mut proceed).unwrap().is_empty());
+    let whole = whole_chunks(&merged);
+    assert!(whole.len() > 2 && whole.iter().all(|it| it.at.is_multiple_of(CHUNK_BYTES)));
+}
 
-    let mut neither = bytes;
-    neither[8] = 2;
-    sign(&mut neither, 240);
-    std::fs::write(&old, &neither).unwrap();
-    let refused = Image::open(&old).unwrap_err();
+#[test]
+fn an_image_of_an_unknown_version_is_refused() {
+    let folder = Folder::new("version");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let _slice = patterned(&arena);
+    saved(&arena.freeze().unwrap(), &path);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes[8..12], [1, 0, 0, 0]);
+    bytes[8] = 2;
+    let signed = Checksum::of(&bytes[..240]);
+    bytes[240..256].copy_from_slice(&signed.0);
+    std::fs::write(&path, &bytes).unwrap();
+    let refused = Image::open(&path).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
-    assert!(refused.to_string().contains("lies where none can"), "{refused}");
+    assert!(refused.to_string().contains("a version that this program does not know"), "{refused}");
 }
 
 /// Returns true if a file that is written in a few places has blocks only there.
 fn keeps_holes(folder: &Folder) -> bool {
-    use std::os::unix::fs::FileExt;
     let file = File::create(folder.file("holes")).unwrap();
     for chunk in [1, 9, 30] {
         file.write_all_at(&[1; PAGE], chunk * CHUNK_BYTES as u64).unwrap();
@@ -247,8 +216,12 @@ fn a_mapped_image_is_mapped_by_huge_pages() {
         );
     }
     let image = Image::open(&path).unwrap();
-    let memory =
-        image.restore_standalone(0, StandaloneMode::Populate, Place::Anywhere, None).unwrap();
+    let memory = image.map(0, Place::Anywhere).unwrap();
+    let start = memory.range().start + (slice.range().start - arena.range().start);
+    #[allow(unsafe_code)]
+    // SAFETY: allocated when it was saved, readable; it is only read.
+    unsafe { memory::advise(VirtRange::new(start, slice.range().len), Advice::PopulateRead) }
+        .unwrap();
     let huge = huge_file_bytes(memory.range());
     // Memory may have been fragmented.
     assert!(huge >= 10 * CHUNK_BYTES, "{huge} bytes of 20 chunks");
