@@ -5,7 +5,7 @@
 //! thread. Starting a thread allocates through libc, which breaks both rules if the program's allocator lives in an
 //! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
 //! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
-//! ([`alloc`](../../../cowslip-preload/src/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
+//! ([`alloc`](../../../cowslip-preload/src/rt/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
 //! ([`super::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
 //! which calls [`ensure`], waits until it has reached its loop.
 //!

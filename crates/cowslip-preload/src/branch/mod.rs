@@ -1,0 +1,7 @@
+//! `cowslip branch`: copies of the program from one instant.
+
+mod copy;
+mod listener;
+mod point;
+pub(crate) mod socket;
+mod supervisor;

@@ -1,0 +1,148 @@
+//! The functions that this library stands in front of, and a macro to define one.
+//!
+//! A function that only checks a request then calls the function that the program meant, as its last act: cancellation,
+//! `errno` and the answer are that function's (`pthreads(7)`, cancellation points).
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{CStr, c_long, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::rt::loaded_objects;
+
+/// A function of a library that comes after this one.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Its address, or null if it was not looked up yet.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> *mut c_void {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    /// Its address; if there is none, that of a function that fails with `ENOSYS`.
+    pub(crate) fn get(&self) -> *mut c_void {
+        let found = self.known();
+        if found.is_null() { self.look_up() } else { found }
+    }
+
+    #[cold]
+    #[inline(never)]
+    extern "C" fn look_up(&self) -> *mut c_void {
+        // SAFETY: a lookup of a symbol by name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = if found.is_null() { in_loaded_libraries(self.name) } else { found };
+        if found.is_null() {
+            // Not remembered: a library that has it may still be loaded.
+            return none();
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Returned by [`Next::get`] if there is no such function.
+pub(crate) fn none() -> *mut c_void {
+    missing as *mut c_void
+}
+
+extern "C" fn missing() -> c_long {
+    // SAFETY: errno is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+/// File names of objects with functions for a program's rings begin like this.
+const RINGS: [&[u8]; 2] = [b"liburing", b"libaio"];
+
+/// Searches libraries that were loaded in the scope of another one, such as a module's: `RTLD_NEXT` does not find them.
+fn in_loaded_libraries(name: &CStr) -> *mut c_void {
+    let Some(path) = RINGS.iter().find_map(|ring| loaded_objects::find(ring)) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the object is opened only if it is still loaded, and stays so.
+    unsafe {
+        let object = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if object.is_null() { ptr::null_mut() } else { libc::dlsym(object, name.as_ptr()) }
+    }
+}
+
+/// Returns true if `function` is in libaio: other libraries may have names like `io_submit`.
+pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
+    let mut object = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr(3) fills it in unless it returns 0; the name lives as long as the object.
+    unsafe {
+        libc::dladdr(function, object.as_mut_ptr()) != 0
+            && !object.assume_init_ref().dli_fname.is_null()
+            && {
+                let path = CStr::from_ptr(object.assume_init_ref().dli_fname).to_bytes();
+                loaded_objects::is_named(path, b"libaio")
+            }
+    }
+}
+
+/// Defines functions that do something before the function of the same name that a program meant.
+///
+/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => what is done before;` While the condition does not hold, a call costs
+/// its check and a jump. `look_up_all` looks all of them up.
+macro_rules! in_front_of {
+    ($($name:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty, if $condition:expr => $before:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod next_of {
+            $(
+                pub(super) static $name: $crate::rt::next_symbol::Next = $crate::rt::next_symbol::Next::new(
+                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name with a zero in it"),
+                    },
+                );
+            )*
+        }
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
+                type Meant = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
+
+                /// A function of its own, so that other calls need no room on the stack.
+                #[cold]
+                #[inline(never)]
+                unsafe extern "C-unwind" fn looked_at($($argument: $kind),*) -> $answer {
+                    if $condition {
+                        $before;
+                    }
+                    // SAFETY: the library's function of that name has this type, and the call is the program's own.
+                    unsafe {
+                        let meant = core::mem::transmute::<*mut core::ffi::c_void, Meant>(next_of::$name.get());
+                        meant($($argument),*)
+                    }
+                }
+
+                let meant = next_of::$name.known();
+                if meant.is_null() || $condition {
+                    // SAFETY: as below.
+                    return unsafe { looked_at($($argument),*) };
+                }
+                // SAFETY: the library's function of that name has this type, and the call is the program's own.
+                unsafe { core::mem::transmute::<*mut core::ffi::c_void, Meant>(meant)($($argument),*) }
+            }
+        )*
+
+        /// Looks the functions up now. A later call may be in a signal handler, where no lookup is allowed, or in the
+        /// child of a system call, where the dynamic linker's lock may be held by a thread that does not exist there.
+        pub(crate) fn look_up_all() {
+            $(next_of::$name.get();)*
+        }
+    };
+}
+
+pub(crate) use in_front_of;
