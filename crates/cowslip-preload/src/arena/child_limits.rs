@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip::Arena;
 use cowslip_sys::scheduling;
 
-use crate::arena::registry::config;
+use crate::rt::config::config;
 use crate::rt::log::say;
 
 /// Added to the niceness of children that should give way, where they cannot have a share of their own.
@@ -14,7 +14,7 @@ const NICENESS: u8 = 10;
 static CHILDREN_ARE_NICE: AtomicBool = AtomicBool::new(false);
 
 /// Has children give way to the program; by niceness where a share is denied.
-pub(crate) fn give_way(arena: &Arena) {
+pub(crate) fn limit_cpu_share(arena: &Arena) {
     let Some(percent) = config().child_share_percent else { return };
     match arena.set_child_cpu_share(Some(percent)) {
         Ok(()) => say!("children give way, and get {percent} % of a processor"),
@@ -36,7 +36,7 @@ pub(crate) fn limit_memory(arena: &Arena) {
 }
 
 /// Applies the niceness, in a child.
-pub(crate) fn begin() {
+pub(crate) fn apply_niceness() {
     if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
         scheduling::give_way(NICENESS);
     }

@@ -8,34 +8,19 @@
 //! other threads and it can start. Where it cannot, the calls that lead here come from the thread that uses the memory,
 //! before the use that made it leave.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use cowslip::Arena;
 use cowslip::raw::{Departure, Usage};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
-use crate::arena::{
-    registry::{self, arenas, errno_of},
-    setup,
-};
+use crate::arena::registry::{self, arenas};
+use crate::arena::setup_state;
+use crate::rt::guard::errno_of;
 use crate::rt::log::say;
 
-/// No memory goes into an arena any more, in this process and in its children.
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Returns true once [`everything`] was called.
-pub(crate) fn is_closed() -> bool {
-    CLOSED.load(Ordering::SeqCst)
-}
-
 /// Has the used memory of `range` leave, and nothing beside it.
-pub(crate) fn exactly(
-    arena: &'static Arena,
-    range: VirtRange,
-    why: Departure,
-) -> Result<(), Errno> {
+pub(crate) fn range(arena: &'static Arena, range: VirtRange, why: Departure) -> Result<(), Errno> {
     in_pieces(arena, range, range.len.max(1), why)
 }
 
@@ -47,7 +32,7 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
     for (arena, part) in registry::parts(VirtRange::between(addr, end)) {
         if let Some(arena) = arena {
             let chunks = part.outer_aligned(CHUNK_BYTES).intersect(arena.range());
-            exactly(arena, chunks, why)?;
+            self::range(arena, chunks, why)?;
         }
     }
     Ok(())
@@ -56,12 +41,12 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
 /// Has all memory leave, and keeps new memory out, even if there is no arena yet. Reserved address space is given back.
 ///
 /// A forked child keeps the memory that it reads of its parent's: private mappings that are never frozen or thawed.
-pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
+pub(crate) fn all(why: Departure) -> Result<(), Errno> {
     /// A writer waits for one piece at most, and the copy of a piece is all the memory needed besides.
     const PIECE_BYTES: usize = 32 << 20;
-    let was_closed = CLOSED.swap(true, Ordering::SeqCst);
+    let was_closed = setup_state::close();
     let _blocked = BlockedSignals::enter();
-    setup::wait_made();
+    setup_state::wait_until_done();
     if !was_closed && arenas().next().is_some() {
         say!("nothing goes into the arena any more: {why}");
     }

@@ -10,19 +10,10 @@ use cowslip::Footprint;
 use cowslip_sys::atomic_file::Target;
 use cowslip_sys::process;
 
-use crate::arena::registry::{arenas, config, has_parent, own};
+use crate::arena::registry::{arenas, own};
+use crate::rt::config::config;
+use crate::rt::fork_state::has_parent;
 use crate::rt::log::say;
-
-#[unsafe(link_section = ".fini_array")]
-#[used]
-static AT_EXIT: extern "C" fn() = {
-    extern "C" fn at_exit() {
-        let _blocked = process::BlockedSignals::enter();
-        write();
-        crate::branch::socket::end();
-    }
-    at_exit
-};
 
 /// Writes the report, once.
 pub(crate) fn write() {

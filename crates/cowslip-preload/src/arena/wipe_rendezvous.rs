@@ -31,7 +31,7 @@ pub(crate) fn prepare(is_awaited: bool) {
 }
 
 /// Calls `act` with the word, once per fork in either process.
-fn meet(act: impl FnOnce(&AtomicBool)) {
+fn take(act: impl FnOnce(&AtomicBool)) {
     let page = PAGE.swap(0, Ordering::Relaxed);
     if page == 0 {
         return;
@@ -43,16 +43,16 @@ fn meet(act: impl FnOnce(&AtomicBool)) {
 }
 
 /// Called in the child, when its memory is in its final state.
-pub(crate) fn come() {
-    meet(|has_come| has_come.store(true, Ordering::Release));
+pub(crate) fn arrive() {
+    take(|has_arrived| has_arrived.store(true, Ordering::Release));
 }
 
 /// Called in the parent, with the locks still held. The wait is bounded: the child may have been killed, or there may
 /// be none.
 pub(crate) fn wait() {
-    meet(|has_come| {
+    take(|has_arrived| {
         let until_ns = process::now_ns() + MOST_NS;
-        while !has_come.load(Ordering::Acquire) && process::now_ns() < until_ns {
+        while !has_arrived.load(Ordering::Acquire) && process::now_ns() < until_ns {
             if waiting::nap(NAP).is_err() {
                 break;
             }

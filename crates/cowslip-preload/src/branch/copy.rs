@@ -2,22 +2,46 @@
 //! environment.
 //!
 //! # Safety
-//! See [`super`]. `stdout` and `stdin` are libc's open streams; the environment is an array as `execve(2)` has it.
+//! See [`super::point`]. `stdout` and `stdin` are libc's open streams; the environment is an array as `execve(2)` has
+//! it.
 
 use core::ffi::c_int;
 use std::ffi::CString;
 use std::fs::File;
+use std::io::{PipeReader, Read};
 
 use cowslip::raw::branch::Reply;
-use cowslip_sys::{OwnedFd, process, socket, supervision};
+use cowslip_sys::supervision::{self, Former};
+use cowslip_sys::{BorrowedFd, OwnedFd, process, socket};
 
-use super::supervisor::Birth;
 use crate::rt::environment;
 
 /// The byte that opens the gate for one copy.
 pub(super) const GO: u8 = 1;
 
 const FAILED: i32 = 125;
+
+/// Everything that a copy needs until it runs.
+pub(super) struct Birth<'a> {
+    pub(super) index: u32,
+    pub(super) count: u32,
+    pub(super) supervisor: i32,
+    pub(super) argument: Option<&'a [u8]>,
+    pub(super) variables: &'a [Vec<u8>],
+    pub(super) streams: &'a [OwnedFd; 3],
+    pub(super) gate: &'a PipeReader,
+    pub(super) connection: BorrowedFd<'a>,
+    pub(super) former: &'a Former,
+}
+
+impl Birth<'_> {
+    /// Waits until all copies exist; `false` if making them failed.
+    pub(super) fn wait(&self) -> bool {
+        let mut byte = [0];
+        let mut gate = self.gate;
+        matches!(gate.read(&mut byte), Ok(1)) && byte[0] == GO
+    }
+}
 
 unsafe extern "C" {
     static mut stdin: *mut libc::FILE;

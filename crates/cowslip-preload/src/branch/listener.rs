@@ -25,7 +25,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// In the first directory where that can be: `$XDG_RUNTIME_DIR`, `/run` for root, `/tmp`, and there, if another user took the
-    /// directory's name, one of a name that nobody could foresee.
+    /// directory's name, one with an unforeseeable name.
     pub(super) fn open(name: Option<&str>) -> Result<Self, Errno> {
         let file = file_name(process::pid(), name);
         let user = process::effective_uid();

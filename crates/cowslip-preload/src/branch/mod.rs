@@ -1,6 +1,7 @@
 //! `cowslip branch`: copies of the program from one instant.
 
 mod copy;
+mod forks;
 mod listener;
 mod point;
 pub(crate) mod socket;

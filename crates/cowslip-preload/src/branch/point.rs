@@ -14,10 +14,10 @@ use cowslip::raw::branch::{Reply, Request, VERSION};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, socket};
 
+use crate::branch::forks::{fork, fork_again};
 use crate::branch::listener::Listener;
 use crate::branch::socket::{begin_copy, with_listener};
 use crate::branch::{copy, supervisor};
-use crate::hooks::fork;
 
 /// How long a command may take after connecting to send its request.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -163,20 +163,4 @@ fn branch(connection: OwnedFd, copies: u32, handlers: &Handlers) -> Option<u32> 
         call(handlers.in_parent);
     }
     index
-}
-
-/// Forks as the program does, with a freeze before it if there is something to freeze.
-fn fork() -> Result<i32, Errno> {
-    // SAFETY: the child keeps to what the module says.
-    answer_of(unsafe { fork::fork() })
-}
-
-/// Forks in a child that does nothing else.
-pub(super) fn fork_again() -> Result<i32, Errno> {
-    // SAFETY: as above.
-    answer_of(unsafe { fork::fork_as_it_is() })
-}
-
-fn answer_of(pid: c_int) -> Result<i32, Errno> {
-    if pid < 0 { Err(process::current_errno()) } else { Ok(pid) }
 }

@@ -13,8 +13,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cowslip::raw::branch;
 use cowslip_sys::Errno;
 
-use crate::arena::registry::{config, guarded};
 use crate::branch::listener::Listener;
+use crate::rt::config::config;
+use crate::rt::guard::guarded;
 use crate::rt::log::say;
 
 /// The socket of this process, from its first branch point on.

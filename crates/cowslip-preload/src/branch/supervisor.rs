@@ -3,13 +3,14 @@
 //! It is a child of the program that runs nothing else, so its memory is the program's at the instant of the first
 //! fork. All signals are blocked in it.
 
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{PipeReader, PipeWriter, Write};
 
 use cowslip::raw::branch::{MOST_BYTES, Reply, Request};
-use cowslip_sys::supervision::{self, Former};
+use cowslip_sys::supervision;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process, socket};
 
-use super::copy;
+use super::copy::{self, Birth};
+use super::forks::fork_again;
 
 const NAME: &core::ffi::CStr = c"cowslip-branch";
 
@@ -17,19 +18,6 @@ const NAME: &core::ffi::CStr = c"cowslip-branch";
 struct Running {
     index: u32,
     pid: i32,
-}
-
-/// Everything that a copy needs until it runs.
-pub(super) struct Birth<'a> {
-    pub(super) index: u32,
-    pub(super) count: u32,
-    pub(super) supervisor: i32,
-    pub(super) argument: Option<&'a [u8]>,
-    pub(super) variables: &'a [Vec<u8>],
-    pub(super) streams: &'a [OwnedFd; 3],
-    pub(super) gate: &'a PipeReader,
-    pub(super) connection: BorrowedFd<'a>,
-    pub(super) former: &'a Former,
 }
 
 /// Makes `count` copies as the command requests. Returns only in the copies, with the number of each.
@@ -76,7 +64,7 @@ fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Re
         };
         let streams = streams(files)?;
         let index = copies.len() as u32;
-        let pid = super::point::fork_again()?;
+        let pid = fork_again()?;
         if pid == 0 {
             drop(opening);
             let birth = Birth {
@@ -153,14 +141,5 @@ fn end_all(copies: &[Running]) {
     // Ended processes count for a limit of processes until they are waited for.
     for copy in copies {
         let _ = process::wait_for(copy.pid);
-    }
-}
-
-impl Birth<'_> {
-    /// Waits until all copies exist; `false` if making them failed.
-    pub(super) fn wait(&self) -> bool {
-        let mut byte = [0];
-        let mut gate = self.gate;
-        matches!(gate.read(&mut byte), Ok(1)) && byte[0] == copy::GO
     }
 }

@@ -11,12 +11,12 @@ use core::ptr;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{given, passthrough};
 
-use crate::arena::registry::config;
-use crate::hooks::{
-    fork::{in_child, in_parent, prepare, set_flags, watch},
-    futex, unshare,
-};
-use crate::rt::{deferred_errno, next_symbol::Next};
+use crate::arena::service;
+use crate::hooks::atfork::{in_child, in_parent, prepare, set_flags};
+use crate::hooks::{futex, unshare};
+use crate::rt::config::config;
+use crate::rt::deferred_errno;
+use crate::rt::next_symbol::NextSymbol;
 
 /// Forks by `call`, which gets these flags of `clone(2)` and returns 0 in the child if it returns there at all.
 fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_long) -> c_long {
@@ -37,16 +37,16 @@ fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_lon
     set_flags(0);
     in_parent();
     if pid > 0 {
-        watch(pid as c_int);
+        service::watch_child(pid as c_int);
     }
     pid
 }
 
-static FORK: Next = Next::new(c"_Fork");
-static CLONE: Next = Next::new(c"clone");
+static FORK: NextSymbol = NextSymbol::new(c"_Fork");
+static CLONE: NextSymbol = NextSymbol::new(c"clone");
 
-/// Looks the functions up now; see [`crate::hooks::fork::look_up`].
-pub(crate) fn look_up() {
+/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
+pub(crate) fn resolve() {
     FORK.get();
     CLONE.get();
 }

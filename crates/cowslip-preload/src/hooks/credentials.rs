@@ -20,21 +20,17 @@
 //! See [`crate::hooks`].
 
 use core::ffi::{c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{memfile, passthrough};
 use libc::{gid_t, uid_t};
 
-use crate::arena::{
-    registry::{self, arenas, config, owned},
-    setup,
-};
-use crate::hooks::{fork, proc_stat};
-use crate::rt::{log::say, next_symbol::in_front_of};
-
-/// The service threads may have rights that a thread of the program gave up.
-static ARE_STALE: AtomicBool = AtomicBool::new(false);
+use crate::arena::registry::{arenas, owned};
+use crate::arena::{ownership, service};
+use crate::rt::config::config;
+use crate::rt::fork_state::{self, is_own_process};
+use crate::rt::log::say;
+use crate::rt::next_symbol::interpose;
 
 /// Makes a call that changes the calling thread's rights.
 pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
@@ -44,12 +40,12 @@ pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
 
 /// Makes a call after which the calling thread differs from others, without a service thread. One starts after it.
 pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
-    if config().off || !registry::is_own_process() {
+    if config().off || !is_own_process() {
         return call();
     }
     let blocked = BlockedSignals::enter();
-    if !proc_stat::is_alone() {
-        ARE_STALE.store(true, Ordering::Relaxed);
+    if !service::is_alone() {
+        service::mark_stale();
         drop(blocked);
         return call();
     }
@@ -59,7 +55,7 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     let answer = call();
     let _blocked = BlockedSignals::enter();
     for (arena, service) in parked {
-        fork::start(|| {
+        service::start(|| {
             arena.raw().resume_service(service);
             say!("another service thread, as this thread's rights changed");
         });
@@ -74,18 +70,18 @@ pub(crate) fn renounce() {
     }
     // This comes first: a signal handler may come here too, and wait for a lock that this thread holds.
     let _blocked = BlockedSignals::enter();
-    if !registry::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
+    if !is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
         return;
     }
-    setup::adopt_all();
+    ownership::adopt_all();
     let inherited = arenas().filter(|arena| arena.raw().is_reader());
     let failed = inherited.filter_map(|arena| arena.raw().renounce().err());
     for error in failed {
         say!("{error}");
     }
     // The mount may be in use by a service thread, or be the parent's too.
-    let is_alone = || proc_stat::is_alone() || process::is_single_threaded();
-    if proc_stat::ours() == 0 && is_alone() && !fork::shares_descriptors() {
+    let is_alone = || service::is_alone() || process::is_single_threaded();
+    if service::count() == 0 && is_alone() && !fork_state::shares_descriptors() {
         memfile::close_mount();
     }
 }
@@ -102,7 +98,7 @@ pub(crate) fn are_changed_by_clone(flags: u64) -> bool {
     flags & NAMESPACES as u64 != 0
 }
 
-in_front_of! {
+interpose! {
     setuid(user: uid_t) -> c_int, if true => renounce();
     setgid(group: gid_t) -> c_int, if true => renounce();
     seteuid(user: uid_t) -> c_int, if true => renounce();
@@ -115,13 +111,6 @@ in_front_of! {
     setfsgid(group: gid_t) -> c_int, if true => renounce();
     setgroups(count: usize, groups: *const gid_t) -> c_int, if true => renounce();
     initgroups(name: *const c_char, group: gid_t) -> c_int, if true => renounce();
-}
-
-/// Called before service threads are started: ends those that may have other rights than this thread.
-pub(crate) fn renew() {
-    if ARE_STALE.swap(false, Ordering::Relaxed) {
-        owned().for_each(|arena| arena.raw().retire());
-    }
 }
 
 /// Returns true for a `prctl(2)` that changes rights of the calling thread.

@@ -8,7 +8,8 @@ use core::ffi::{c_int, c_uint};
 use cowslip_sys::passthrough;
 use cowslip_sys::reserved_fd::{is_held, next_held};
 
-use crate::hooks::{direct_io, unshare};
+use crate::hooks::unshare;
+use crate::rt::descriptor_kinds;
 
 const CLOSE_RANGE_UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
 
@@ -23,7 +24,7 @@ pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_held(fd) {
         return fail(libc::EBADF);
     }
-    direct_io::forget(fd);
+    descriptor_kinds::forget(fd);
     // SAFETY: the program's own call.
     unsafe { passthrough::close(fd) }
 }
@@ -73,7 +74,7 @@ pub(crate) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     if is_held(to) {
         return fail(libc::EBUSY);
     }
-    direct_io::renew();
+    descriptor_kinds::invalidate();
     // SAFETY: the program's own call.
     unsafe { passthrough::dup3(from, to, flags) }
 }

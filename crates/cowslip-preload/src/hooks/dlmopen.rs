@@ -9,19 +9,18 @@ use core::ffi::{c_long, c_void};
 
 use cowslip::raw::Departure;
 
-use crate::arena::{
-    detach,
-    registry::{config, guarded},
-};
-use crate::rt::next_symbol::Next;
+use crate::arena::detach;
+use crate::rt::config::config;
+use crate::rt::guard::guarded;
+use crate::rt::next_symbol::NextSymbol;
 
 const NEW: c_long = -1;
 
 /// Returns the next `dlmopen`, after a look at the namespace.
-extern "C" fn meant(namespace: c_long) -> *mut c_void {
-    static NEXT: Next = Next::new(c"dlmopen");
+extern "C" fn original(namespace: c_long) -> *mut c_void {
+    static NEXT: NextSymbol = NextSymbol::new(c"dlmopen");
     if namespace == NEW && !config().off {
-        let _ = guarded(|| detach::everything(Departure::Namespace).is_ok(), || false);
+        let _ = guarded(|| detach::all(Departure::Namespace).is_ok(), || false);
     }
     NEXT.get()
 }
@@ -34,12 +33,12 @@ unsafe extern "C" fn dlmopen() {
         "push rdi",
         "push rsi",
         "push rdx",
-        "call {meant}",
+        "call {original}",
         "pop rdx",
         "pop rsi",
         "pop rdi",
         "jmp rax",
-        meant = sym meant,
+        original = sym original,
     )
 }
 
@@ -51,12 +50,12 @@ unsafe extern "C" fn dlmopen() {
         "stp x29, x30, [sp, #-48]!",
         "stp x0, x1, [sp, #16]",
         "str x2, [sp, #32]",
-        "bl {meant}",
+        "bl {original}",
         "mov x16, x0",
         "ldp x0, x1, [sp, #16]",
         "ldr x2, [sp, #32]",
         "ldp x29, x30, [sp], #48",
         "br x16",
-        meant = sym meant,
+        original = sym original,
     )
 }

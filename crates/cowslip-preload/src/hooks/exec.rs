@@ -16,12 +16,10 @@ use std::path::{Path, PathBuf};
 use cowslip_sys::executable::{self, Kind};
 use cowslip_sys::process::{self, BlockedSignals};
 
-use crate::arena::registry::config;
-use crate::rt::{
-    environment::{self, Environment},
-    log::say,
-    next_symbol::Next,
-};
+use crate::rt::config::config;
+use crate::rt::environment::{self, Environment};
+use crate::rt::log::say;
+use crate::rt::next_symbol::NextSymbol;
 
 /// The process that the program was started as.
 static FIRST: AtomicI32 = AtomicI32::new(0);
@@ -69,7 +67,7 @@ unsafe fn path_of<'a>(text: *const c_char) -> Option<&'a OsStr> {
 type Strings = *const *const c_char;
 
 /// Calls `execve`, or `execvpe` if the name is searched for, with the environment that the program should get.
-unsafe fn execute(next: &Next, name: *const c_char, words: Strings, given: Strings) -> c_int {
+unsafe fn execute(next: &NextSymbol, name: *const c_char, words: Strings, given: Strings) -> c_int {
     let is_looked_for = core::ptr::eq(next, &EXECVPE);
     let program = || {
         // SAFETY: the program's own argument.
@@ -83,19 +81,19 @@ unsafe fn execute(next: &Next, name: *const c_char, words: Strings, given: Strin
     unsafe {
         let changed = environment(program, given);
         let given = changed.as_ref().map_or(given, Environment::as_ptr);
-        let meant = core::mem::transmute::<
+        let original = core::mem::transmute::<
             *mut core::ffi::c_void,
             unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int,
         >(next.get());
-        meant(name, words, given)
+        original(name, words, given)
     }
 }
 
-static EXECVE: Next = Next::new(c"execve");
-static EXECVPE: Next = Next::new(c"execvpe");
+static EXECVE: NextSymbol = NextSymbol::new(c"execve");
+static EXECVPE: NextSymbol = NextSymbol::new(c"execvpe");
 
-/// Looks the functions up now: a later call may be in a signal handler, or in a child that shares this memory.
-pub(crate) fn look_up() {
+/// Resolves the functions now: a later call may be in a signal handler, or in a child that shares this memory.
+pub(crate) fn resolve() {
     EXECVE.get();
     EXECVPE.get();
 }

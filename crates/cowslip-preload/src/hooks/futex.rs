@@ -19,17 +19,18 @@ use core::ops::ControlFlow;
 use cowslip::raw::Departure;
 use cowslip_sys::given;
 
-use crate::arena::{detach, registry::guarded};
-use crate::rt::next_symbol::in_front_of;
+use crate::arena::detach;
+use crate::rt::guard::guarded;
+use crate::rt::next_symbol::interpose;
 
 /// Moves memory out of the arena. If it could not leave, it is used all the same; the log says so.
-pub(crate) fn leave(addr: usize, len: usize) {
+pub(crate) fn detach_memory(addr: usize, len: usize) {
     let left = || detach::chunks(addr, len, Departure::SharedFutex).is_ok();
     let _ = guarded(left, || false);
 }
 
-fn leave_with<T>(it: *const T) {
-    leave(it as usize, size_of::<T>());
+fn detach_value<T>(it: *const T) {
+    detach_memory(it as usize, size_of::<T>());
 }
 
 /// Returns true if a getter of libc's reads a value other than 0 from the attribute.
@@ -39,20 +40,20 @@ fn asks<A>(attribute: *const A, get: unsafe extern "C" fn(*const A, *mut c_int) 
     !attribute.is_null() && unsafe { get(attribute, &raw mut value) } == 0 && value != 0
 }
 
-fn is_the_kernels(attribute: *const libc::pthread_mutexattr_t) -> bool {
+fn is_used_by_kernel(attribute: *const libc::pthread_mutexattr_t) -> bool {
     // Robust mutexes are waited for like shared ones, whatever they say. The kernel writes those that inherit priority.
     asks(attribute, libc::pthread_mutexattr_getpshared)
         || asks(attribute, libc::pthread_mutexattr_getrobust)
         || asks(attribute, libc::pthread_mutexattr_getprotocol)
 }
 
-in_front_of! {
-    sem_init(semaphore: *mut libc::sem_t, shared: c_int, value: c_uint) -> c_int, if shared != 0 => leave_with(semaphore);
-    pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_the_kernels(attribute) => leave_with(mutex);
-    __pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_the_kernels(attribute) => leave_with(mutex);
-    pthread_cond_init(condition: *mut libc::pthread_cond_t, attribute: *const libc::pthread_condattr_t) -> c_int, if asks(attribute, libc::pthread_condattr_getpshared) => leave_with(condition);
-    pthread_rwlock_init(lock: *mut libc::pthread_rwlock_t, attribute: *const libc::pthread_rwlockattr_t) -> c_int, if asks(attribute, libc::pthread_rwlockattr_getpshared) => leave_with(lock);
-    pthread_barrier_init(barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => leave_with(barrier);
+interpose! {
+    sem_init(semaphore: *mut libc::sem_t, shared: c_int, value: c_uint) -> c_int, if shared != 0 => detach_value(semaphore);
+    pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_used_by_kernel(attribute) => detach_value(mutex);
+    __pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_used_by_kernel(attribute) => detach_value(mutex);
+    pthread_cond_init(condition: *mut libc::pthread_cond_t, attribute: *const libc::pthread_condattr_t) -> c_int, if asks(attribute, libc::pthread_condattr_getpshared) => detach_value(condition);
+    pthread_rwlock_init(lock: *mut libc::pthread_rwlock_t, attribute: *const libc::pthread_rwlockattr_t) -> c_int, if asks(attribute, libc::pthread_rwlockattr_getpshared) => detach_value(lock);
+    pthread_barrier_init(barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => detach_value(barrier);
 }
 
 /// Called before a thread starts: the stack that the program chose for it, if any, leaves.
@@ -65,7 +66,7 @@ pub(crate) fn before_thread(attributes: *const libc::pthread_attr_t) {
     let asked = unsafe { libc::pthread_attr_getstack(attributes, &raw mut stack, &raw mut len) };
     // For attributes without a stack this is no range: it ends at zero.
     if asked == 0 && !stack.is_null() {
-        leave(stack as usize, len);
+        detach_memory(stack as usize, len);
     }
 }
 
@@ -73,10 +74,10 @@ pub(crate) fn before_thread(attributes: *const libc::pthread_attr_t) {
 pub(crate) fn before_clone(flags: u64, child_tid: usize, tls: usize) {
     const TIDS: u64 = (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) as u64;
     if flags & TIDS != 0 {
-        leave(child_tid, size_of::<c_int>());
+        detach_memory(child_tid, size_of::<c_int>());
     }
     if flags & libc::CLONE_SETTLS as u64 != 0 {
-        leave(tls, size_of::<usize>());
+        detach_memory(tls, size_of::<usize>());
     }
 }
 
@@ -96,10 +97,12 @@ pub(crate) fn before_call(number: c_long, args: [c_long; 5]) {
         // Each is 24 bytes: value, address, flags.
         SYS_FUTEX_WAITV => each_waiter(a as usize, b as usize),
         SYS_FUTEX_REQUEUE => each_waiter(a as usize, 2),
-        SYS_FUTEX_WAIT if flags as c_int & PRIVATE == 0 => leave(a as usize, size_of::<u64>()),
-        libc::SYS_set_tid_address => leave(a as usize, WORD_BYTES),
-        libc::SYS_set_robust_list => leave(a as usize, b as usize),
-        libc::SYS_rseq => leave(a as usize, b as usize),
+        SYS_FUTEX_WAIT if flags as c_int & PRIVATE == 0 => {
+            detach_memory(a as usize, size_of::<u64>())
+        }
+        libc::SYS_set_tid_address => detach_memory(a as usize, WORD_BYTES),
+        libc::SYS_set_robust_list => detach_memory(a as usize, b as usize),
+        libc::SYS_rseq => detach_memory(a as usize, b as usize),
         _ => {}
     }
 }
@@ -108,21 +111,21 @@ pub(crate) fn before_call(number: c_long, args: [c_long; 5]) {
 fn before_futex(word: usize, operation: c_int, other: usize) {
     let is_private = operation & PRIVATE != 0;
     match operation & libc::FUTEX_CMD_MASK {
-        libc::FUTEX_WAKE_OP => leave(other, WORD_BYTES),
+        libc::FUTEX_WAKE_OP => detach_memory(other, WORD_BYTES),
         libc::FUTEX_LOCK_PI | FUTEX_LOCK_PI2 | libc::FUTEX_TRYLOCK_PI | libc::FUTEX_UNLOCK_PI => {
-            leave(word, WORD_BYTES);
+            detach_memory(word, WORD_BYTES);
         }
         libc::FUTEX_CMP_REQUEUE_PI | libc::FUTEX_WAIT_REQUEUE_PI => {
             if !is_private {
-                leave(word, WORD_BYTES);
+                detach_memory(word, WORD_BYTES);
             }
-            leave(other, WORD_BYTES);
+            detach_memory(other, WORD_BYTES);
         }
         _ if is_private => {}
-        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => leave(word, WORD_BYTES),
+        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => detach_memory(word, WORD_BYTES),
         libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE => {
-            leave(word, WORD_BYTES);
-            leave(other, WORD_BYTES);
+            detach_memory(word, WORD_BYTES);
+            detach_memory(other, WORD_BYTES);
         }
         _ => {}
     }
@@ -132,7 +135,7 @@ fn before_futex(word: usize, operation: c_int, other: usize) {
 fn each_waiter(waiters: usize, count: usize) {
     given::each(waiters, count, |[_, word, flags]: [u64; 3]| {
         if flags as c_int & PRIVATE == 0 {
-            leave(word as usize, size_of::<u64>());
+            detach_memory(word as usize, size_of::<u64>());
         }
         ControlFlow::Continue(())
     });

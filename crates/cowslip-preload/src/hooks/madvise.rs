@@ -1,4 +1,4 @@
-//! `madvise`, `mlock` and their families, protection keys, seals, and `prctl` about huge pages.
+//! `madvise` and its family.
 //!
 //! Advice is followed, ignored where that is allowed, or answered by moving the memory out of the arena, where the
 //! kernel follows it.
@@ -6,7 +6,7 @@
 //! # Safety
 //! See [`crate::hooks`].
 
-use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::ops::ControlFlow;
 
 use cowslip::Arena;
@@ -15,15 +15,12 @@ use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, given, passthrough};
 
-use crate::arena::{
-    detach,
-    registry::{self, config, errno_of},
-};
-use crate::hooks::{credentials, mmap::split, seccomp};
-use crate::rt::log::say;
+use crate::arena::detach;
+use crate::arena::ranges::split;
+use crate::rt::guard::errno_of;
 
 /// The answer to a request for memory in the arena.
-enum Answer {
+pub(crate) enum Answer {
     Discard,
     /// The kernel may be asked: its effect survives a freeze, or need not.
     Kernel,
@@ -85,7 +82,7 @@ fn age(part: VirtRange) -> Result<(), Errno> {
 }
 
 /// Answers a request for a range, part by part.
-fn request(
+pub(crate) fn request(
     addr: *mut c_void,
     len: usize,
     answer: &Answer,
@@ -119,11 +116,11 @@ fn request(
                     unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))?;
                 }
                 (Usage::Used, Answer::Leave) => {
-                    detach::exactly(arena, part, Departure::Advice)?;
+                    detach::range(arena, part, Departure::Advice)?;
                     asked(part)?;
                 }
                 (Usage::Used, Answer::Wipe(true)) => {
-                    detach::exactly(arena, part, Departure::Advice)?;
+                    detach::range(arena, part, Departure::Advice)?;
                     for (part, usage, _) in arena.raw().parts(part) {
                         match usage {
                             Usage::Left => arena.raw().wipe_on_fork(part, true),
@@ -188,150 +185,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
 }
 
 /// Extends a range to a page boundary: `mlock(2)` and the like take any address.
-fn page_aligned(addr: *const c_void, len: usize) -> (*mut c_void, usize) {
+pub(crate) fn page_aligned(addr: *const c_void, len: usize) -> (*mut c_void, usize) {
     let before = addr as usize % page_size_bytes();
     (addr.wrapping_byte_sub(before).cast_mut(), len.saturating_add(before))
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
-    let (addr, len) = page_aligned(addr, len);
-    // SAFETY: the program's own call, or a part of it.
-    let kernel = |r: VirtRange| unsafe { passthrough::mlock(r.start as *mut c_void, r.len) };
-    request(addr, len, &Answer::Leave, kernel)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
-    let (addr, len) = page_aligned(addr, len);
-    // SAFETY: the program's own call, or a part of it.
-    let kernel =
-        |r: VirtRange| unsafe { passthrough::mlock2(r.start as *mut c_void, r.len, flags) };
-    request(addr, len, &Answer::Leave, kernel)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
-    let (addr, len) = page_aligned(addr, len);
-    // SAFETY: the program's own call, or a part of it.
-    let kernel = |r: VirtRange| unsafe { passthrough::munlock(r.start as *mut c_void, r.len) };
-    request(addr, len, &Answer::Undo, kernel)
-}
-
-/// Returns true if a part of the range is free memory of an arena: to the program nothing is mapped there.
-fn has_hole(addr: *mut c_void, len: usize) -> bool {
-    let Some(end) = (addr as usize).checked_add(len) else { return false };
-    let _blocked = BlockedSignals::enter();
-    let is_free = |part: &(VirtRange, Usage, _)| part.1 == Usage::Free;
-    registry::parts(VirtRange::between(addr as usize, end))
-        .any(|(arena, part)| arena.is_some_and(|arena| arena.raw().parts(part).iter().any(is_free)))
-}
-
-fn no_memory() -> c_int {
-    BlockedSignals::enter().set_errno(Errno::NOMEM);
-    -1
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, residence: *mut u8) -> c_int {
-    if has_hole(addr, len) {
-        return no_memory();
-    }
-    // SAFETY: the program's own call.
-    unsafe { passthrough::mincore(addr, len, residence) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int {
-    if has_hole(addr, len) {
-        return no_memory();
-    }
-    // SAFETY: the program's own call.
-    unsafe { passthrough::msync(addr, len, flags) }
-}
-
-/// Locks pages as they are touched. A private mapping that is locked as a whole is copied as a whole when it is made,
-/// so a freeze would copy everything; locked at their first touch, pages stay in memory just as well.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    let is_ours = !config().off && flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) != 0;
-    // SAFETY: the program's own call.
-    unsafe { passthrough::mlockall(if is_ours { flags | libc::MCL_ONFAULT } else { flags }) }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pkey_mprotect(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    key: c_int,
-) -> c_int {
-    // SAFETY: the program's own call, or a part of it.
-    let kernel = |r: VirtRange| unsafe {
-        passthrough::pkey_mprotect(r.start as *mut c_void, r.len, prot, key)
-    };
-    request(addr, len, &Answer::Leave, kernel)
-}
-
-/// A freeze replaces mappings, and a sealed mapping cannot be replaced.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: usize, flags: c_ulong) -> c_int {
-    // SAFETY: the program's own call, or a part of it.
-    let kernel = |r: VirtRange| unsafe { passthrough::mseal(r.start as *mut c_void, r.len, flags) };
-    request(addr, len, &Answer::Leave, kernel)
-}
-
-/// Works on shared mappings only (`remap_file_pages(2)`).
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn remap_file_pages(
-    addr: *mut c_void,
-    len: usize,
-    prot: c_int,
-    page: usize,
-    flags: c_int,
-) -> c_int {
-    // The kernel takes any address in the first page.
-    let (start, whole) = page_aligned(addr, len);
-    // SAFETY: the program's own call.
-    let kernel = |_| unsafe { passthrough::remap_file_pages(addr, len, prot, page, flags) };
-    request(start, whole, &Answer::Refuse, kernel)
-}
-
-const PR_SET_THP_DISABLE: c_int = 41;
-const PR_GET_THP_DISABLE: c_int = 42;
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn prctl(
-    option: c_int,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-) -> c_int {
-    use core::sync::atomic::{AtomicBool, Ordering};
-    static ANSWERED: AtomicBool = AtomicBool::new(false);
-    if option == seccomp::SET_BY_PRCTL {
-        // SECCOMP_MODE_STRICT is 1 here, SECCOMP_MODE_FILTER 2.
-        seccomp::before(a as c_long - 1, b);
-    }
-    match option {
-        PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
-            let _blocked = BlockedSignals::enter();
-            if a != 0 {
-                say!(
-                    "prctl(PR_SET_THP_DISABLE) answered, not passed on: it would take the arena's \
-                     huge pages away (--respect-thp-disable passes it on)"
-                );
-            }
-            ANSWERED.store(a != 0, Ordering::Relaxed);
-            0
-        }
-        PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
-        _ if credentials::is_changed_by(option, a) => {
-            // SAFETY: the program's own call.
-            credentials::change(|| unsafe { passthrough::prctl(option, a, b, c, d) })
-        }
-        // SAFETY: the program's own call.
-        _ => unsafe { passthrough::prctl(option, a, b, c, d) },
-    }
 }

@@ -1,4 +1,4 @@
-//! `mremap`.
+//! `mremap` and `remap_file_pages`.
 //!
 //! # Safety
 //! See [`crate::hooks`].
@@ -11,11 +11,13 @@ use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::arena::registry::{arena_part, errno_of, replace_mapping};
-use crate::hooks::{
-    madvise::madvise,
-    mmap::{FAILED, mmap, mprotect, munmap},
-};
+use crate::arena::mapping::map;
+use crate::arena::ranges::{FAILED, replace_mapping};
+use crate::arena::registry::arena_part;
+use crate::hooks::madvise::{Answer, madvise, page_aligned, request};
+use crate::hooks::mprotect::mprotect;
+use crate::hooks::munmap::munmap;
+use crate::rt::guard::errno_of;
 
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
@@ -154,7 +156,7 @@ fn in_arena(
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: a new mapping, at the program's place if it named one.
-    let new = unsafe { mmap(place, new_len, access, kind, -1, 0) };
+    let new = unsafe { map(place, new_len, access, kind, -1, 0) };
     if new == FAILED {
         return Err(Errno::NOMEM);
     }
@@ -191,4 +193,20 @@ fn keep_wiped(wiped: &[VirtRange], old: VirtRange, new: *mut c_void) -> Result<(
             _ => Err(process::current_errno()),
         }
     })
+}
+
+/// Works on shared mappings only (`remap_file_pages(2)`).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn remap_file_pages(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    page: usize,
+    flags: c_int,
+) -> c_int {
+    // The kernel takes any address in the first page.
+    let (start, whole) = page_aligned(addr, len);
+    // SAFETY: the program's own call.
+    let kernel = |_| unsafe { passthrough::remap_file_pages(addr, len, prot, page, flags) };
+    request(start, whole, &Answer::Refuse, kernel)
 }

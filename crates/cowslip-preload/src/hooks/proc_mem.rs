@@ -12,11 +12,10 @@ use core::ffi::{c_int, c_long, c_void};
 use cowslip::raw::Departure;
 use cowslip_sys::process;
 
-use crate::arena::{
-    detach,
-    registry::{arena_part, guarded},
-};
-use crate::rt::next_symbol::in_front_of;
+use crate::arena::detach;
+use crate::arena::registry::arena_part;
+use crate::rt::guard::guarded;
+use crate::rt::next_symbol::interpose;
 
 /// Returns true if an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
 #[inline(always)]
@@ -25,7 +24,7 @@ pub(crate) fn is_address(offset: i64) -> bool {
 }
 
 /// Called before `len` bytes at `offset` of a file are read or written.
-pub(crate) fn make_room(offset: i64, len: usize) {
+pub(crate) fn before_access(offset: i64, len: usize) {
     let addr = offset as usize;
     if is_address(offset) && arena_part(addr, len.max(1)).is_some() {
         process::uncancelled(|| {
@@ -39,23 +38,23 @@ pub(crate) fn make_room(offset: i64, len: usize) {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
     match number {
-        libc::SYS_pread64 | libc::SYS_pwrite64 => make_room(d, c as usize),
+        libc::SYS_pread64 | libc::SYS_pwrite64 => before_access(d, c as usize),
         libc::SYS_preadv | libc::SYS_preadv2 | libc::SYS_pwritev | libc::SYS_pwritev2 => {
-            make_room(d, 1);
+            before_access(d, 1);
         }
-        libc::SYS_lseek => make_room(b, 1),
+        libc::SYS_lseek => before_access(b, 1),
         _ => {}
     }
 }
 
-in_front_of! {
-    pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
-    pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
-    __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
-    pwritev(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
-    pwritev64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
-    pwritev2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => make_room(offset, 1);
-    pwritev64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => make_room(offset, 1);
-    lseek(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
-    lseek64(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
+interpose! {
+    pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
+    pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
+    __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
+    pwritev(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
+    pwritev64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
+    pwritev2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
+    pwritev64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
+    lseek(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
+    lseek64(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
 }

@@ -14,31 +14,15 @@ use cowslip::units::ByteCount;
 use cowslip_sys::process::{self, MemoryLimit};
 use cowslip_sys::{given, passthrough};
 
-use crate::arena::{
-    detach,
-    registry::{arenas, config, guarded},
-};
+use crate::arena::detach;
+use crate::arena::memory_limits::rules_out;
+use crate::arena::registry::arenas;
+use crate::rt::config::config;
+use crate::rt::guard::guarded;
 use crate::rt::log::say;
 
 /// `RLIM_INFINITY`
 const NONE: u64 = u64::MAX;
-
-fn rules_out(kind: MemoryLimit, limit: Option<ByteCount>) -> bool {
-    limit.is_some_and(|limit| kind != MemoryLimit::FileSize || limit <= config().capacity)
-}
-
-/// The limit under which this process cannot have an arena, if there is one.
-pub(crate) fn in_force() -> Option<MemoryLimit> {
-    MemoryLimit::ALL.into_iter().find(|&kind| rules_out(kind, kind.current()))
-}
-
-/// Returns true if memory may go into the arena: another process may have set a limit.
-pub(crate) fn allow_memory() -> bool {
-    let Some(limit) = in_force() else { return true };
-    say!("{} is set now", limit.name());
-    let _ = detach::everything(Departure::Limit);
-    false
-}
 
 fn before_limit(pid: c_int, resource: c_uint, limit: *const c_void) {
     let is_ours = pid == 0 || pid == process::pid();
@@ -49,7 +33,7 @@ fn before_limit(pid: c_int, resource: c_uint, limit: *const c_void) {
     // Without an arena, limits are checked when one would be made.
     if rules_out(kind, now) && !config().off && arenas().next().is_some() {
         say!("{} is about to be set", kind.name());
-        let left = || detach::everything(Departure::Limit).is_ok();
+        let left = || detach::all(Departure::Limit).is_ok();
         let _ = guarded(left, || false);
     }
 }

@@ -10,13 +10,12 @@ use core::ffi::{c_int, c_long};
 use cowslip::raw::Departure;
 use cowslip_sys::process::BlockedSignals;
 
-use crate::arena::{
-    detach,
-    registry::{arenas, config, guarded},
-    report,
-};
+use crate::arena::registry::arenas;
+use crate::arena::{detach, report};
 use crate::branch::socket;
 use crate::hooks::credentials;
+use crate::rt::config::config;
+use crate::rt::guard::guarded;
 use crate::rt::log;
 
 /// `PR_SET_SECCOMP`
@@ -38,7 +37,7 @@ pub(crate) fn before(operation: c_long, filter: usize) {
         return;
     }
     let _blocked = BlockedSignals::enter();
-    let _ = guarded(|| detach::everything(Departure::Filter).is_ok(), || false);
+    let _ = guarded(|| detach::all(Departure::Filter).is_ok(), || false);
     arenas().for_each(|arena| arena.raw().retire());
     credentials::renounce();
     report::write();

@@ -11,8 +11,9 @@ use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, memory, passthrough};
 
-use crate::arena::registry::{guarded, parts, replace_mapping};
-use crate::hooks::mmap::FAILED;
+use crate::arena::ranges::{FAILED, replace_mapping};
+use crate::arena::registry::parts;
+use crate::rt::guard::guarded;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {

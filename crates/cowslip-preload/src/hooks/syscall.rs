@@ -13,9 +13,14 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use cowslip_sys::passthrough;
 use cowslip_sys::process::BlockedSignals;
 
+use crate::arena::kernel_access;
+use crate::arena::mapping::PLACED;
+use crate::arena::registry::arena_part;
+use crate::arena::setup_state::is_closed;
 use crate::hooks::{
-    clone, credentials, descriptors, direct_io, futex, io_uring, madvise, mmap, mremap, proc_mem,
-    proc_stat, rlimit, seccomp, shmat, unshare, userfaultfd,
+    clone, credentials, descriptors, direct_io, futex, io_uring, libaio, madvise, mlock, mmap,
+    mprotect, mremap, munmap, open, prctl, proc_mem, pthread, rlimit, seccomp, shmat, unshare,
+    userfaultfd, xdp,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -167,15 +172,15 @@ unsafe extern "C-unwind" fn handle(
     unsafe {
         match number {
             libc::SYS_mmap => {
-                return mmap::mmap_by_number(at, len, int(c), int(d), int(e), f) as c_long;
+                return mmap_by_number(at, len, int(c), int(d), int(e), f) as c_long;
             }
-            libc::SYS_munmap => return mmap::munmap(at, len).into(),
-            libc::SYS_mprotect => return mmap::mprotect(at, len, int(c)).into(),
+            libc::SYS_munmap => return munmap::munmap(at, len).into(),
+            libc::SYS_mprotect => return mprotect::mprotect(at, len, int(c)).into(),
             libc::SYS_mremap => {
                 return mremap::mremap(at, len, c as usize, int(d), e as *mut c_void) as c_long;
             }
             libc::SYS_pkey_mprotect => {
-                return madvise::pkey_mprotect(at, len, int(c), int(d)).into();
+                return mprotect::pkey_mprotect(at, len, int(c), int(d)).into();
             }
             libc::SYS_madvise => return madvise::madvise(at, len, int(c)).into(),
             libc::SYS_shmat => {
@@ -186,14 +191,14 @@ unsafe extern "C-unwind" fn handle(
                 return madvise::process_madvise(int(a), vectors, c as usize, advice, e as c_uint)
                     as c_long;
             }
-            libc::SYS_mlock => return madvise::mlock(at, len).into(),
-            libc::SYS_mlock2 => return madvise::mlock2(at, len, c as c_uint).into(),
-            libc::SYS_munlock => return madvise::munlock(at, len).into(),
-            libc::SYS_mlockall => return madvise::mlockall(int(a)).into(),
+            libc::SYS_mlock => return mlock::mlock(at, len).into(),
+            libc::SYS_mlock2 => return mlock::mlock2(at, len, c as c_uint).into(),
+            libc::SYS_munlock => return mlock::munlock(at, len).into(),
+            libc::SYS_mlockall => return mlock::mlockall(int(a)).into(),
             libc::SYS_remap_file_pages => {
-                return madvise::remap_file_pages(at, len, int(c), d as usize, int(e)).into();
+                return mremap::remap_file_pages(at, len, int(c), d as usize, int(e)).into();
             }
-            SYS_MSEAL => return madvise::mseal(at, len, c as c_ulong).into(),
+            SYS_MSEAL => return mprotect::mseal(at, len, c as c_ulong).into(),
             libc::SYS_close => return descriptors::close(int(a)).into(),
             libc::SYS_close_range => {
                 return descriptors::close_range(a as c_uint, b as c_uint, int(c)).into();
@@ -202,7 +207,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_dup2 => return descriptors::dup2(int(a), int(b)).into(),
             libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => {
-                return madvise::prctl(int(a), len, c as usize, d as usize, e as usize).into();
+                return prctl::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
             libc::SYS_setns
             | libc::SYS_setuid
@@ -218,7 +223,7 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_landlock_restrict_self => {
                 return credentials::change(|| passthrough::syscall(number, a, b, c, d, e, f));
             }
-            libc::SYS_exit => proc_stat::before_exit(),
+            libc::SYS_exit => pthread::before_exit(),
             libc::SYS_seccomp => seccomp::before(a, c as usize),
             libc::SYS_ioctl => return userfaultfd::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_setrlimit => {
@@ -228,17 +233,19 @@ unsafe extern "C-unwind" fn handle(
                 let (new, old) = (c as *const c_void, d as *mut c_void);
                 return rlimit::prlimit(int(a), b as c_uint, new, old).into();
             }
-            libc::SYS_io_setup
-            | libc::SYS_io_submit
-            | libc::SYS_io_uring_setup
-            | libc::SYS_io_uring_enter
-            | libc::SYS_io_uring_register
-            | libc::SYS_setsockopt => {
-                if let Err(errno) = io_uring::before_call(number, b, c, d) {
+            libc::SYS_io_setup => kernel_access::note_aio(),
+            libc::SYS_io_submit => libaio::before_submit(b, c as usize),
+            libc::SYS_setsockopt => xdp::before_option(int(b), int(c), d as usize),
+            // This includes a ring that arrived in a message.
+            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register
+                if !is_closed() =>
+            {
+                if let Err(errno) = io_uring::before_ring() {
                     BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }
             }
+            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {}
             libc::SYS_futex
             | futex::SYS_FUTEX_WAITV
             | futex::SYS_FUTEX_WAIT
@@ -248,9 +255,29 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_rseq => futex::before_call(number, [a, b, c, d, e]),
             _ => {
                 proc_mem::before_call(number, b, c, d);
+                open::before_call(number, b, c);
                 direct_io::before_call(number, a, b, c);
             }
         }
         passthrough::syscall(number, a, b, c, d, e, f)
+    }
+}
+
+/// `mmap` by `syscall(2)`: new memory is the kernel's, because the caller may be an allocator that must not be helped.
+unsafe fn mmap_by_number(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the program's own call.
+    unsafe {
+        if flags & PLACED != 0 && arena_part(addr as usize, len).is_some() {
+            mmap::mmap(addr, len, prot, flags, fd, offset)
+        } else {
+            passthrough::mmap(addr, len, prot, flags, fd, offset)
+        }
     }
 }

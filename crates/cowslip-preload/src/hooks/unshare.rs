@@ -17,11 +17,12 @@ use cowslip::raw::Departure;
 use cowslip_sys::passthrough;
 use cowslip_sys::process::BlockedSignals;
 
-use crate::arena::{
-    detach,
-    registry::{self, config, guarded},
-};
-use crate::hooks::{credentials, proc_stat};
+use crate::arena::setup_state::is_closed;
+use crate::arena::{detach, service};
+use crate::hooks::credentials;
+use crate::rt::config::config;
+use crate::rt::fork_state::is_own_process;
+use crate::rt::guard::guarded;
 
 /// `unshare(2)`
 #[unsafe(no_mangle)]
@@ -47,23 +48,23 @@ pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 
 /// Called before this thread gets a table of its own, in case others use this one.
 fn before_unshare() {
-    if config().off || detach::is_closed() || !registry::is_own_process() {
+    if config().off || is_closed() || !is_own_process() {
         return;
     }
     let _blocked = BlockedSignals::enter();
-    if !proc_stat::is_alone() {
-        leave();
+    if !service::is_alone() {
+        detach_all();
     }
 }
 
 /// Called before a process or thread is made that shares this memory but not this table.
 pub(crate) fn before_clone(flags: u64) {
     const SHARED: u64 = (libc::CLONE_FILES | libc::CLONE_VFORK) as u64;
-    if flags & SHARED == 0 && !config().off && registry::is_own_process() {
-        leave();
+    if flags & SHARED == 0 && !config().off && is_own_process() {
+        detach_all();
     }
 }
 
-fn leave() {
-    let _ = guarded(|| detach::everything(Departure::Descriptors).is_ok(), || false);
+fn detach_all() {
+    let _ = guarded(|| detach::all(Departure::Descriptors).is_ok(), || false);
 }

@@ -9,7 +9,8 @@ use core::ffi::{c_int, c_ulong};
 use cowslip::raw::Departure;
 use cowslip_sys::{given, passthrough};
 
-use crate::arena::{detach, registry::guarded};
+use crate::arena::detach;
+use crate::rt::guard::guarded;
 
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 

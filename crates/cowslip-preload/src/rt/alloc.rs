@@ -24,7 +24,7 @@ const CLASSES: usize = (LARGEST_SHIFT - SMALLEST_SHIFT + 1) as usize;
 const CARVED_BYTES: usize = 256 << 10;
 
 /// See the module.
-pub(crate) struct Own;
+pub(crate) struct OwnAllocator;
 
 struct Lists {
     held: AtomicBool,
@@ -118,7 +118,7 @@ impl Blocks {
 
 // SAFETY: blocks have the size and alignment of their class, which covers the layout's; mappings are
 // page-aligned, and no layout in this library asks for more.
-unsafe impl GlobalAlloc for Own {
+unsafe impl GlobalAlloc for OwnAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class_of(layout) else { return map(layout.size()) };
         let size = 1usize << (class as u32 + SMALLEST_SHIFT);

@@ -3,9 +3,14 @@
 use std::env::var_os;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use cowslip::Backing;
 use cowslip::units::ByteCount;
+
+use crate::rt::{fork_state, loaded_objects, log};
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
 
 /// Every environment variable the library reads.
 #[derive(Debug)]
@@ -42,7 +47,7 @@ impl Config {
         let is = |name, value: &str| text(name).is_some_and(|it| it == value);
         let size = |name| text(name).and_then(|value| ByteCount::parse(&value));
         Self {
-            off: is("COWSLIP", "off") || crate::rt::loaded_objects::is_loaded(b"vgpreload_"),
+            off: is("COWSLIP", "off") || loaded_objects::is_loaded(b"vgpreload_"),
             capacity: size("COWSLIP_CAPACITY").unwrap_or_else(cowslip::host::memory_and_swap),
             backing: match text("COWSLIP_BACKING").as_deref() {
                 Some("base") => Backing::Base,
@@ -59,4 +64,14 @@ impl Config {
             log: var_os("COWSLIP_LOG"),
         }
     }
+}
+
+/// Read at the first call.
+pub(crate) fn config() -> &'static Config {
+    CONFIG.get_or_init(|| {
+        fork_state::begin();
+        let config = Config::from_environment();
+        log::open(config.log.as_deref());
+        config
+    })
 }

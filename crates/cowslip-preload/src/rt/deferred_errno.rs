@@ -15,14 +15,14 @@ struct Slot {
     errno: AtomicI32,
 }
 
-static REFUSED: [Slot; SLOTS] =
+static REFUSALS: [Slot; SLOTS] =
     [const { Slot { thread: AtomicUsize::new(0), errno: AtomicI32::new(0) } }; SLOTS];
 
 /// Refuses the fork that this thread is about to make. Returns false if there is no room to record it.
-pub(crate) fn refuse(errno: Errno) -> bool {
+pub(crate) fn record(errno: Errno) -> bool {
     let me = process::thread_handle();
     let free = |slot: &&Slot| slot.thread.compare_exchange(0, me, Relaxed, Relaxed).is_ok();
-    let slot = REFUSED.iter().find(free);
+    let slot = REFUSALS.iter().find(free);
     if let Some(slot) = slot {
         slot.errno.store(errno.raw_os_error(), Relaxed);
     }
@@ -32,7 +32,7 @@ pub(crate) fn refuse(errno: Errno) -> bool {
 /// Returns why this thread's fork is refused, if it is, and forgets it.
 pub(crate) fn take() -> Option<Errno> {
     let me = process::thread_handle();
-    let slot = REFUSED.iter().find(|slot| slot.thread.load(Relaxed) == me)?;
+    let slot = REFUSALS.iter().find(|slot| slot.thread.load(Relaxed) == me)?;
     let errno = slot.errno.load(Relaxed);
     slot.thread.store(0, Relaxed);
     Some(Errno::from_raw_os_error(errno))

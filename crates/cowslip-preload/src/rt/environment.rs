@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char};
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use crate::arena::registry::config;
+use crate::rt::config::config;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARIES: &[u8] = b"COWSLIP_LIBRARIES=";

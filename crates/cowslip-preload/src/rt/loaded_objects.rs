@@ -12,7 +12,7 @@ pub(crate) fn is_loaded(name: &[u8]) -> bool {
     find(name).is_some()
 }
 
-/// The path of the first object whose file name begins with `name`.
+/// The path of the first object with a file name that begins with `name`.
 pub(crate) fn find(name: &[u8]) -> Option<CString> {
     struct Wanted<'a> {
         name: &'a [u8],

@@ -1,6 +1,6 @@
-//! The functions that this library stands in front of, and a macro to define one.
+//! The original functions behind those that this library replaces (symbol interposition), and a macro to replace one.
 //!
-//! A function that only checks a request then calls the function that the program meant, as its last act: cancellation,
+//! A function that only checks a request then calls the original function, as its last act: cancellation,
 //! `errno` and the answer are that function's (`pthreads(7)`, cancellation points).
 //!
 //! # Safety
@@ -13,12 +13,12 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use crate::rt::loaded_objects;
 
 /// A function of a library that comes after this one.
-pub(crate) struct Next {
+pub(crate) struct NextSymbol {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-impl Next {
+impl NextSymbol {
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -32,12 +32,12 @@ impl Next {
     /// Its address; if there is none, that of a function that fails with `ENOSYS`.
     pub(crate) fn get(&self) -> *mut c_void {
         let found = self.known();
-        if found.is_null() { self.look_up() } else { found }
+        if found.is_null() { self.resolve() } else { found }
     }
 
     #[cold]
     #[inline(never)]
-    extern "C" fn look_up(&self) -> *mut c_void {
+    extern "C" fn resolve(&self) -> *mut c_void {
         // SAFETY: a lookup of a symbol by name.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         let found = if found.is_null() { in_loaded_libraries(self.name) } else { found };
@@ -50,7 +50,7 @@ impl Next {
     }
 }
 
-/// Returned by [`Next::get`] if there is no such function.
+/// Returned by [`NextSymbol::get`] if there is no such function.
 pub(crate) fn none() -> *mut c_void {
     missing as *mut c_void
 }
@@ -90,16 +90,16 @@ pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
     }
 }
 
-/// Defines functions that do something before the function of the same name that a program meant.
+/// Defines functions that do something before the original function of the same name.
 ///
-/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => what is done before;` While the condition does not hold, a call costs
-/// its check and a jump. `look_up_all` looks all of them up.
-macro_rules! in_front_of {
+/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => ACT;` calls ACT first. While the condition does not hold, a call costs
+/// its check and a jump. `resolve_all` resolves all of them.
+macro_rules! interpose {
     ($($name:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty, if $condition:expr => $before:expr;)*) => {
         #[allow(non_upper_case_globals)]
         mod next_of {
             $(
-                pub(super) static $name: $crate::rt::next_symbol::Next = $crate::rt::next_symbol::Next::new(
+                pub(super) static $name: $crate::rt::next_symbol::NextSymbol = $crate::rt::next_symbol::NextSymbol::new(
                     match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                         Ok(name) => name,
                         Err(_) => panic!("a name with a zero in it"),
@@ -111,38 +111,38 @@ macro_rules! in_front_of {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
-                type Meant = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
+                type Original = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
 
                 /// A function of its own, so that other calls need no room on the stack.
                 #[cold]
                 #[inline(never)]
-                unsafe extern "C-unwind" fn looked_at($($argument: $kind),*) -> $answer {
+                unsafe extern "C-unwind" fn checked($($argument: $kind),*) -> $answer {
                     if $condition {
                         $before;
                     }
                     // SAFETY: the library's function of that name has this type, and the call is the program's own.
                     unsafe {
-                        let meant = core::mem::transmute::<*mut core::ffi::c_void, Meant>(next_of::$name.get());
-                        meant($($argument),*)
+                        let original = core::mem::transmute::<*mut core::ffi::c_void, Original>(next_of::$name.get());
+                        original($($argument),*)
                     }
                 }
 
-                let meant = next_of::$name.known();
-                if meant.is_null() || $condition {
+                let original = next_of::$name.known();
+                if original.is_null() || $condition {
                     // SAFETY: as below.
-                    return unsafe { looked_at($($argument),*) };
+                    return unsafe { checked($($argument),*) };
                 }
                 // SAFETY: the library's function of that name has this type, and the call is the program's own.
-                unsafe { core::mem::transmute::<*mut core::ffi::c_void, Meant>(meant)($($argument),*) }
+                unsafe { core::mem::transmute::<*mut core::ffi::c_void, Original>(original)($($argument),*) }
             }
         )*
 
-        /// Looks the functions up now. A later call may be in a signal handler, where no lookup is allowed, or in the
+        /// Resolves the functions now. A later call may be in a signal handler, where no lookup is allowed, or in the
         /// child of a system call, where the dynamic linker's lock may be held by a thread that does not exist there.
-        pub(crate) fn look_up_all() {
+        pub(crate) fn resolve_all() {
             $(next_of::$name.get();)*
         }
     };
 }
 
-pub(crate) use in_front_of;
+pub(crate) use interpose;
