@@ -28,7 +28,7 @@ pub(crate) fn before_access(offset: i64, len: usize) {
     let addr = offset as usize;
     if is_address(offset) && arena_part(addr, len.max(1)).is_some() {
         process::uncancelled(|| {
-            let left = || detach::chunks(addr, len.max(1), Departure::Poked).is_ok();
+            let left = || detach::chunks(addr, len.max(1), Departure::ProcMem).is_ok();
             let _ = guarded(left, || false);
         });
     }

@@ -5,7 +5,7 @@ use cowslip_sys::Errno;
 const ATTEMPTS: usize = 1000;
 
 /// Retries until it succeeds, except when a descriptor is gone: no thread waits for that one.
-pub(crate) fn insist<T>(mut request: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn retry_until_ok<T>(mut request: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 1..ATTEMPTS {
         match request() {
             Ok(answer) => return Ok(answer),
@@ -25,7 +25,7 @@ mod tests {
         let mut calls = 0;
         let mut answers = |last: Result<(), Errno>| {
             calls = 0;
-            let answered = insist(|| {
+            let answered = retry_until_ok(|| {
                 calls += 1;
                 if calls < 5 { Err(Errno::AGAIN) } else { last }
             });
