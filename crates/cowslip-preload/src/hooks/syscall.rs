@@ -237,15 +237,14 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_io_submit => libaio::before_submit(b, c as usize),
             libc::SYS_setsockopt => xdp::before_option(int(b), int(c), d as usize),
             // This includes a ring that arrived in a message.
-            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register
-                if !is_closed() =>
-            {
-                if let Err(errno) = io_uring::before_ring() {
+            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {
+                if !is_closed()
+                    && let Err(errno) = io_uring::before_ring()
+                {
                     BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }
             }
-            libc::SYS_io_uring_setup | libc::SYS_io_uring_enter | libc::SYS_io_uring_register => {}
             libc::SYS_futex
             | futex::SYS_FUTEX_WAITV
             | futex::SYS_FUTEX_WAIT

@@ -3,7 +3,7 @@
 //! ```text
 //!   freezer, holding the lock                        service thread that cannot go on
 //!   moves = true                                     failed = true
-//!   failed? then not this way                         has the lock, or moves? then the userfaultfd goes
+//!   failed? then not this way                        has the lock, or moves? then the userfaultfd goes
 //!   mremap … mremap: each waits for the event        (which releases each mremap, and each waiting thread)
 //!   moves = false
 //!   failed? then all is live again, and without userfaultfd

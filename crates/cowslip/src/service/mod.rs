@@ -280,8 +280,8 @@ impl Services {
         self.slot().running.take()
     }
 
-    /// Takes the retired threads, to be stopped without the arena's lock: ending a thread frees memory that libc allocated
-    /// for it.
+    /// Takes the retired threads, to be stopped without the arena's lock: ending a thread frees memory that libc
+    /// allocated for it.
     pub(crate) fn take_retired(&self) -> Vec<Running> {
         std::mem::take(&mut self.slot().retired)
     }
