@@ -57,8 +57,8 @@ fn assert_left(reports: &[Value; 2], why: Departure, chunks: u64) {
 
 #[test]
 fn memory_that_is_read_and_written_as_a_file_leaves() {
-    let Some(reports) = compared("poked", &[], &[]) else { return };
-    assert_left(&reports, Departure::Poked, 10);
+    let Some(reports) = compared("proc_mem", &[], &[]) else { return };
+    assert_left(&reports, Departure::ProcMem, 10);
 }
 
 #[test]

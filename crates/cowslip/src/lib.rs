@@ -37,9 +37,9 @@ mod footprint;
 mod freeze;
 pub mod host;
 pub mod image;
-mod insist;
 mod metrics;
 pub mod raw;
+mod retry;
 mod service;
 mod template;
 

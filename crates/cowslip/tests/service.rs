@@ -45,7 +45,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             let is_spent = rule.is_spent();
             drop(rule);
             has_failed |= is_spent || times == ALWAYS;
-            // A blind service is replaced, and the new one thaws the memory that stayed frozen.
+            // A failed service is replaced, and the new one thaws the memory that stayed frozen.
             for arena in world.arenas() {
                 // A thread that is about to end looks like one that runs until it has.
                 eventually("a service thaws", || {

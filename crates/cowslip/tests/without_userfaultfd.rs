@@ -331,7 +331,7 @@ fn i2_the_place_of_what_left_is_not_handed_out_again() {
             [VirtRange::new(range.start, CHUNK_BYTES), VirtRange::new(range.end() - page, page)]
         {
             // SAFETY: memory that the arena has allocated.
-            unsafe { arena.raw().detach(part, cowslip::raw::Departure::Poked) }.unwrap();
+            unsafe { arena.raw().detach(part, cowslip::raw::Departure::ProcMem) }.unwrap();
             assert_eq!(arena.raw().parts(part)[0].1, cowslip::raw::Usage::Left);
         }
         let (mut told, mut tell) = std::io::pipe().unwrap();

@@ -17,10 +17,10 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{BackingFile, Pages, offset, pool_too_small};
-use super::chunk::{at_once, halves, is_stood_on};
+use super::chunk::{at_once, contains_current_stack, halves};
+use super::deferred_free;
 use super::density::PageSet;
 use super::detach::Departure;
-use super::limbo;
 use super::state::{Chunk, Event, Role, Shared, State};
 use super::vma_map::Usage;
 
@@ -48,7 +48,7 @@ impl Shared {
                 .because("a forked child reads its parent's arena")
                 .advise("take new memory elsewhere"));
         }
-        limbo::reuse(self, state);
+        deferred_free::reclaim(self, state);
         let full = || {
             Error::new(ErrorKind::OutOfMemory, ALLOCATE)
                 .because("the arena is full")
@@ -195,7 +195,7 @@ impl Shared {
                 !is_exposed || state.vma_map.is_unused(self.chunk_range(i, 1))
             }
             // It is thawed first.
-            Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
+            Chunk::Clean => !contains_current_stack(self.chunk_range(i, 1)),
             // A view also shows the base of free private chunks. Those of hugetlb have no other file.
             Chunk::FreePrivate => {
                 self.pages != Pages::Hugetlb || state.generations.view_count() == 0
@@ -319,7 +319,7 @@ impl Shared {
                         let _ = self.piece(part).advise(Advice::DontNeed);
                     }
                     if state.vma_map.is_vacant(self.chunk_range(i, 1)) {
-                        state.limbo.add(i);
+                        state.deferred_free.add(i);
                     }
                 }
             }
@@ -390,7 +390,7 @@ impl Shared {
                 Chunk::Frozen | Chunk::Borrowed | Chunk::Partial => {
                     self.zero_frozen(state, part)?;
                 }
-                Chunk::Clean if is_stood_on(self.chunk_range(i, 1)) => {
+                Chunk::Clean if contains_current_stack(self.chunk_range(i, 1)) => {
                     self.zero_frozen(state, part)?
                 }
                 Chunk::Clean => {

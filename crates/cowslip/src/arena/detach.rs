@@ -29,7 +29,7 @@ use cowslip_sys::{Errno, memfile};
 
 use super::allocate::{lost, pages_of};
 use super::backing_file::{Pages, read_part};
-use super::chunk::{is_stood_on, write_protect};
+use super::chunk::{contains_current_stack, write_protect};
 use super::mapping::OwnSpace;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
@@ -61,7 +61,7 @@ pub enum Departure {
     /// The freeze that a fork needs was refused.
     Refused,
     /// It is read or written as a file, which may do what its protection forbids (`proc_pid_mem(5)`).
-    Poked,
+    ProcMem,
     /// The program is about to restrict its system calls (`seccomp(2)`).
     Filter,
     /// Code that is not watched may fork: a namespace of its own was loaded (`dlmopen(3)`).
@@ -83,7 +83,7 @@ impl Departure {
         Self::Limit,
         Self::Fragmented,
         Self::Refused,
-        Self::Poked,
+        Self::ProcMem,
         Self::Filter,
         Self::Namespace,
         Self::NoThaw,
@@ -113,7 +113,7 @@ impl fmt::Display for Departure {
             Self::Limit => "counted by a resource limit",
             Self::Fragmented => "cut into too many protections",
             Self::Refused => "could not be frozen",
-            Self::Poked => "read or written through /proc/PID/mem",
+            Self::ProcMem => "read or written through /proc/PID/mem",
             Self::Filter => "the program is about to filter its system calls",
             Self::Namespace => "the program loads libraries into a namespace of their own",
             Self::NoThaw => "it could not be thawed without userfaultfd",
@@ -135,7 +135,7 @@ impl Shared {
         self.check_content(state, range)?;
         let service = self.service(state);
         let service = service.as_deref();
-        let able = service.filter(|service| !service.is_blind());
+        let able = service.filter(|service| !service.has_failed());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(|service| &service.uffd).or(own.as_ref());
@@ -145,7 +145,7 @@ impl Shared {
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
             let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
             // A thread that copied its own stack would wait for itself, or lose its writes to it meanwhile.
-            let moved = match has_writers || is_stood_on(whole) {
+            let moved = match has_writers || contains_current_stack(whole) {
                 true => Err(Errno::BUSY),
                 false => self.detach_run(state, whole, run, service, guard),
             };

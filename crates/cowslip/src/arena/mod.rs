@@ -8,13 +8,13 @@ pub(crate) mod chunk;
 pub(crate) mod chunk_map;
 mod close;
 pub(crate) mod copies;
+pub(crate) mod deferred_free;
 pub(crate) mod density;
 mod detach;
 pub(crate) mod files;
 pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
-pub(crate) mod limbo;
 pub(crate) mod mapping;
 mod page_size;
 pub(crate) mod readers;
@@ -311,7 +311,7 @@ impl Drop for Handle {
         let shared = &self.shared;
         let (worker, services, views, kept) = {
             let mut state = shared.lock();
-            let services = shared.services.take().into_iter().chain(shared.services.take_buried());
+            let services = shared.services.take().into_iter().chain(shared.services.take_retired());
             let services: Vec<_> = services.collect();
             // Other mappings may be in ranges that were given back.
             let kept = if state.is_closed { state.vma_map.used() } else { state.vma_map.mapped() };

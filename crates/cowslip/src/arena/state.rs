@@ -11,10 +11,10 @@ use super::backing_file::{BackingFile, Pages};
 use super::borrowed::BorrowedBase;
 use super::chunk_map::ChunkMap;
 use super::copies::CopyLimit;
+use super::deferred_free::DeferredFree;
 use super::density::Density;
 use super::files::Files;
 use super::io::Holds;
-use super::limbo::Limbo;
 use super::mapping::OwnSpace;
 use super::readers::{Generations, UsersToken};
 use super::residency::Unmapped;
@@ -91,7 +91,7 @@ pub(crate) struct State {
     /// Memory that left the arena and that children must find empty.
     pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
-    pub(crate) limbo: Limbo,
+    pub(crate) deferred_free: DeferredFree,
     pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) retired_views: Vec<OwnSpace>,
@@ -215,7 +215,7 @@ impl Shared {
             ask_before_thaw: None,
             zero_pages: ZeroPages::default(),
             wiped: Vec::new(),
-            limbo: Limbo::default(),
+            deferred_free: DeferredFree::default(),
             retired_views: Vec::new(),
             unmapped: Unmapped::default(),
             io: Holds::default(),
@@ -256,7 +256,7 @@ impl Shared {
         self.waiting.fetch_add(1, Relaxed);
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.waiting.fetch_sub(1, Relaxed);
-        self.with_honest_service(state)
+        self.without_failed_service(state)
     }
 
     /// True if a thread waits in [`Self::lock`]. Releasing the lock wakes it, but it comes too late if the service
@@ -272,17 +272,17 @@ impl Shared {
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
-            Ok(state) => Some(self.with_honest_service(state)),
+            Ok(state) => Some(self.without_failed_service(state)),
             Err(TryLockError::Poisoned(poisoned)) => {
-                Some(self.with_honest_service(poisoned.into_inner()))
+                Some(self.without_failed_service(poisoned.into_inner()))
             }
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
     /// Treats a service thread that cannot do its work as gone, though it has not ended yet.
-    fn with_honest_service<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.services.bury_blind();
+    fn without_failed_service<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.services.retire_failed();
         state
     }
 

@@ -28,7 +28,7 @@ use super::residency::map_resident;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
 use crate::freeze::own_memory;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 use crate::service::FEATURES;
 
 /// The largest page that is looked at.
@@ -173,10 +173,10 @@ impl Shared {
         })();
         for (piece, _) in &pieces {
             // This removes the protection, but does not wake threads that wait for that (I6).
-            if insist(|| guard.unregister(*piece)).is_err() {
+            if retry_until_ok(|| guard.unregister(*piece)).is_err() {
                 let _ = write_protect(guard, *piece, false);
             }
-            let _ = insist(|| guard.wake(*piece));
+            let _ = retry_until_ok(|| guard.wake(*piece));
         }
         self.counters.stalled(process::now_ns() - began_ns);
         if trimmed.is_err() {

@@ -27,8 +27,8 @@ use super::serve;
 use super::snapshot::{self, Snapshot};
 use super::thaw;
 use crate::arena::backing_file::Pages;
+use crate::arena::deferred_free::DeferredFree;
 use crate::arena::inheritance::set_inherited;
-use crate::arena::limbo::Limbo;
 use crate::arena::residency::Unmapped;
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
@@ -130,7 +130,7 @@ impl<'a> PreparedFork<'a> {
                 keep_place(snapshot.shared, state);
                 snapshot.copies.place(snapshot.shared, state);
                 state.thaw = ThawState::default();
-                state.limbo = Limbo::default();
+                state.deferred_free = DeferredFree::default();
                 state.tracking.is_on = false;
             }
             state.role = Role::Reader;

@@ -60,9 +60,9 @@
 //! * **I6, nobody hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call. The
 //!   only wait for another thread is the remap event of step 2, read by the arena's service thread, which never touches
 //!   an arena, takes its lock only by trying, and does not end before it has closed the userfaultfd, which releases all
-//!   waiting threads ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork. A thread
-//!   that freezes, or a thread of the program that thaws, has no signals meanwhile: a handler could touch R, on a stack
-//!   of its own, and wait for itself. A thread does not thaw the memory that it stands on
+//!   waiting threads ([`crate::service::ServiceHealth`]). A child has no registration: the kernel drops it at fork. A
+//!   thread that freezes, or a thread of the program that thaws, has no signals meanwhile: a handler could touch R, on a
+//!   stack of its own, and wait for itself. A thread does not thaw the memory that holds its stack
 //!   ([`crate::arena::chunk::enter`]).
 //!
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does steps 2 and 3 at once: as atomic for each mapping, 0.25 ms/GiB,
@@ -372,7 +372,7 @@ fn wait_served(
         if left.is_zero() {
             break;
         }
-        if shared.service(&state).is_none_or(|service| service.is_blind()) {
+        if shared.service(&state).is_none_or(|service| service.has_failed()) {
             drop(state);
             if serve::ensure(shared) {
                 left = left.min(LOOK_AGAIN);

@@ -25,7 +25,7 @@ use crate::arena::inheritance::{set_inherited, youngest_read};
 use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
 use crate::arena::vma_map::Usage;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 
 const OPERATION: &str = "roll an arena back";
 
@@ -148,7 +148,7 @@ fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
 /// Moves the mappings into place, and notes that.
 fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
     for (i, part) in parts.iter_mut().enumerate() {
-        let moved = insist(|| part.ready.move_front_to(*shared.piece(part.piece)));
+        let moved = retry_until_ok(|| part.ready.move_front_to(*shared.piece(part.piece)));
         match moved {
             Ok(()) => {}
             Err(errno) if i == 0 => return Err(not_mapped(errno).on(part.piece)),

@@ -5,15 +5,15 @@
 //! thread. Starting a thread allocates through libc, which breaks both rules if the program's allocator lives in an
 //! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
 //! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
-//! ([`alloc`](../../../cowslip-preload/src/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
+//! ([`alloc`](../../../cowslip-preload/src/rt/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
 //! ([`super::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
 //! which calls [`ensure`], waits until it has reached its loop.
 //!
 //! A freeze waits in `mremap` until this thread has read the event. The thread therefore does not end while a call is
 //! left by which it can wait and one by which it can read. If there is none, or it panics, it announces that first
-//! ([`Sight`](crate::service::Sight)), and closes the userfaultfd: the kernel then releases every thread that waits for
-//! an event or a fault. Freezes are taken without userfaultfd, nothing is thawed, and the next [`ensure`] starts
-//! another thread. It ends in the same way when it alone keeps the process from ending ([`LastThread`]).
+//! ([`ServiceHealth`](crate::service::ServiceHealth)), and closes the userfaultfd: the kernel then releases every thread
+//! that waits for an event or a fault. Freezes are taken without userfaultfd, nothing is thawed, and the next [`ensure`]
+//! starts another thread. It ends in the same way when it alone keeps the process from ending ([`LastThread`]).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -78,11 +78,11 @@ pub(crate) fn begin(shared: &Shared) -> bool {
 }
 
 fn find_or_start(shared: &Shared, is_awaited: bool) -> Option<Arc<Service>> {
-    let buried = {
+    let retired = {
         let _locked = shared.lock();
-        shared.services.take_buried()
+        shared.services.take_retired()
     };
-    buried.into_iter().for_each(Running::stop);
+    retired.into_iter().for_each(Running::stop);
     if shared.wants_userfaultfd && is_wanted(shared, &shared.lock()) {
         // Without the lock; see the module.
         let service = Service::open(START).ok()?;
@@ -157,7 +157,7 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
             if !matches!(served, Ok(Ok(End::Told))) {
                 // A freeze without a thread that reads its events would wait for ever (I6).
-                go_blind(&theirs, &shared);
+                fail(&theirs, &shared);
             }
             drop((theirs, shared));
             if matches!(served, Ok(Ok(End::Alone))) {
@@ -176,12 +176,12 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
 }
 
 /// Announces that this thread can no longer be relied on, and releases the threads that wait for it.
-fn go_blind(service: &Service, shared: &Weak<Shared>) {
-    service.sight.go_blind();
+fn fail(service: &Service, shared: &Weak<Shared>) {
+    service.health.set_failed();
     service.set_urgent(false);
     let Some(shared) = shared.upgrade() else { return };
     // A thaw in another thread holds the lock, and writers must wait for it until it is done (I1).
-    while !service.sight.is_waited_for() && !service.is_closing() {
+    while !service.health.is_waited_for() && !service.is_closing() {
         if let Some(_state) = shared.try_lock() {
             service.let_go(shared.range);
             // Threads that wait for a thaw start another service thread.
@@ -285,7 +285,7 @@ fn wait(
     }
     // A thread that looks a thousand times a second runs only when no other wants the processor.
     service.set_urgent(false);
-    let nap = if service.sight.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
+    let nap = if service.health.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
     waiting::nap(patience.map_or(nap, |patience| nap.min(patience)))?;
     ready.fill(false);
     Ok(false)

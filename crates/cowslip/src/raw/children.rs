@@ -71,13 +71,13 @@ impl RawArena<'_> {
         // Frozen memory is still inherited, until the next search for its readers.
         state.inheritance = ForkInheritance::Part;
         state.role = Role::Owner;
-        let is_limbo = |state: &State, chunk: &usize| {
+        let is_deferred = |state: &State, chunk: &usize| {
             state.chunk(*chunk).is_private()
                 && state.vma_map.is_vacant(shared.chunk_range(*chunk, 1))
         };
         for chunk in shared.chunks_of(shared.range) {
-            if is_limbo(&state, &chunk) {
-                state.limbo.add(chunk);
+            if is_deferred(&state, &chunk) {
+                state.deferred_free.add(chunk);
             }
         }
         shared.counters.is_owner.store(1, Relaxed);

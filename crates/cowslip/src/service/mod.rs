@@ -1,10 +1,9 @@
-//! The service thread of an arena, as other threads see it: the state that they share with it, and whether they may
-//! rely on it.
+//! The service thread of an arena, as other threads see it: the state that they share with it, and its health.
 //!
 //! The work of the thread is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
 
+mod health;
 mod pressure;
-mod sight;
 mod window;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -21,8 +20,8 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
 
 use crate::arena::mapping::OwnSpace;
 
+pub(crate) use health::ServiceHealth;
 pub(crate) use pressure::{Gauge, Look};
-pub(crate) use sight::Sight;
 pub(crate) use window::Window;
 
 const THIS_THREAD: i32 = 0;
@@ -61,7 +60,7 @@ pub(crate) struct Service {
     pub(crate) window: Window,
     started: OnceLock<()>,
     closing: AtomicBool,
-    pub(crate) sight: Sight,
+    pub(crate) health: ServiceHealth,
     pub(crate) gauge: Gauge,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
@@ -101,7 +100,7 @@ impl Service {
             window: Window::reserve().during(operation)?,
             started: OnceLock::new(),
             closing: AtomicBool::new(false),
-            sight: Sight::default(),
+            health: ServiceHealth::default(),
             gauge: Gauge::default(),
             thread_id: AtomicI32::new(0),
             processors: Processors::of(THIS_THREAD).ok(),
@@ -196,13 +195,13 @@ impl Service {
     }
 
     /// True if no freeze may rely on the thread: it has ended, or is about to.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.sight.is_blind()
+    pub(crate) fn has_failed(&self) -> bool {
+        self.health.has_failed()
     }
 
     /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
-        self.sight.begin_moves()?;
+        self.health.begin_moves()?;
         // Whatever keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
         self.uffd.read_events().map(drop)
     }
@@ -253,7 +252,7 @@ pub(crate) struct Services(Mutex<Slot>);
 struct Slot {
     running: Option<Running>,
     /// Service threads that cannot be relied on any more, to be ended where that is safe.
-    buried: Vec<Running>,
+    retired: Vec<Running>,
 }
 
 impl Services {
@@ -270,27 +269,27 @@ impl Services {
         self.slot().running = Some(running);
     }
 
-    /// Removes a service thread that cannot do its work, though it has not ended yet.
-    pub(crate) fn bury_blind(&self) {
+    /// Retires a service thread that cannot do its work, though it has not ended yet.
+    pub(crate) fn retire_failed(&self) {
         let mut slot = self.slot();
-        let blind = slot.running.take_if(|running| running.service.is_blind());
-        slot.buried.extend(blind);
+        let failed = slot.running.take_if(|running| running.service.has_failed());
+        slot.retired.extend(failed);
     }
 
     pub(crate) fn take(&self) -> Option<Running> {
         self.slot().running.take()
     }
 
-    /// Takes the buried ones, to be stopped without the arena's lock: ending a thread frees memory that libc allocated
-    /// for it.
-    pub(crate) fn take_buried(&self) -> Vec<Running> {
-        std::mem::take(&mut self.slot().buried)
+    /// Takes the retired threads, to be stopped without the arena's lock: ending a thread frees memory that libc
+    /// allocated for it.
+    pub(crate) fn take_retired(&self) -> Vec<Running> {
+        std::mem::take(&mut self.slot().retired)
     }
 
     /// In a forked child: abandons the service threads, which are the parent's.
     pub(crate) fn in_child(&self, shares_descriptors: bool) {
-        let Slot { running, buried } = &mut *self.slot();
-        let services = running.take().into_iter().chain(buried.drain(..));
+        let Slot { running, retired } = &mut *self.slot();
+        let services = running.take().into_iter().chain(retired.drain(..));
         services.for_each(|running| running.abandon(shares_descriptors));
     }
 }

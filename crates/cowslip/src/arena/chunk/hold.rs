@@ -25,7 +25,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use super::{halves, write_protect};
 use crate::arena::mapping::OwnedRange;
 use crate::arena::state::Shared;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 use crate::service::Service;
 
 /// How threads are kept from pieces.
@@ -119,10 +119,10 @@ impl<'a> Hold<'a> {
             if !moved.is_empty() {
                 self.move_back(moved);
             }
-            let _ = insist(|| self.uffd.unregister(piece));
+            let _ = retry_until_ok(|| self.uffd.unregister(piece));
         }
         // After the mappings, so that woken threads find them.
-        let _ = insist(|| self.uffd.wake(self.part));
+        let _ = retry_until_ok(|| self.uffd.wake(self.part));
         if let Some(aside) = self.aside {
             // If it fails, the next hold replaces what is there.
             let _ = aside.map_anonymous(Prot::NONE);
@@ -149,7 +149,7 @@ impl Drop for Hold<'_> {
 /// Moves the pages of `from` back to `to`, and tries until the kernel agrees, within reason.
 pub(crate) fn move_back(from: OwnedRange, to: OwnedRange) -> Result<(), Errno> {
     let mut done = from.start;
-    insist(|| {
+    retry_until_ok(|| {
         let rest = VirtRange::between(done, from.end());
         let target = VirtRange::new(to.start + (rest.start - from.start), rest.len);
         if rest.is_empty() {

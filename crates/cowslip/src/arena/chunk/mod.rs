@@ -339,12 +339,12 @@ pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Resul
 /// Prepares this thread for making stores to `range` wait: it would wait for itself if its stack were there (`BUSY`),
 /// or if a signal handler stored to it.
 pub(crate) fn enter(range: VirtRange) -> Result<BlockedSignals, Errno> {
-    if is_stood_on(range) { Err(Errno::BUSY) } else { Ok(BlockedSignals::enter()) }
+    if contains_current_stack(range) { Err(Errno::BUSY) } else { Ok(BlockedSignals::enter()) }
 }
 
 /// True if this thread needs memory of `range` to thaw it: its stack, from the deepest call of a thaw up to its
 /// callers, or libc's data beside the thread pointer.
-pub(crate) fn is_stood_on(range: VirtRange) -> bool {
+pub(crate) fn contains_current_stack(range: VirtRange) -> bool {
     let start = range.start.saturating_sub(REACH_BYTES);
     process::stands_in(VirtRange::between(start, range.end().saturating_add(REACH_BYTES)))
 }

@@ -14,12 +14,12 @@ use crate::arena::backing_file::Pages;
 use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 
 /// Freezes all of `snapshots` at one instant.
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
-        snapshot.service().is_some_and(|service| !service.is_blind())
+        snapshot.service().is_some_and(|service| !service.has_failed())
             && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
@@ -76,7 +76,7 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let moved = try_move(snapshots);
     // For all of them, even if one failed.
     let ended = snapshots.iter().filter_map(Snapshot::service);
-    let ended = ended.map(|service| service.sight.end_moves()).fold(Ok(()), Result::and);
+    let ended = ended.map(|service| service.health.end_moves()).fold(Ok(()), Result::and);
     let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(private::settle));
     if moved.is_err() {
         for snapshot in snapshots.iter() {
@@ -84,8 +84,8 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
             private::move_back(snapshot, snapshot.shared.range.start);
             for (piece, holder) in snapshot.held(&service) {
                 // Not registered is fine: the piece is a shared mapping again, and live, or has its pages back.
-                _ = insist(|| holder.unregister(piece));
-                _ = insist(|| holder.wake(piece));
+                _ = retry_until_ok(|| holder.unregister(piece));
+                _ = retry_until_ok(|| holder.wake(piece));
             }
         }
     }
@@ -124,16 +124,16 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
                 private::move_back(snapshot, first.start);
             }
             for (piece, holder) in snapshot.held(&service) {
-                _ = insist(|| holder.unregister(piece));
+                _ = retry_until_ok(|| holder.unregister(piece));
             }
         }
-        _ = insist(|| service.uffd.wake(snapshot.shared.range));
+        _ = retry_until_ok(|| service.uffd.wake(snapshot.shared.range));
         if !snapshot.private.is_empty() {
-            _ = insist(|| service.hold.wake(snapshot.shared.range));
+            _ = retry_until_ok(|| service.hold.wake(snapshot.shared.range));
         }
         // The view took the registration along; a reader of it must not wait for any thread.
         for (piece, _) in &snapshot.pieces {
-            _ = insist(|| service.uffd.unregister(*snapshot.in_view(*piece)));
+            _ = retry_until_ok(|| service.uffd.unregister(*snapshot.in_view(*piece)));
         }
     }
     mapped.map_err(not_mapped)

@@ -343,7 +343,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
         let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
         from = one.end;
         let range = shared.chunk_range(one.start, 1);
-        if chunk::is_stood_on(range) {
+        if chunk::contains_current_stack(range) {
             is_left = true;
             state.keeps_borrowed = false;
             shared.notify(&state);

@@ -42,7 +42,7 @@ use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::state::{Event, Restoring, Shared, State};
 use crate::image::OnArrival;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 /// How long the first fault is awaited before the rest is brought in: the first thread to touch memory has the
@@ -246,7 +246,7 @@ impl Work {
             Err(error) => self.lose(shared, chunk as usize, &error.on(range)),
         };
         shared.changed.notify_all();
-        let _ = insist(|| self.uffd.wake(range));
+        let _ = retry_until_ok(|| self.uffd.wake(range));
         if last.is_some() {
             desk.close_window();
         }
@@ -266,8 +266,8 @@ impl Work {
         let mut state = shared.lock();
         for (piece, prot) in state.pieces(range) {
             let (piece, nothing) = (shared.piece(piece), self.nothing.as_fd());
-            if insist(|| piece.map_file(nothing, 0, Sharing::Shared, prot)).is_err() {
-                let _ = insist(|| piece.unmap());
+            if retry_until_ok(|| piece.map_file(nothing, 0, Sharing::Shared, prot)).is_err() {
+                let _ = retry_until_ok(|| piece.unmap());
             }
         }
         settle(shared, &mut state, chunk, Event::Lose)
@@ -299,7 +299,7 @@ fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
     for (piece, prot) in state.pieces(shared.chunk_range(chunk, 1)) {
-        insist(|| state.file_at(piece.start).map_live(shared.piece(piece), prot))?;
+        retry_until_ok(|| state.file_at(piece.start).map_live(shared.piece(piece), prot))?;
     }
     Ok(settle(shared, &mut state, chunk, Event::Show))
 }

@@ -16,7 +16,7 @@ use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::image::storage::Urgency;
-use crate::insist::insist;
+use crate::retry::retry_until_ok;
 
 use super::OPERATION;
 use super::lending::Lender;
@@ -141,7 +141,7 @@ impl Source {
         let Desk { content, scratch, .. } = desk;
         let room = match content {
             Some(room) => room,
-            None => content.insert(insist(room).during(OPERATION)?),
+            None => content.insert(retry_until_ok(room).during(OPERATION)?),
         };
         room.with_bytes(|content| self.read_by_way_of(content, scratch, chunk))
     }

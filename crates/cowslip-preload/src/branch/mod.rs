@@ -1,0 +1,8 @@
+//! `cowslip branch`: copies of the program from one instant.
+
+mod copy;
+mod forks;
+mod listener;
+mod point;
+pub(crate) mod socket;
+mod supervisor;

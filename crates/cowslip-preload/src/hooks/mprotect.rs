@@ -1,0 +1,49 @@
+//! `mprotect`, protection keys and seals.
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{c_int, c_ulong, c_void};
+
+use cowslip::units::VirtRange;
+use cowslip::{Arena, Prot};
+use cowslip_sys::passthrough;
+
+use crate::arena::ranges::split;
+use crate::hooks::madvise::{Answer, request};
+use crate::rt::guard::errno_of;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    let ours = |arena: &'static Arena, part| {
+        // SAFETY: the program changes the protection of its own memory.
+        unsafe { arena.protect(part, Prot::from_bits_retain(prot as u32)) }
+            .map_err(|error| errno_of(&error))
+    };
+    // SAFETY: the program's own call, or a part of it.
+    let kernel =
+        |r: VirtRange| unsafe { passthrough::mprotect(r.start as *mut c_void, r.len, prot) };
+    split(addr, len, ours, kernel).unwrap_or_else(|| kernel(VirtRange::new(addr as usize, len)))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn pkey_mprotect(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    key: c_int,
+) -> c_int {
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe {
+        passthrough::pkey_mprotect(r.start as *mut c_void, r.len, prot, key)
+    };
+    request(addr, len, &Answer::Leave, kernel)
+}
+
+/// A freeze replaces mappings, and a sealed mapping cannot be replaced.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: usize, flags: c_ulong) -> c_int {
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe { passthrough::mseal(r.start as *mut c_void, r.len, flags) };
+    request(addr, len, &Answer::Leave, kernel)
+}

@@ -1,0 +1,79 @@
+//! `pthread_create`, and the functions by which the bundled malloc learns of the program's threads.
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{c_int, c_void};
+
+use cowslip_sys::process::BlockedSignals;
+
+use crate::arena::registry::arenas;
+use crate::arena::{ownership, service};
+use crate::hooks::futex;
+#[cfg(target_arch = "x86_64")]
+use crate::rt::config::config;
+#[cfg(target_arch = "x86_64")]
+use crate::rt::fork_state::is_own_process;
+use crate::rt::next_symbol::NextSymbol;
+
+static PTHREAD_CREATE: NextSymbol = NextSymbol::new(c"pthread_create");
+
+/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
+pub(crate) fn resolve() {
+    PTHREAD_CREATE.get();
+    #[cfg(target_arch = "x86_64")]
+    THREAD_ENDS.get();
+}
+
+/// Returns true if this is the program's only thread, as far as the kernel knows. Ours is not counted, and does not
+/// allocate. The bundled malloc calls this before a fork.
+#[unsafe(no_mangle)]
+extern "C" fn cowslip_is_sole_thread() -> bool {
+    service::is_sole()
+}
+
+/// Starts the service thread with a program's first thread, so that its first fork need not wait for it, and so that a
+/// daemon which starts threads makes inherited memory live. The place is safe: a caller that starts a thread allocates.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    type Create = unsafe extern "C" fn(
+        *mut libc::pthread_t,
+        *const libc::pthread_attr_t,
+        extern "C" fn(*mut c_void) -> *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    // SAFETY: libc's symbol of that name has this type.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Create>(PTHREAD_CREATE.get()) };
+    futex::before_thread(attributes);
+    // SAFETY: the program's own call.
+    let answer = unsafe { real(thread, attributes, start, argument) };
+    if answer == 0 && arenas().next().is_some() {
+        let _blocked = BlockedSignals::enter();
+        ownership::adopt_all();
+        service::start_all();
+    }
+    answer
+}
+
+/// Called before this thread ends by a system call (`exit(2)`). libc does not learn of it, and would have told the
+/// bundled malloc, which has the thread in a list. With the last thread the process ends: the list is of no more use,
+/// and in a child of `clone(2)` its locks may be held by threads that do not exist there.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_exit() {
+    let ends = THREAD_ENDS.known();
+    if config().off || ends.is_null() || !is_own_process() || service::is_sole() {
+        return;
+    }
+    // SAFETY: the bundled malloc's function of that name has this type.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(ends)() };
+}
+
+/// Not resolved by the thread that ends: a child forked meanwhile would inherit the dynamic linker's lock, which no
+/// thread of it releases.
+#[cfg(target_arch = "x86_64")]
+static THREAD_ENDS: NextSymbol = NextSymbol::new(c"cowslip_thread_ends");

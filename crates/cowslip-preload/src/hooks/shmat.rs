@@ -1,0 +1,64 @@
+//! `shmat`: a shared segment at an address that the program names replaces other mappings, or lies where nothing is
+//! mapped.
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{c_int, c_void};
+
+use cowslip::raw::Usage;
+use cowslip::units::{VirtRange, page_size_bytes, round_up};
+use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::{Errno, memory, passthrough};
+
+use crate::arena::ranges::{FAILED, replace_mapping};
+use crate::arena::registry::parts;
+use crate::rt::guard::guarded;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
+    // SAFETY: the program's own call.
+    let kernel = |flags| unsafe { passthrough::shmat(id, addr, flags) };
+    let mut blocked = BlockedSignals::enter();
+    let Some(range) = named(id, addr as usize, flags) else {
+        drop(blocked);
+        return kernel(flags);
+    };
+    let replaces = flags & libc::SHM_REMAP != 0;
+    // Free memory of the arena is free to the program; the kernel refuses anything else.
+    let claimed = |(arena, part): (Option<&cowslip::Arena>, _)| {
+        arena.is_none_or(|arena| matches!(arena.raw().claim(part), Ok(true)))
+    };
+    if !replaces && !guarded(|| parts(range).all(claimed), || false) {
+        drop(blocked);
+        return kernel(flags);
+    }
+    let may = |usage| replaces || usage == Usage::Free;
+    let is_all_ours = parts(range).all(|(arena, _)| arena.is_some());
+    let remap = if is_all_ours { libc::SHM_REMAP } else { 0 };
+    let mut refused = Errno::INVAL;
+    let mut map = || {
+        let at = kernel(flags | remap);
+        if at == FAILED {
+            refused = process::current_errno();
+        }
+        Some(at).filter(|&at| at != FAILED)
+    };
+    let mapped = guarded(|| replace_mapping(range, &may, &mut map), || None);
+    if mapped.is_none() {
+        blocked.set_errno(refused);
+    }
+    mapped.unwrap_or(FAILED)
+}
+
+/// The range of the segment, if the program named an address and the range meets an arena.
+fn named(id: c_int, addr: usize, flags: c_int) -> Option<VirtRange> {
+    let page = page_size_bytes();
+    let start = if flags & libc::SHM_RND != 0 { addr - addr % page } else { addr };
+    if start == 0 || !start.is_multiple_of(page) {
+        return None;
+    }
+    let len = round_up(memory::segment_bytes(id).ok()?, page)?;
+    crate::arena::registry::arena_part(start, len)?;
+    Some(VirtRange::new(start, len))
+}

@@ -1,0 +1,34 @@
+//! The program's own page-fault handler (`userfaultfd(2)`): it must see the faults of its memory, and an arena has
+//! faults of its own.
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{c_int, c_ulong};
+
+use cowslip::raw::Departure;
+use cowslip_sys::{given, passthrough};
+
+use crate::arena::detach;
+use crate::rt::guard::guarded;
+
+const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // Requests are 32 bits; a caller that passes one as an int may have its sign extended.
+    if request as u32 == UFFDIO_REGISTER as u32 {
+        before_register(argument);
+    }
+    // SAFETY: the program's own call.
+    unsafe { passthrough::ioctl(fd, request, argument) }
+}
+
+#[cold]
+#[inline(never)]
+fn before_register(argument: usize) {
+    let Some([start, len]) = given::read::<[u64; 2]>(argument) else { return };
+    // Memory that could not leave is registered all the same; the log says so.
+    let left = || detach::chunks(start as usize, len as usize, Departure::Userfaultfd).is_ok();
+    let _ = guarded(left, || false);
+}

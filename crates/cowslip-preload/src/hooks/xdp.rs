@@ -1,0 +1,42 @@
+//! `setsockopt` of packet memory (`AF_XDP`): packets are received into it and sent from it. It is pinned, and counted
+//! nowhere.
+//!
+//! # Safety
+//! See [`crate::hooks`].
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use cowslip::raw::Departure;
+use cowslip_sys::{given, process};
+
+use crate::arena::detach;
+use crate::rt::guard::guarded;
+use crate::rt::next_symbol::interpose;
+
+const SOL_XDP: c_int = 283;
+const XDP_UMEM_REG: c_int = 4;
+
+fn is_registration(level: c_int, name: c_int) -> bool {
+    level == SOL_XDP && name == XDP_UMEM_REG
+}
+
+fn before_registration(value: usize) {
+    let Some([start, len]) = given::read::<[u64; 2]>(value) else { return };
+    process::uncancelled(|| {
+        // Memory that could not leave is registered all the same; the log says so.
+        let left = || detach::chunks(start as usize, len as usize, Departure::Ring).is_ok();
+        let _ = guarded(left, || false);
+    });
+}
+
+/// The same for `syscall(2)`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_option(level: c_int, name: c_int, value: usize) {
+    if is_registration(level, name) {
+        before_registration(value);
+    }
+}
+
+interpose! {
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: c_uint) -> c_int, if is_registration(level, name) => before_registration(value as usize);
+}

@@ -1,0 +1,56 @@
+//! The constructor of this library, and its destructor.
+
+use cowslip_sys::process::{self, BlockedSignals};
+
+use crate::arena::report;
+use crate::branch::socket;
+use crate::hooks::{
+    atfork, clone, credentials, direct_io, exec, fork, futex, open, posix_aio, proc_mem, pthread,
+    recvmsg, stdio, xdp,
+};
+use crate::rt::config::config;
+use crate::rt::environment;
+use crate::rt::log::say;
+
+/// Sets up early, in the first thread, if no call came before.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static INIT: extern "C" fn() = {
+    extern "C" fn init() {
+        let _blocked = BlockedSignals::enter();
+        if !config().off {
+            say!("loaded");
+        }
+        atfork::register();
+        fork::resolve();
+        pthread::resolve();
+        clone::resolve();
+        stdio::resolve();
+        stdio::resolve_all();
+        direct_io::resolve_all();
+        open::resolve_all();
+        posix_aio::resolve_all();
+        recvmsg::resolve();
+        xdp::resolve_all();
+        futex::resolve_all();
+        proc_mem::resolve_all();
+        credentials::resolve_all();
+        exec::resolve();
+        // The first reading of the clock looks up the kernel's function for it, through libc.
+        process::now_ns();
+        exec::begin();
+        environment::hide();
+    }
+    init
+};
+
+#[unsafe(link_section = ".fini_array")]
+#[used]
+static AT_EXIT: extern "C" fn() = {
+    extern "C" fn at_exit() {
+        let _blocked = BlockedSignals::enter();
+        report::write();
+        socket::end();
+    }
+    at_exit
+};

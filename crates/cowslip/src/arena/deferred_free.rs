@@ -1,0 +1,60 @@
+//! Deferred freeing: chunks that were given back while frozen.
+//!
+//! This process no longer uses their content, but children may read it. They are reclaimed at the next allocation, if
+//! they have no readers by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip, and
+//! memory given back between two forks need not wait for a thaw.
+
+use cowslip_sys::process;
+
+use super::backoff::backoff;
+use super::inheritance::youngest_read;
+use super::state::{Role, Shared, State};
+
+const FIRST_DELAY_NS: u64 = 500_000;
+const LAST_DELAY_NS: u64 = 250_000_000;
+
+/// Chunks that wait for their readers to end.
+#[derive(Debug, Default)]
+pub(crate) struct DeferredFree {
+    chunks: Vec<usize>,
+    /// No attempt before this time.
+    not_before_ns: u64,
+    delay_ns: u64,
+}
+
+impl DeferredFree {
+    /// Adds a private chunk that has nothing in use any more.
+    pub(crate) fn add(&mut self, chunk: usize) {
+        self.chunks.push(chunk);
+    }
+}
+
+/// Makes chunks without readers live, all zeroes.
+pub(crate) fn reclaim(shared: &Shared, state: &mut State) {
+    if state.deferred_free.chunks.is_empty() || state.role != Role::Owner {
+        return;
+    }
+    if process::now_ns() < state.deferred_free.not_before_ns {
+        return;
+    }
+    let others = youngest_read(shared, state);
+    let read = others.max(state.generations.youngest_view());
+    let mut left = std::mem::take(&mut state.deferred_free.chunks);
+    let before = left.len();
+    left.retain(|&chunk| {
+        let is_free = state.vma_map.is_vacant(shared.chunk_range(chunk, 1));
+        // A thaw may have come first.
+        if !state.chunk(chunk).is_private() || !is_free {
+            return false;
+        }
+        !state.is_unread(chunk, read) || shared.revive(state, chunk).is_err()
+    });
+    let has_found = left.len() < before;
+    state.deferred_free.chunks = left;
+    if has_found {
+        state.deferred_free.delay_ns = 0;
+    } else {
+        let delay = backoff(&mut state.deferred_free.delay_ns, FIRST_DELAY_NS, LAST_DELAY_NS);
+        state.deferred_free.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+    }
+}
