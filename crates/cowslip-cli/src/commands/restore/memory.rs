@@ -21,7 +21,7 @@ pub(super) enum StrategyArg {
 /// Memory with an image's content.
 #[derive(Debug)]
 pub(super) enum Memory {
-    Arena(Restored),
+    Arena(Box<Restored>),
     Mapped(MappedImage),
 }
 
@@ -48,7 +48,7 @@ impl Memory {
         let via = via.map_or(Via::Environment, |socket| Via::Server(socket.to_owned()));
         let options =
             RestoreOptions { strategy, record, via, on_damage, ..RestoreOptions::default() };
-        image.restore(arena, &options, progress).map(Self::Arena)
+        image.restore(arena, &options, progress).map(|restored| Self::Arena(Box::new(restored)))
     }
 
     pub(super) fn range(&self) -> VirtRange {
