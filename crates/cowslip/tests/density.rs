@@ -200,6 +200,38 @@ fn i2_a_view_keeps_what_is_given_back_and_the_thaw_gives_it_back() {
 }
 
 #[test]
+fn a_file_that_split_chunks_keep_open_holds_nothing_else() {
+    const HOT_CHUNKS: usize = 10;
+    const PAGES: usize = CHUNK_BYTES / 4096;
+    let _alone = alone();
+    let _watchdog = Watchdog::start("several files of one arena");
+    let Some(arena) = huge_arena() else { return };
+    if !arena.raw().start_service() {
+        return skip("userfaultfd", "no service thread");
+    }
+    let counters = Counters::new(&arena, BYTES);
+    let chunks = pages_of(&counters) / PAGES;
+    fill(&counters);
+    let is_dropped = |i: usize| i / PAGES == chunks - 1 && is_dropped(i);
+    drop_pages(&arena, &counters, is_dropped);
+    assert_eq!(arena.metrics().split_chunks, 1);
+    let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+    let moved = |count: usize| arena.metrics().moved_chunks >= count as u64;
+    eventually("hot chunks move to a second file", || {
+        (0..HOT_CHUNKS * PAGES * WORDS)
+            .step_by(WORDS)
+            .for_each(|i| counters.at(i).store(i as u64 + 1, Relaxed));
+        moved(HOT_CHUNKS)
+    });
+    drop(frozen);
+    assert!(arena.wait_live(PATIENCE));
+    eventually("the others follow, but for the split one", || moved(chunks - 1));
+    let most = (0..pages_of(&counters)).filter(|i| !is_dropped(*i)).count() as u64 * 4096;
+    eventually("the first file holds the split chunk", || held_bytes(&arena) <= most);
+    check(&counters, is_dropped);
+}
+
+#[test]
 fn i1_no_store_is_lost_while_others_give_pages_back_and_fork() {
     let _alone = alone();
     let _watchdog = Watchdog::start("stores while chunks are split");

@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Punches `part` out of a file.
-    pub(super) fn punch_in(&self, file: &BackingFile, part: VirtRange) -> Result<(), Errno> {
+    pub(crate) fn punch_in(&self, file: &BackingFile, part: VirtRange) -> Result<(), Errno> {
         file.check_identity()?;
         memfile::punch_hole(file.fd(), offset(self.range, part), part.len as u64)
     }

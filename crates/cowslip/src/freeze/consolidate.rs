@@ -104,9 +104,13 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
             continue;
         }
         let service = shared.service(state).ok_or(Errno::NODEV)?;
+        let before = state.map.file(chunk);
         let moved = Thawing::new(shared, &service).move_out(state, chunk, target, Pace::AtOnce);
         service.window.close();
-        return moved.map(|()| true);
+        moved?;
+        // Nothing reads the place any more, and small chunks may keep its file open. If it fails, it goes with the file.
+        let _ = shared.punch_in(state.files.get(before), range);
+        return Ok(true);
     }
     let mut at = 0;
     let is_free = |state: &State, chunk: usize| {
