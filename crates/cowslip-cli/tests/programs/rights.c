@@ -1,5 +1,5 @@
-/* Changes this thread's rights in the way that argv[1] names, and says which of its threads have others: natively none has.
- * Memory is right before and after. */
+/* Changes this thread's rights in the way that the last argument names, in another root without /proc if "chroot" comes
+ * before it, and says which of its threads have others: natively none has. Memory is right before and after. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -22,6 +22,7 @@ enum { BYTES = 64 << 20, NOBODY = 65534 };
 int capset(cap_user_header_t header, const cap_user_data_t data);
 
 static char *memory;
+static int tasks = -1; /* /proc/self/task */
 
 static void check(int answer, const char *what) {
     if (answer < 0) {
@@ -49,16 +50,17 @@ static void describe(const char *thread, char *text, size_t size) {
     static const char *const keys[] = {"Uid:", "Gid:", "Groups:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:"};
     char path[96], line[4096];
     text[0] = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
-    FILE *file = fopen(path, "r");
+    snprintf(path, sizeof path, "%s/status", thread);
+    int descriptor = openat(tasks, path, O_RDONLY);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "r");
     if (!file) return;
     while (fgets(line, sizeof line, file))
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
             if (!strncmp(line, keys[i], strlen(keys[i]))) strncat(text, line, size - strlen(text) - 1);
     fclose(file);
     for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "/proc/self/task/%s/ns/%s", thread, i ? "user" : "mnt");
-        ssize_t length = readlink(path, line, sizeof line - 1);
+        snprintf(path, sizeof path, "%s/ns/%s", thread, i ? "user" : "mnt");
+        ssize_t length = readlinkat(tasks, path, line, sizeof line - 1);
         line[length < 0 ? 0 : length] = 0;
         strncat(text, line, size - strlen(text) - 1);
     }
@@ -67,8 +69,10 @@ static void describe(const char *thread, char *text, size_t size) {
 static void compare_threads(void) {
     char own[16], mine[8192], theirs[8192];
     snprintf(own, sizeof own, "%ld", (long)syscall(SYS_gettid));
+    if (fcntl(tasks, F_GETFD) < 0) tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY);
     describe(own, mine, sizeof mine);
-    DIR *threads = opendir("/proc/self/task");
+    int again = openat(tasks, ".", O_RDONLY | O_DIRECTORY);
+    DIR *threads = again < 0 ? NULL : fdopendir(again);
     if (!threads) check(-1, "opendir");
     for (struct dirent *it; (it = readdir(threads));) {
         if (it->d_name[0] == '.') continue;
@@ -85,6 +89,14 @@ static void drop_users(void) {
     check(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY), "setresuid");
     /* Else /proc is root's. */
     prctl(PR_SET_DUMPABLE, 1);
+}
+
+static void change_root(void) {
+    char place[] = "/tmp/rights-XXXXXX";
+    if (!mkdtemp(place)) check(-1, "mkdtemp");
+    check(chdir(place), "chdir");
+    check(rmdir(place), "rmdir");
+    check(chroot("."), "chroot");
 }
 
 static int pipes[2][2];
@@ -138,8 +150,10 @@ int main(int count, char **arguments) {
     memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 7, BYTES);
     check(pipe(pipes[0]) | pipe(pipes[1]), "pipe");
+    tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY);
     if (has_second) pthread_create(&thread, NULL, second, NULL);
     fork_once(1);
+    if (!strcmp(arguments[1], "chroot")) change_root();
     if (has_second) {
         char byte;
         check(write(pipes[0][1], "", 1), "write");

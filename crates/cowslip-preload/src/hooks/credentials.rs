@@ -44,6 +44,12 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
         return call();
     }
     let blocked = BlockedSignals::enter();
+    if process::thread_count().is_none() {
+        // There is no /proc, as in another root: threads are not counted, and no other service thread could look at pages.
+        owned().for_each(|arena| drop(arena.raw().park_service()));
+        drop(blocked);
+        return call();
+    }
     if !service::is_alone() {
         service::mark_stale();
         drop(blocked);

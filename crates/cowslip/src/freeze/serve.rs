@@ -118,8 +118,13 @@ pub(crate) fn park(shared: &Shared) -> Option<Service> {
     let before = process::thread_count();
     running.stop();
     let until_ns = process::now_ns() + PATIENCE_NS;
+    let has_ended = || match before {
+        Some(_) => process::thread_count() < before,
+        // If the program has other threads, it waits in vain.
+        None => process::is_single_threaded(),
+    };
     // The join returns a little before that.
-    while before.is_some() && process::thread_count() >= before && process::now_ns() < until_ns {
+    while !has_ended() && process::now_ns() < until_ns {
         std::thread::yield_now();
     }
     Service::open(START).ok()
