@@ -23,24 +23,25 @@ const WAYS: [&str; 11] = [
     TWO_THREADS,
 ];
 
+/// The kernel or the program itself needs `/proc` for these.
+const NEED_PROC: [&str; 3] = ["user namespace", "mount namespace", "descriptors by range"];
+
 #[test]
 fn a_program_that_gives_up_rights_has_no_thread_that_keeps_them() {
     let folder = Folder::new("rights");
     let Some(program) = compile(&folder, "rights") else { return };
     let roots: [&[&str]; 2] = [&[], &["chroot"]];
-    for (root, way) in roots.iter().flat_map(|root| WAYS.map(|way| (root, way))) {
-        let native = run(Command::new(&program).args(*root).arg(way));
+    let all = roots.into_iter().flat_map(|root| WAYS.map(|way| (root, way)));
+    for (root, way) in all.filter(|(root, way)| root.is_empty() || !NEED_PROC.contains(way)) {
+        let native = run(Command::new(&program).args(root).arg(way));
         if !native.status.success() {
-            // In another root there are no namespaces to be opened.
-            if root.is_empty() {
-                println!("SKIPPED: rights, {way}: not to be had here: {}", native.stdout);
-            }
+            println!("SKIPPED: rights, {root:?} {way}: not to be had here: {}", native.stdout);
             continue;
         }
         let log = folder.0.join("log");
         let mut command = Command::new(COWSLIP);
         command.args(["run", "--log"]).arg(&log).arg("--").arg(&program);
-        let ran = run(command.args(*root).arg(way));
+        let ran = run(command.args(root).arg(way));
         let said = std::fs::read_to_string(&log).unwrap();
         assert_eq!(
             (ran.status, &ran.stdout),
