@@ -342,7 +342,7 @@ fn a_socket_that_was_left_behind_goes_and_one_goes_with_its_program() {
     assert!(killed.sockets().is_empty());
 }
 
-/// Whatever comes over its socket, but the word that it is to go on.
+/// Its socket gets messages of all kinds at random, except the one that lets it go on.
 #[test]
 fn a_program_is_as_it_was_after_messages_that_are_none() {
     let Some(warm) = Warm::start(&[], &["content", "1"]) else { return };
