@@ -191,6 +191,17 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_wait_for_a_lock_spend_system_time_by_their_waits() {
+        let waits = [("rusage.voluntary_switches", [7.0, 15_800.0])];
+        let sentence = of_command([1.0, 1.0], [0.1, 0.7], &waits);
+        let wanted = "the time went to system time (+601 ms); as voluntary switches rose from 7.01 to 15.8k";
+        assert!(sentence.ends_with(wanted), "{sentence}");
+        // 158 ms of two seconds are not the cause.
+        let sentence = of_command([1.0, 1.0], [0.1, 2.1], &waits);
+        assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
+    }
+
+    #[test]
     fn processor_time_of_a_few_ticks_is_not_divided() {
         let sentence = of_command([0.001, 0.001], [0.001, 0.002], &[]);
         assert!(sentence.contains("the time went to processor time (+1.00 ms); no"), "{sentence}");
