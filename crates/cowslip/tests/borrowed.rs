@@ -49,29 +49,26 @@ impl Lender {
         Self::new(backing, |_| true)
     }
 
-    /// An arena that borrows, and the place of its words. `None`, with a message, if nothing is
+    /// An arena that borrows and is being copied, and the place of its words. `None`, with a message, if nothing is
     /// borrowed.
     fn lend(&self, backing: Backing) -> Option<(Arena, Words)> {
+        let lent = self.lend_held(backing)?;
+        lent.0.raw().resume_thaw();
+        Some(lent)
+    }
+
+    /// Like [`Self::lend`], with the copying held up before it begins.
+    fn lend_held(&self, backing: Backing) -> Option<(Arena, Words)> {
         let builder = self.template.arena_builder(Place::Anywhere).unwrap().backing(backing);
         let arena = self.template.restore(builder).unwrap();
         if !arena.raw().start_service() {
             skip("userfaultfd", "all is copied first without it");
             return None;
         }
+        arena.raw().pause_thaw();
+        arena.wait_live(Duration::ZERO);
         let words = Words(self.template.range_in(&arena, self.words.range()));
         Some((arena, words))
-    }
-
-    /// Like [`Self::lend`], with nothing copied yet.
-    fn lend_held(&self, backing: Backing) -> Option<(Arena, Words)> {
-        loop {
-            let lent = self.lend(backing)?;
-            lent.0.raw().pause_thaw();
-            // Unless the service thread was faster.
-            if lent.0.metrics().thawed_chunks == 0 {
-                return Some(lent);
-            }
-        }
     }
 
     /// The memory that its file takes.

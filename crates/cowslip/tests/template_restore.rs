@@ -53,6 +53,13 @@ fn is_pattern(words: &[u64]) -> bool {
 }
 
 fn restored(template: &Template, (uffd, backing): World) -> Arena {
+    let arena = lazily_restored(template, (uffd, backing));
+    // From here on it is copied.
+    arena.wait_live(Duration::ZERO);
+    arena
+}
+
+fn lazily_restored(template: &Template, (uffd, backing): World) -> Arena {
     let builder = template.arena_builder(Place::Anywhere).unwrap();
     template.restore(builder.backing(backing).userfaultfd(uffd)).unwrap()
 }
@@ -229,6 +236,31 @@ fn i2_children_keep_what_they_were_forked_with_whatever_becomes_of_lender_and_pa
 /// A child that does not wait to be told.
 fn kind_ends(kind: support::children::Kind) -> bool {
     kind == support::children::Kind::ClosesAll
+}
+
+#[test]
+fn nothing_is_copied_before_it_is_asked_for() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a lazy restore");
+    for world in worlds().into_iter().filter(|world| world.0) {
+        let (source, words) = patterned(world.1);
+        let template = source.freeze().unwrap().into_template().unwrap();
+        let arena = lazily_restored(&template, world);
+        let mut mine = adopted(&template, &arena, &words);
+        assert!(is_pattern(&mine));
+        (0..WORDS).step_by(10 * CHUNK_WORDS).for_each(|i| mine[i] = !pattern(i));
+        // Another freeze's readers do not make it copy either.
+        let child = fork_child(&[&arena], || mine[0] == !pattern(0) && mine[1] == pattern(1));
+        assert_eq!(status_of(child.unwrap()), 0, "{world:?}");
+        std::thread::sleep(TOO_EARLY);
+        assert_eq!(arena.metrics().thawed_chunks, 0, "{world:?}");
+        assert!(arena.metrics().frozen_chunks > 0, "{world:?}");
+        assert!(arena.wait_live(PATIENCE));
+        assert_eq!(arena.metrics().frozen_chunks, 0, "{world:?}");
+        drop((source, template, words));
+        (0..WORDS).step_by(10 * CHUNK_WORDS).for_each(|i| mine[i] = pattern(i));
+        assert!(is_pattern(&mine), "{world:?}");
+    }
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn restore_without(op: Op, pass: u32, errno: Errno, backing: Backing) {
         assert!(again.wait_live(PATIENCE));
         return;
     };
+    arena.wait_live(Duration::ZERO);
     let counters = Counters::restored(&arena, template.range_in(&arena, words.range()));
     let writers = Writers::start(&counters, 1);
     let is_whole = || {

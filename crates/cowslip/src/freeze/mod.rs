@@ -222,13 +222,12 @@ impl Arena {
 
     /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It
     /// starts the service thread if none runs that could make them so. Chunks of a
-    /// [served image](crate::image::Image::restore) are copied from then on.
+    /// [template](crate::Template::restore) or a [served image](crate::image::Image::restore) are copied from then on,
+    /// also without patience.
     pub fn wait_live(&self, patience: Duration) -> bool {
-        {
-            let mut state = self.shared().lock();
-            if std::mem::take(&mut state.keeps_borrowed) {
-                self.shared().notify(&state);
-            }
+        let is_asked = std::mem::take(&mut self.shared().lock().keeps_borrowed);
+        if is_asked && serve::ensure(self.shared()) {
+            self.shared().notify(&self.shared().lock());
         }
         let is_live = |_: &Shared, state: &State| state.not_live() == 0;
         wait_served(self.shared(), Instant::now() + patience, is_live).not_live() == 0

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   template's base ◀─MAP_PRIVATE── R     usable at once; chunks are borrowed ([`crate::arena::borrowed`])
-//!                        in the background: base and private pages into the arena's own file
+//!         │              when the arena is waited for or frozen: base and private pages into its own file
 //!   own file        ◀─MAP_SHARED─── R     an ordinary live arena; the template's base is free
 //! ```
 //! Without userfaultfd nothing could hold writers off while their pages are copied, so everything is copied first.
@@ -42,18 +42,19 @@ impl Template {
     /// other. Its memory is allocated according to the template's regions; those that clones would find
     /// [fresh](Inherit::Fresh) are zeroes.
     ///
-    /// Next to nothing is copied first: nothing of a chunk of 2 MiB that lies completely in copied regions. The arena
-    /// maps the template's base privately, and its service thread copies the base and the pages written meanwhile to a
-    /// file of the arena's own, chunk by chunk. A writer that meets it waits for its chunk's private pages. Afterwards
-    /// the arena is on huge pages and independent ([`Arena::wait_live`]). Before that
-    /// * the first write to a page copies 4 KiB,
-    /// * [`Arena::freeze`] finishes the copying first, in the calling thread: it takes at most as long as copying the
-    ///   arena once,
-    /// * a [fork](crate::fork()) costs the same as always; the children share the template's base.
+    /// Next to nothing is copied: nothing of a chunk of 2 MiB that lies completely in copied regions. The arena maps the
+    /// template's base privately. The first write to a page copies 4 KiB, and a chunk with 64 written pages becomes the
+    /// arena's own. The rest stays so until
+    /// * [`Arena::wait_live`], from which on the service thread copies the base and the pages written meanwhile to a
+    ///   file of the arena's own, chunk by chunk: a writer that meets it waits for its chunk's private pages, and in the
+    ///   end the arena is on huge pages and independent,
+    /// * [`Arena::freeze`], which does the same first, in the calling thread: it takes at most as long as copying the
+    ///   arena once.
     ///
-    /// The template, and the process that it came from, may go at any time. While less than 256 MiB of memory are left
-    /// nothing is copied: borrowed memory costs none. Chunks without data in the base are not borrowed. In other
-    /// chunks, a page that the base lacks takes memory of the base when it is first read.
+    /// A [fork](crate::fork()) costs the same as always; the children share the template's base. The template, and the
+    /// process that it came from, may go at any time: its memory stays while it is borrowed. While less than 256 MiB of
+    /// memory are left nothing is copied, as borrowed memory costs none. Chunks without data in the base are not
+    /// borrowed. In other chunks, a page that the base lacks takes memory of the base when it is first read.
     ///
     /// Without userfaultfd everything is copied before this returns.
     ///
@@ -91,16 +92,14 @@ impl Template {
         let pieces: Vec<_> = pieces
             .map(|(at, region)| (VirtRange::new(at as usize, region.range.len), region.prot))
             .collect();
-        self.restore_pieces(builder, &pieces, false)
+        self.restore_pieces(builder, &pieces)
     }
 
-    /// Works like [`Self::restore`], but allocates only these parts, given from the arena's start. With
-    /// `keeps_borrowed` chunks stay borrowed until they are requested.
+    /// Works like [`Self::restore`], but allocates only these parts, given from the arena's start.
     pub(crate) fn restore_pieces(
         &self,
         builder: ArenaBuilder,
         pieces: &[(VirtRange, Prot)],
-        keeps_borrowed: bool,
     ) -> Result<Arena> {
         let base = &*self.base;
         if base.layout.has(Inherit::Shared) {
@@ -137,7 +136,7 @@ impl Template {
         })?;
         if state.borrowed() > 0 {
             state.borrowed_base = Some(lender);
-            state.keeps_borrowed = keeps_borrowed;
+            state.keeps_borrowed = true;
             shared.notify(&state);
         }
         drop(state);

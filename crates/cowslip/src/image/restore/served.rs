@@ -387,7 +387,7 @@ fn get(
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
     let is_eager = options.strategy == Strategy::Eager;
     let template = attention.receive(&stream, files)?;
-    let restored = template.restore_pieces(builder(described, options)?, &pieces, !is_eager)?;
+    let restored = template.restore_pieces(builder(described, options)?, &pieces)?;
     if is_eager {
         serve::ensure(restored.shared());
         thaw::end_borrowing(restored.shared())?;
