@@ -120,7 +120,7 @@ fn size(row: &Row) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use cowslip_compare::inputs::Run;
+    use cowslip_compare::inputs::{Run, parse};
     use cowslip_compare::{Options, compare};
 
     use super::*;
@@ -194,11 +194,37 @@ mod tests {
     fn threads_that_wait_for_a_lock_spend_system_time_by_their_waits() {
         let waits = [("rusage.voluntary_switches", [7.0, 15_800.0])];
         let sentence = of_command([1.0, 1.0], [0.1, 0.7], &waits);
-        let wanted = "the time went to system time (+601 ms); as voluntary switches rose from 7.01 to 15.8k";
+        let wanted =
+            "the time went to system time (+601 ms); as voluntary switches rose from 7.01 to 15.8k";
         assert!(sentence.ends_with(wanted), "{sentence}");
         // 158 ms of two seconds are not the cause.
         let sentence = of_command([1.0, 1.0], [0.1, 2.1], &waits);
         assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
+    }
+
+    #[test]
+    fn waiting_comes_first_where_running_more_does_not_explain_it() {
+        let run = |wall: f64, user: f64, waited: f64, index: u32| {
+            let text = format!(
+                r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
+{{"metrics": [{{"name": "process.schedstat.wait_seconds", "kind": "counter"}}]}}
+{{"sample": {{"at_ns": 0, "values": [0.0]}}}}
+{{"sample": {{"at_ns": 1000000000, "values": [{waited}]}}}}
+{{"totals": {{"wall_seconds": {}, "rusage.user_seconds": {user}, "rusage.system_seconds": 0.01}}}}
+"#,
+                wall + f64::from(index * 7 % 5) / 1000.0
+            );
+            parse(&text, "run", None).unwrap().remove(0)
+        };
+        let of = |waited: f64| {
+            let good: Vec<Run> = (0..8).map(|index| run(0.3, 0.6, 0.001, index)).collect();
+            let bad: Vec<Run> = (0..8).map(|index| run(0.9, 0.95, waited, index)).collect();
+            let comparison = compare(&good, &bad, &Options::default()).unwrap();
+            let split = TimeSplit::of(&good, &bad, 0.05);
+            sentence(&comparison, split.as_ref(), 0.05, 0.05)
+        };
+        assert!(of(0.9).contains("; the time went to waiting for a processor (+"), "{}", of(0.9));
+        assert!(of(0.4).contains("; the time went to user time (+"), "{}", of(0.4));
     }
 
     #[test]

@@ -19,11 +19,16 @@ pub(super) fn explanation(
     let added = split.means.1 - split.means.0;
     let mut parts: Vec<_> =
         split.parts.iter().filter(|part| part.carried / added >= LEAST_PART).collect();
-    // Running more makes threads of the program wait for each other, so waiting is named after running.
+    // Running more makes threads of the program wait for each other, so waiting is named after running, unless there is
+    // far more of it than running explains.
     let is_running =
         |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
-    let running: f64 = parts.iter().filter(|it| is_running(it.part)).map(|it| it.carried).sum();
-    let runs_more = running / added >= 0.5;
+    let is_wait = |part: TimePart| part == TimePart::ProcessorWait;
+    let carried_by = |is_it: &dyn Fn(TimePart) -> bool| -> f64 {
+        parts.iter().filter(|it| is_it(it.part)).map(|it| it.carried / added).sum()
+    };
+    let running = carried_by(&is_running);
+    let runs_more = running >= 0.5 && carried_by(&is_wait) <= 2.0 * running;
     let is_later = |part: TimePart| runs_more && !is_running(part);
     parts.sort_by(|a, b| {
         let order = is_later(a.part).cmp(&is_later(b.part));
