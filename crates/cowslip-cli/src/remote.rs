@@ -23,16 +23,19 @@ pub(crate) fn open(image: &Path) -> Result<Image, Failure> {
     }
 }
 
-/// The opener of images for a server: files, and, if there are any, those at URLs through a folder.
+/// The opener of images for a server, of files and, if there are any, of those at URLs through the folder that is
+/// returned, too.
 pub(crate) fn opener(
     images: &[PathBuf],
     cache: Option<PathBuf>,
     most: ByteCount,
     tell: fn(&str),
-) -> Result<Opener, Failure> {
+) -> Result<(Opener, Option<PathBuf>), Failure> {
     match images.iter().find(|it| is_url(it.as_os_str())) {
-        Some(url) => opener_of_urls(url, cache, most, tell),
-        None => Ok(Opener::default()),
+        Some(url) => {
+            opener_of_urls(url, cache, most, tell).map(|(opener, folder)| (opener, Some(folder)))
+        }
+        None => Ok((Opener::default(), None)),
     }
 }
 
@@ -50,15 +53,16 @@ mod stores {
         cache: Option<PathBuf>,
         most: ByteCount,
         tell: fn(&str),
-    ) -> Result<Opener, Failure> {
+    ) -> Result<(Opener, PathBuf), Failure> {
         let folder = cache.or_else(default_cache).ok_or_else(|| {
             Failure::new(USAGE, "no home directory to keep images in; name one with --cache")
         })?;
         let cache = cowslip_remote::Cache::open(&folder, most.0, tell)?;
-        Ok(Opener::new(move |image: &Path| match image.to_str() {
+        let opener = Opener::new(move |image: &Path| match image.to_str() {
             Some(url) if is_url(image.as_os_str()) => cache.image(url),
             _ => Image::open(image),
-        }))
+        });
+        Ok((opener, folder))
     }
 
     fn default_cache() -> Option<PathBuf> {
@@ -85,7 +89,7 @@ mod stores {
         _: Option<PathBuf>,
         _: ByteCount,
         _: fn(&str),
-    ) -> Result<Opener, Failure> {
+    ) -> Result<(Opener, PathBuf), Failure> {
         Err(absent(&url.display().to_string()))
     }
 

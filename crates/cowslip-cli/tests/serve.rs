@@ -330,6 +330,67 @@ fn a_file_that_cannot_be_served_is_an_error_at_once() {
 /// In a folder that all users can write to, such as `/tmp`, any user may make and lock a file beside the socket, or
 /// lock the folder.
 #[test]
+fn a_server_keeps_no_right_and_reads_only_in_the_folders_of_its_images() {
+    let (folder, secret) = (Folder::new("confined"), Folder::new("confined-secret"));
+    let image_path = image(&folder, 16, "none");
+    let hidden = image(&secret, 8, "none");
+    let (socket, log) = (folder.0.join("socket"), folder.0.join("log"));
+    let mut command = Command::new(COWSLIP);
+    command.arg("serve").arg(&image_path).arg("--socket").arg(&socket);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let server = Server::started(&mut command, socket).loaded();
+    let tasks = format!("/proc/{}/task", server.child.id());
+    let mut threads = 0;
+    for task in std::fs::read_dir(tasks).unwrap() {
+        // A thread that ended meanwhile.
+        let Ok(status) = std::fs::read_to_string(task.unwrap().path().join("status")) else {
+            continue;
+        };
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().to_owned()
+        };
+        let capabilities = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
+        assert_eq!(capabilities & !(1 << CAP_DAC_READ_SEARCH), 0, "{status}");
+        assert_eq!(field("NoNewPrivs:"), "1");
+        threads += 1;
+    }
+    assert!(threads > 0);
+    // Its memory is as huge as that of a process that kept its rights.
+    let loaded = restored(&Image::open(&image_path).unwrap(), server.via()).unwrap();
+    assert_content(&loaded, 16);
+    let own = Arena::new(ByteCount::mib(4)).unwrap();
+    if own.pages().is_huge() {
+        let range = VirtRange::new(loaded.arena().range().start, 16 << 20);
+        let mapped = huge_mapped_bytes(range);
+        assert_eq!(mapped, 16 << 20, "on huge pages");
+    }
+    // The same name leads to an image elsewhere now.
+    let hidden_image = Image::open(&hidden).unwrap();
+    std::fs::remove_file(&image_path).unwrap();
+    std::os::unix::fs::symlink(&hidden, &image_path).unwrap();
+    let refused = restored(&hidden_image, server.via());
+    if std::fs::read_to_string(&log).unwrap().contains("this kernel has no Landlock") {
+        return println!("SKIPPED: landlock: the server reads what its user may");
+    }
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("does not serve this image"), "{refused}");
+    // In its own folder a new image is found.
+    std::fs::remove_file(&image_path).unwrap();
+    std::fs::copy(&hidden, &image_path).unwrap();
+    assert_content(&restored(&hidden_image, server.via()).unwrap(), 8);
+}
+
+const CAP_DAC_READ_SEARCH: u32 = 2;
+
+/// Bytes that huge pages map in this process.
+fn huge_mapped_bytes(range: VirtRange) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let usage = cowslip_sys::procfs::usage_of(&smaps, |mapping| range.covers(mapping.range));
+    usage.shmem_huge_bytes
+}
+
+#[test]
 fn a_lock_of_another_users_holds_up_no_server() {
     let folder = Folder::new("locked");
     let path = image(&folder, 4, "none");

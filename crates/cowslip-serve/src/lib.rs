@@ -9,10 +9,12 @@
 
 mod activation;
 mod clients;
+mod confinement;
 mod lock;
 mod metrics;
 mod residents;
 mod server;
 
 pub use activation::inherited_listener;
+pub use confinement::{Needs, confine};
 pub use server::{Opener, Options, Server, default_socket, metrics_of};

@@ -94,6 +94,15 @@ pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A descriptor of the tmpfs of [`huge_tmpfs_file`], for a process that confines itself: it must be able to open files
+/// there, to read, write and truncate them.
+pub fn huge_tmpfs() -> Result<OwnedFd> {
+    if MOUNT.get().is_none() {
+        MOUNT.set(mount_huge_tmpfs()?);
+    }
+    rustix::io::fcntl_dupfd_cloexec(MOUNT.get().ok_or(Errno::BADF)?, 3)
+}
+
 /// Returns true if this process has the privileges to mount for [`huge_tmpfs_file`]: tries the first step.
 pub fn may_mount_tmpfs() -> bool {
     mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use cowslip::image::Image;
 use cowslip::units::ByteCount;
-use cowslip_serve::{Options, Server, default_socket, inherited_listener, metrics_of};
+use cowslip_serve::{
+    Needs, Options, Server, confine, default_socket, inherited_listener, metrics_of,
+};
 use cowslip_sys::process;
 
 use super::numbers::{byte_count, whole};
@@ -20,7 +22,8 @@ use crate::remote;
     cowslip serve s3://models/llama/latest --cache-size 100G\n  \
     COWSLIP_SERVE=/run/cowslip-serve.socket ./worker\n  \
     cowslip serve --metrics\n\nOnly processes of the same user, and of root, get anything. An image that is \
-    given up, and a server that ends, harm nobody who has restored.")]
+    given up, and a server that ends, harm nobody who has restored. The server gives up its rights, and reads \
+    only the folders of its images.")]
 pub(crate) struct Args {
     /// The images: files or URLs
     #[arg(required_unless_present = "metrics", value_name = "IMAGE")]
@@ -63,21 +66,31 @@ pub(super) fn run(args: Args) -> CommandResult {
     let half = ByteCount(process::memory_and_swap().0 / 2);
     // A message that cannot be written ends nothing.
     let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
+    let (opener, cache) = remote::opener(&args.images, args.cache, args.cache_size, tell)?;
+    let of_files = args.images.iter().filter(|image| !remote::is_url(image.as_os_str()));
+    let files: Vec<_> = of_files.cloned().collect();
     let options = Options {
-        opener: remote::opener(&args.images, args.cache, args.cache_size, tell)?,
+        opener,
         images: args.images,
         most_clients: args.clients as usize,
         most_memory: args.memory.unwrap_or(half),
     };
-    // A file that cannot be served is an error now. At a URL an image may be published later.
-    for image in options.images.iter().filter(|image| !remote::is_url(image.as_os_str())) {
-        Image::open(image)?;
-    }
+    let socket = inherited.is_none().then(|| path.clone());
     let server = match inherited {
         Some(listener) => Server::on(listener, options, tell),
         None => Server::bind(&path, options, tell)
             .map_err(exit::io(format_args!("listen at {}", path.display())))?,
     };
+    // From here on it reads files that others may have written.
+    let needs = Needs { images: files.clone(), cache, socket };
+    let is_enforced = confine(&needs).map_err(exit::io("give up rights"))?;
+    if !is_enforced {
+        tell("this kernel has no Landlock: the server may read all that its user may");
+    }
+    // A file that cannot be served is an error now. At a URL an image may be published later.
+    for image in &files {
+        Image::open(image)?;
+    }
     server.run(signals.woken()).map_err(exit::system("wait for clients"))?;
     Ok(ExitCode::SUCCESS)
 }
