@@ -11,6 +11,9 @@ use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, smaps_bytes, status_of};
 
 const BYTES: ByteCount = ByteCount::mib(32);
+/// Pages of each of a few chunks that are written. Together they are more than the 64 by which the kernel's count of a
+/// process' pages may lag; in each chunk they are too few for it to be moved.
+const WRITTEN_PAGES: usize = 40;
 
 /// An arena in which all memory was written.
 fn written() -> Option<(Arena, Counters)> {
@@ -22,6 +25,14 @@ fn written() -> Option<(Arena, Counters)> {
     let counters = Counters::new(&arena, BYTES);
     (0..counters.len()).for_each(|i| counters.at(i).store(1, Relaxed));
     Some((arena, counters))
+}
+
+fn write_some(counters: &Counters, chunks: usize) {
+    for chunk in 0..chunks {
+        for page in 0..WRITTEN_PAGES {
+            counters.at((chunk * CHUNK_BYTES + page * page_size_bytes()) / 8).fetch_add(1, Relaxed);
+        }
+    }
 }
 
 fn resident(counters: &Counters) -> u64 {
@@ -36,9 +47,7 @@ fn memory_is_resident_again_after_a_freeze_and_after_a_thaw() {
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         eventually("all of it is mapped while frozen", || resident(&counters) == BYTES.0);
         // The huge mapping of a written chunk goes away, and its pages are mapped again.
-        for chunk in 0..4 {
-            counters.at(chunk * CHUNK_BYTES / 8).fetch_add(1, Relaxed);
-        }
+        write_some(&counters, 4);
         eventually("and again after it was written", || resident(&counters) == BYTES.0);
         assert!(frozen.slice(counters.slice()).len() == counters.len());
         drop(frozen);
@@ -73,11 +82,10 @@ fn a_child_that_reads_has_no_more_to_itself_than_was_copied() {
     let few = 8 << 20;
     let own = || of_process(child, "Private_Dirty:");
     eventually("nothing was written, and the parent maps it too", || own() < few);
-    // One page of each chunk is copied, and no more becomes private to the child.
-    for chunk in 0..BYTES.0 as usize / CHUNK_BYTES {
-        counters.at(chunk * CHUNK_BYTES / 8).fetch_add(1, Relaxed);
-    }
-    let copied = BYTES.0 / CHUNK_BYTES as u64 * page_size_bytes() as u64;
+    // Some pages of each chunk are copied, and no more becomes private to the child.
+    let chunks = BYTES.0 as usize / CHUNK_BYTES;
+    write_some(&counters, chunks);
+    let copied = (chunks * WRITTEN_PAGES * page_size_bytes()) as u64;
     eventually("but what was copied", || own() < few + copied);
     kill(child);
     assert_eq!(status_of(child), libc::SIGKILL);
