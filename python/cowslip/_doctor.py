@@ -19,5 +19,5 @@ class Report(dict[str, Any]):
 
 
 def doctor() -> Report:
-    """Tries out what Cowslip builds on; a fraction of a second. The commands that mend the rest are in it."""
+    """Tries out what Cowslip builds on; a fraction of a second. The commands that provide the rest are in it."""
     return Report(json.loads(_native.doctor_json()))

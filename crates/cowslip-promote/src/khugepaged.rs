@@ -6,7 +6,7 @@ use cowslip_sys::procfs::{Policy, Thp};
 use crate::crash_state::{self, Found};
 use crate::model::{REGION_PAGES, Settings};
 
-/// The kernel's settings that work against `settings`: a sentence each, with the command that mends it.
+/// The kernel's settings that work against `settings`: a sentence each, with the command that changes it.
 ///
 /// ```
 /// use cowslip_promote::{Settings, interference};

@@ -80,7 +80,7 @@ fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
         // A service does not start if its group does not exist.
         let installed = match has_group {
             true => Installed::look(machine, &plan.installed),
-            false => Err(Trouble::new("left as it is, without the group", "mend the first step")),
+            false => Err(Trouble::new("left as it is, without the group", "repair the first step")),
         };
         match installed {
             Ok(installed) => {

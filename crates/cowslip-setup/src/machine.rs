@@ -141,7 +141,7 @@ impl Machine {
                 let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
                 Err(Trouble::new(
                     format!("`{line}`: {}: {said}", output.status),
-                    "mend that, and run this again",
+                    "repair that, and run this again",
                 ))
             }
             Err(error) => {
@@ -170,7 +170,7 @@ pub(crate) fn of_file(what: &str, path: &Path, error: &io::Error) -> Trouble {
         io::ErrorKind::ReadOnlyFilesystem => {
             "a system that is made of images is set up where they are built: --root"
         }
-        _ => "mend that, and run this again",
+        _ => "repair that, and run this again",
     };
     Trouble::new(format!("cannot {what} {}: {error}", path.display()), fix)
 }

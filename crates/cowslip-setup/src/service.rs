@@ -36,7 +36,7 @@ impl Installed {
                 Trouble::new(why, format!("install it as {}", PROGRAMS[0]))
             })?;
             if let Some(why) = changeable(&machine.path(command), root) {
-                return Err(Trouble::new(why, "mend that, and run this again"));
+                return Err(Trouble::new(why, "repair that, and run this again"));
             }
             let libraries = Path::new(command).with_file_name("").join("../lib/cowslip");
             let libraries = libraries.to_string_lossy().replace("bin/../", "");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_drop_in_mends_is_refused_with_advice() {
+    fn what_no_drop_in_repairs_is_refused_with_advice() {
         for setting in ["RootDirectory=/srv/a", "LimitAS=1G", "LimitNOFILE=60", "ExecStart="] {
             let trouble = of(&format!("ExecStart=/bin/a\n{setting}")).unwrap_err();
             assert!(!trouble.why.is_empty() && !trouble.fix.is_empty(), "{setting}");

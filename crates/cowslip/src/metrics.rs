@@ -124,7 +124,7 @@ counters! {
     /// Chunks of 2 MiB that were not written since a freeze and are tracked.
     kept_chunks,
     /// Pages written to such chunks just before a freeze, which copied them in its pause.
-    settled_pages,
+    copied_in_freeze_pages,
     /// How often a child that gives way was set to run only while a processor is idle, or like others again.
     child_turns,
     /// Bytes that left the arena and are the kernel's now.

@@ -220,7 +220,7 @@ fn what_is_written_while_a_freeze_gets_ready_is_in_its_view() {
     let mut settled = 0;
     eventually("freezes find pages", || {
         let view = frozen(&arena);
-        let now = arena.metrics().settled_pages;
+        let now = arena.metrics().copied_in_freeze_pages;
         if now == settled && parent.is_some() {
             return false;
         }

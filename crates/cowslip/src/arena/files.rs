@@ -307,7 +307,7 @@ impl Shared {
 
     /// Gives back the places of readers that are gone. True if there were any. Readers are the views, and other
     /// processes, which read generations up to `read`.
-    pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
+    pub(crate) fn release_unread(&self, state: &mut State, read: Option<u64>) -> bool {
         let before = state.files.vacated.len();
         let mut gone = Vec::new();
         let State { map, generations, files, .. } = &mut *state;

@@ -369,7 +369,7 @@ impl UsersToken {
         }
         let is_sole = self.token.unmap().is_ok() && !self.token.is_mapped();
         // Without its mapping this process would not be counted, and another one would take over the file that it
-        // reads: it keeps the lock if that cannot be mended.
+        // reads: it keeps the lock if that cannot be repaired.
         if is_sole || self.token.map().is_ok() {
             memfile::unlock(self.token.fd());
         } else {

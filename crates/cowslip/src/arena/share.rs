@@ -95,7 +95,7 @@ impl Child {
 
     /// Lets it run like its parent, or only while a processor is idle, by the time that it has had. True if there is a
     /// reason to go on watching it.
-    pub(crate) fn settle(&self, shared: &Shared) -> bool {
+    pub(crate) fn set_turn(&self, shared: &Shared) -> bool {
         let Some(it) = &self.yielding else { return true };
         let passed_ns = process::now_ns() - it.forked_ns;
         if passed_ns < LOOK.as_nanos() as u64 {

@@ -124,6 +124,6 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
         }
     }
     state.files.forget_target();
-    shared.settle_files(state, None);
+    shared.release_unread(state, None);
     Ok(false)
 }

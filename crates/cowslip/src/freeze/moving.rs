@@ -111,7 +111,7 @@ impl Moving {
 pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let Some(service) = shared.service(state) else { return Step::Idle };
     if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
-        return mend(shared, state, &service, partial.start);
+        return complete_partial(shared, state, &service, partial.start);
     }
     let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
     if is_short {
@@ -159,14 +159,14 @@ fn next(
 
 /// Finishes an operation that failed half-way: a move, or a freeze or a thaw without a fork after it. Its file has no
 /// readers.
-fn mend(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Step {
+fn complete_partial(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Step {
     let left_ns = state.moving.not_before_ns.saturating_sub(process::now_ns());
     if left_ns > 0 {
         return Step::Later(Duration::from_nanos(left_ns));
     }
-    let mended = thaw_alone(shared, state, chunk, service);
+    let thawed = thaw_alone(shared, state, chunk, service);
     service.window.close();
-    match mended {
+    match thawed {
         Ok(()) => Step::Again,
         Err(errno) => failed(shared, state, errno),
     }

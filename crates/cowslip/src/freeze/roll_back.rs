@@ -77,7 +77,7 @@ impl Arena {
         shared.wait_restored();
         let mut state = shared.lock();
         check(shared, &state, view)?;
-        thaw::mend(shared, &mut state)?;
+        thaw::complete_partial(shared, &mut state)?;
         // From here on children inherit no memory that a later thaw changes.
         let _ = youngest_read(shared, &mut state);
         let parts = prepare(shared, &state, view)?;
@@ -170,7 +170,7 @@ fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
     }
     if shared.service(state).is_none() {
         let others = youngest_read(shared, state);
-        shared.settle_files(state, others);
+        shared.release_unread(state, others);
     }
     state.files.forget_target();
     state.moving.forget();

@@ -234,7 +234,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
         let is_over = |child: &&Arc<Child>| {
-            is_told(child) || (has_slept && child.has_ended()) || !child.settle(&shared)
+            is_told(child) || (has_slept && child.has_ended()) || !child.set_turn(&shared)
         };
         let ended: Vec<_> = children.iter().filter(is_over).collect();
         if !ended.is_empty()

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::host::{Capability, Need};
 
-    fn hint_and_mend(own: &OwnProcess, around: Surroundings) -> (String, Option<String>) {
+    fn hint_and_fix(own: &OwnProcess, around: Surroundings) -> (String, Option<String>) {
         let it = Capability::new("", Need::Full, "", Err(explain(own, around)));
         let crate::host::Answer::Denied { hint } = it.answer else { panic!("{it:?}") };
         (hint, it.fix)
@@ -147,29 +147,27 @@ mod tests {
         let of_a_group = Surroundings { is_a_groups: true, ..closed };
 
         let nobody = OwnProcess { effective_uid: 65534, ..OwnProcess::default() };
-        let (hint, fix) = hint_and_mend(&nobody, closed);
+        let (hint, fix) = hint_and_fix(&nobody, closed);
         assert!(!hint.contains("newgrp"), "{hint}");
         assert_eq!(fix.as_deref(), Some("sudo cowslip setup --user nobody"));
-        assert!(hint_and_mend(&nobody, of_a_group).0.contains("newgrp"));
-        assert_eq!(hint_and_mend(&nobody, without_device).1.as_deref(), Some(ALLOW_USERFAULTFD));
+        assert!(hint_and_fix(&nobody, of_a_group).0.contains("newgrp"));
+        assert_eq!(hint_and_fix(&nobody, without_device).1.as_deref(), Some(ALLOW_USERFAULTFD));
         let nameless = OwnProcess { effective_uid: 4_000_000_000, ..OwnProcess::default() };
-        let (_, fix) = hint_and_mend(&nameless, closed);
+        let (_, fix) = hint_and_fix(&nameless, closed);
         assert_eq!(fix.as_deref(), Some("sudo cowslip setup --user $(id -un)"));
         let root = OwnProcess::default();
-        assert_eq!(hint_and_mend(&root, closed).1.as_deref(), Some(ALLOW_USERFAULTFD));
+        assert_eq!(hint_and_fix(&root, closed).1.as_deref(), Some(ALLOW_USERFAULTFD));
 
         let docker_root = OwnProcess { is_filtered: true, ..OwnProcess::default() };
-        let (hint, fix) = hint_and_mend(&docker_root, closed);
+        let (hint, fix) = hint_and_fix(&docker_root, closed);
         assert!(hint.contains("Docker's default profile"), "{hint}");
         assert_eq!(fix.as_deref(), Some(DOCKER_DEVICE));
 
         let filtered_user = OwnProcess { is_filtered: true, ..nobody.clone() };
-        assert!(
-            hint_and_mend(&filtered_user, closed).1.is_some_and(|fix| fix.starts_with("sudo "))
-        );
-        assert_eq!(hint_and_mend(&filtered_user, open).1.as_deref(), Some(DOCKER_DEVICE));
+        assert!(hint_and_fix(&filtered_user, closed).1.is_some_and(|fix| fix.starts_with("sudo ")));
+        assert_eq!(hint_and_fix(&filtered_user, open).1.as_deref(), Some(DOCKER_DEVICE));
 
-        let (hint, fix) = hint_and_mend(&nobody, open);
+        let (hint, fix) = hint_and_fix(&nobody, open);
         assert!(hint.contains("security module"), "{hint}");
         assert_eq!(fix, None);
     }

@@ -15,7 +15,7 @@ impl Report {
                 "standing": self.standing().word(),
                 "huge_pages": self.has_huge_pages(),
                 "sentence": self.sentence(),
-                "mends": self.mends(),
+                "fixes": self.fixes(),
             },
         })
     }

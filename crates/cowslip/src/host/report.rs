@@ -56,14 +56,14 @@ impl Report {
     }
 
     /// The commands that would provide the missing capabilities, each once.
-    pub fn mends(&self) -> Vec<&str> {
-        let mut mends: Vec<&str> = Vec::new();
+    pub fn fixes(&self) -> Vec<&str> {
+        let mut fixes: Vec<&str> = Vec::new();
         for fix in self.missing().filter_map(|it| it.fix.as_deref()) {
-            if !mends.contains(&fix) {
-                mends.push(fix);
+            if !fixes.contains(&fix) {
+                fixes.push(fix);
             }
         }
-        mends
+        fixes
     }
 
     /// All of it in one plain sentence.
@@ -98,12 +98,12 @@ impl Report {
         if !(thaws && self.has_huge_pages()) {
             sentence += "; `cowslip run` leaves programs alone";
         }
-        match self.mends().as_slice() {
+        match self.fixes().as_slice() {
             [] => sentence += ".",
-            mends => {
+            fixes => {
                 let who =
-                    if mends.iter().all(|it| it.starts_with("sudo ")) { "" } else { "as root " };
-                sentence += &format!("; {who}run `{}`.", mends.join("` and `"));
+                    if fixes.iter().all(|it| it.starts_with("sudo ")) { "" } else { "as root " };
+                sentence += &format!("; {who}run `{}`.", fixes.join("` and `"));
             }
         }
         sentence
@@ -157,7 +157,7 @@ mod tests {
             "Cowslip works here in full: freeze (20.0 µs a chunk), thaw while the program runs \
              (20.0 µs a chunk), huge pages."
         );
-        assert!(report.mends().is_empty());
+        assert!(report.fixes().is_empty());
     }
 
     #[test]

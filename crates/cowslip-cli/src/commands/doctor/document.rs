@@ -20,7 +20,7 @@ pub(super) fn document(report: &Report, uses: &[Use]) -> Value {
             "huge_pages": report.has_huge_pages(),
             "line": verdict(report, uses),
             "sentence": report.sentence(),
-            "mends": report.mends(),
+            "fixes": report.fixes(),
         },
     })
 }

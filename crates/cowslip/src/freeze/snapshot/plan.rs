@@ -69,7 +69,7 @@ impl<'a> Snapshot<'a> {
             Error::from_errno("find the arena's files behind their descriptors", errno)
                 .because(CLOSED)
         })?;
-        thaw::mend(shared, &mut state)?;
+        thaw::complete_partial(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(shared.service(&state).is_some()), Relaxed);
         if state.is_pinned && !keeps_view {
             let copies = Copies::make(shared, &state)

@@ -34,7 +34,7 @@ struct Written {
 }
 
 /// Copies the private pages into files, while every access to R waits.
-pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
+pub(super) fn copy_to_files(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     let Some(service) = snapshot.service() else { return Ok(()) };
     let mut written = Vec::new();
     let mut pages = 0;
@@ -65,7 +65,7 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     service.window.close();
     copied?;
     snapshot.part_moved();
-    snapshot.shared.counters.settled_pages.fetch_add(pages, Relaxed);
+    snapshot.shared.counters.copied_in_freeze_pages.fetch_add(pages, Relaxed);
     Ok(())
 }
 

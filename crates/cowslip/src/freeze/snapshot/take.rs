@@ -77,7 +77,8 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     // For all of them, even if one failed.
     let ended = snapshots.iter().filter_map(Snapshot::service);
     let ended = ended.map(|service| service.health.end_moves()).fold(Ok(()), Result::and);
-    let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(private::settle));
+    let moved =
+        moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(private::copy_to_files));
     if moved.is_err() {
         for snapshot in snapshots.iter() {
             let Some(service) = snapshot.service() else { continue };

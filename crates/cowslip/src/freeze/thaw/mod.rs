@@ -102,7 +102,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
         return clean::look(shared, state).or_sooner(consolidate::step(shared, state));
     }
     let others = youngest_read(shared, state);
-    shared.settle_files(state, others);
+    shared.release_unread(state, others);
     let read = others.max(state.generations.youngest_view());
     let now = process::now_ns();
     if state.generations.take_ended() {
@@ -314,7 +314,7 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
 
 /// Makes chunks live that a failed operation left between two states: a child would lack a part of them. Their base has
 /// no readers, as there was no fork since.
-pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
+pub(crate) fn complete_partial(shared: &Shared, state: &mut State) -> Result<()> {
     let partial: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Partial).flatten().collect();
     for chunk in partial {
         at_once(shared, state, chunk).map_err(|errno| {

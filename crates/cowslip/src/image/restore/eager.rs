@@ -8,7 +8,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 
 use super::OPERATION;
 use super::schedule::RestoreSchedule;
-use super::source::{Desk, Source};
+use super::source::{FetchContext, Source};
 use crate::arena::state::Shared;
 use crate::image::OnProgress;
 
@@ -23,13 +23,13 @@ pub(super) fn fill(
     progress: OnProgress<'_>,
 ) -> Result<()> {
     let _listener = schedule.listen(source);
-    let first = Desk::first(shared, &source.file, threads);
+    let first = FetchContext::first(shared, &source.file, threads);
     std::thread::scope(|scope| {
         for i in 0..threads {
-            let mut desk = first.beside();
+            let mut context = first.beside();
             let work = move || {
                 schedule.each(source, |chunk| {
-                    if let Err(error) = source.fetch(chunk, &mut desk) {
+                    if let Err(error) = source.fetch(chunk, &mut context) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
                         schedule.close();
                         return ControlFlow::Break(());

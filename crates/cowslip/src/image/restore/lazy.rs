@@ -38,7 +38,7 @@ use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, Errno, memfile, process, waiting};
 
 use super::schedule::RestoreSchedule;
-use super::source::{Desk, Source};
+use super::source::{FetchContext, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::state::{Event, Restoring, Shared, State};
 use crate::image::OnArrival;
@@ -158,7 +158,7 @@ impl Work {
     /// The work of the thread that reads the faults.
     fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
         let wanted = threads(self.readers, self.schedule.left());
-        let mut desk = Desk::first(shared, &self.source.file, wanted);
+        let mut context = FetchContext::first(shared, &self.source.file, wanted);
         let (mut readers, mut patience) = (Vec::new(), Some(HEAD_START));
         while !self.schedule.is_closing() {
             let mut ready = [false; 2];
@@ -175,13 +175,13 @@ impl Work {
             while self.is_to_bring_in(&readers)
                 && let Some(chunk) = self.schedule.claim_wanted()
             {
-                self.bring_in(shared, chunk, &mut desk);
+                self.bring_in(shared, chunk, &mut context);
                 self.read_faults(shared);
             }
             if patience.is_some() {
                 // The readers that could be started bring everything in.
                 readers.extend(
-                    (0..wanted).filter_map(|_| self.start_reader(shared, desk.beside()).ok()),
+                    (0..wanted).filter_map(|_| self.start_reader(shared, context.beside()).ok()),
                 );
                 patience = readers.is_empty().then_some(HEAD_START);
                 self.has_no_readers.store(readers.is_empty(), Relaxed);
@@ -189,7 +189,7 @@ impl Work {
             if readers.is_empty()
                 && let Some(chunk) = self.schedule.claim_now()
             {
-                self.bring_in(shared, chunk, &mut desk);
+                self.bring_in(shared, chunk, &mut context);
             }
         }
         readers.into_iter().for_each(Thread::join);
@@ -204,10 +204,10 @@ impl Work {
     fn start_reader(
         self: &Arc<Self>,
         shared: &Arc<Shared>,
-        mut desk: Desk,
+        mut context: FetchContext,
     ) -> Result<Thread, Errno> {
         let (work, shared) = (Arc::clone(self), Arc::clone(shared));
-        Thread::start(c"cowslip-reader", STACK_BYTES, move || work.read(&shared, &mut desk))
+        Thread::start(c"cowslip-reader", STACK_BYTES, move || work.read(&shared, &mut context))
     }
 
     fn read_faults(&self, shared: &Shared) {
@@ -223,20 +223,20 @@ impl Work {
     }
 
     /// The work of the other threads.
-    fn read(&self, shared: &Shared, desk: &mut Desk) {
+    fn read(&self, shared: &Shared, context: &mut FetchContext) {
         self.schedule.each(&self.source, |chunk| {
-            self.bring_in(shared, chunk, desk);
+            self.bring_in(shared, chunk, context);
             ControlFlow::Continue(())
         });
     }
 
-    fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
-        let fetched = fetch(&self.source, chunk, desk);
-        self.put(shared, chunk, fetched, desk);
+    fn bring_in(&self, shared: &Shared, chunk: u32, context: &mut FetchContext) {
+        let fetched = fetch(&self.source, chunk, context);
+        self.put(shared, chunk, fetched, context);
     }
 
     /// Makes a claimed chunk live, or lost.
-    fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>, desk: &Desk) {
+    fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>, context: &FetchContext) {
         let range = shared.chunk_range(chunk as usize, 1);
         let shown = fetched.and_then(|()| {
             show(shared, chunk as usize).map_err(|errno| Error::from_errno(OPERATION, errno))
@@ -248,7 +248,7 @@ impl Work {
         shared.changed.notify_all();
         let _ = retry_until_ok(|| self.uffd.wake(range));
         if last.is_some() {
-            desk.close_window();
+            context.close_window();
         }
         self.schedule.change(|plan| plan.finish(chunk));
         if last.is_some() {
@@ -256,7 +256,7 @@ impl Work {
         }
     }
 
-    /// Marks a chunk as lost; ends with [`settle`].
+    /// Marks a chunk as lost; ends with [`record_arrival`].
     fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<Box<dyn Restoring>> {
         self.schedule.failed(error);
         let range = shared.chunk_range(chunk, 1);
@@ -270,7 +270,7 @@ impl Work {
                 let _ = retry_until_ok(|| piece.unmap());
             }
         }
-        settle(shared, &mut state, chunk, Event::Lose)
+        record_arrival(shared, &mut state, chunk, Event::Lose)
     }
 }
 
@@ -289,24 +289,24 @@ pub(super) fn bring_first(
 }
 
 /// Like [`Source::fetch`], but turns a panic into an error.
-fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
-    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(chunk, desk))).unwrap_or_else(|_| {
+fn fetch(source: &Source, chunk: u32, context: &mut FetchContext) -> Result<()> {
+    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(chunk, context))).unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::System, OPERATION).because("the thread that reads it panicked"))
     })
 }
 
-/// Maps the file's content of a chunk, so that all threads can see it; ends with [`settle`].
+/// Maps the file's content of a chunk, so that all threads can see it; ends with [`record_arrival`].
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
     for (piece, prot) in state.pieces(shared.chunk_range(chunk, 1)) {
         retry_until_ok(|| state.file_at(piece.start).map_live(shared.piece(piece), prot))?;
     }
-    Ok(settle(shared, &mut state, chunk, Event::Show))
+    Ok(record_arrival(shared, &mut state, chunk, Event::Show))
 }
 
 /// Records that a chunk is no longer absent. With the last one the arena gives up its worker, in the same step: a child
 /// that is forked from then on has none, because it would wait for threads that do not exist in it.
-fn settle(
+fn record_arrival(
     shared: &Shared,
     state: &mut State,
     chunk: usize,

@@ -32,14 +32,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 const ENOUGH_FOR_WINDOW: usize = 4;
 
 /// The tools of a thread that fetches.
-pub(super) struct Desk {
+pub(super) struct FetchContext {
     window: Option<Arc<Window>>,
     /// Room for a chunk.
     content: Option<OwnSpace>,
     scratch: Scratch,
 }
 
-impl Desk {
+impl FetchContext {
     fn new(window: Option<Arc<Window>>) -> Self {
         Self { window, content: None, scratch: Scratch::default() }
     }
@@ -98,11 +98,11 @@ impl Source {
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error it leaves a hole.
-    pub(super) fn fetch(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
-        if self.copy(chunk, desk) == Some(true) {
+    pub(super) fn fetch(&self, chunk: u32, context: &mut FetchContext) -> Result<()> {
+        if self.copy(chunk, context) == Some(true) {
             return Ok(());
         }
-        let read = self.read(chunk, desk);
+        let read = self.read(chunk, context);
         if read.is_err() {
             let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
@@ -131,14 +131,14 @@ impl Source {
 
     /// Has the kernel copy a chunk from one file into the other, and checks it there. Returns `Some(true)` if it is
     /// right; otherwise [`Self::fetch`] finds the reason.
-    fn copy(&self, chunk: u32, desk: &Desk) -> Option<bool> {
-        let window = desk.window.as_ref().filter(|_| self.lender.is_none())?;
+    fn copy(&self, chunk: u32, context: &FetchContext) -> Option<bool> {
+        let window = context.window.as_ref().filter(|_| self.lender.is_none())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
         read_into(window.chunk(chunk), image.as_fd(), stored, memfile::read_at).ok()
     }
 
-    fn read(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
-        let Desk { content, scratch, .. } = desk;
+    fn read(&self, chunk: u32, context: &mut FetchContext) -> Result<()> {
+        let FetchContext { content, scratch, .. } = context;
         let room = match content {
             Some(room) => room,
             None => content.insert(retry_until_ok(room).during(OPERATION)?),
