@@ -135,8 +135,6 @@ fn reports_are_written_in_place() {
     };
     let (good, bad) =
         (file("good.csv", "seconds\n1\n1.1\n1\n"), file("same.csv", "seconds\n1\n1.1\n1\n"));
-    fs::create_dir_all(own.0.join("benchmarks/results")).unwrap();
-    let benchmarks = own.0.join("benchmarks");
     for words in [
         &["run", "--report", PLACE, "--", "true"][..],
         &["run", "--log", PLACE, "--", "true"],
@@ -144,7 +142,6 @@ fn reports_are_written_in_place() {
         &["compare", &good, "--html", PLACE, "--", &bad],
         &["status", "--json", PLACE],
         &["setup", "--dry-run", "--json", PLACE],
-        &["bench", "report", "--from", benchmarks.to_str().unwrap(), "-o", PLACE],
     ] {
         places.each(&words.join(" "), true, |place| Some(cowslip(words, place)));
     }

@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(cell(1.0, "ratio").told(Some(-1.0)), "**100 %**");
     }
 
-    /// `cowslip bench report --fill PAGE` was forgotten if this fails.
+    /// `cowslip-bench report --fill PAGE` was forgotten if this fails.
     #[test]
     fn pages_have_the_figures_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

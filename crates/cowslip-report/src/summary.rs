@@ -1,7 +1,7 @@
 //! The results of many runs as one page in Markdown: each promise, its results, and whether it holds.
 //!
 //! ```text
-//! FOLDER/results/2026-11-22-epyc-quiet/cow.json    of `cowslip bench cow --json`; its host had nothing else to do
+//! FOLDER/results/2026-11-22-epyc-quiet/cow.json    of `cowslip-bench cow --json`; its host had nothing else to do
 //! FOLDER/results/2026-11-23-epyc-busy/cow.json     it had
 //! FOLDER/reasons.json                              {"name of a ratio": "what is known about it"}
 //! ```
@@ -171,7 +171,7 @@ fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
 
 fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
     let mut page = String::from(
-        "# Benchmarks\n\nWritten by `cowslip bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
+        "# Benchmarks\n\nWritten by `cowslip-bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
          Each ratio is of one run,\nin which all that it compares took turns. \"Quiet\" is the newest run on a host with \
          nothing else to do, \"busy\" the worst\nof those on a host that had. Promises are in \
          [SPECIFICATION.md](SPECIFICATION.md).\n",
@@ -180,9 +180,9 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
     let mut has_unfit = false;
     for ((_, bench), ratios) in ratios {
         let command = if bench == "demo" {
-            "cowslip demo".to_owned()
+            "cowslip-bench demo".to_owned()
         } else {
-            format!("cowslip bench {bench}")
+            format!("cowslip-bench {bench}")
         };
         let _ = writeln!(
             page,
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
     }
 
-    /// `cowslip bench report -o BENCHMARKS.md` was forgotten if this fails.
+    /// `cowslip-bench report -o BENCHMARKS.md` was forgotten if this fails.
     #[test]
     fn the_page_is_that_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,9 +1,7 @@
 //! The one table of commands; each has a module with its options and its code.
 
-mod bench;
 mod branch;
 mod compare;
-mod demo;
 mod doctor;
 #[cfg(feature = "generate")]
 mod generate;
@@ -17,7 +15,6 @@ mod status;
 mod trace;
 
 mod numbers;
-mod output;
 mod signals;
 
 use clap::{Parser, Subcommand};
@@ -55,10 +52,6 @@ pub(crate) enum Command {
     Status(status::Args),
     Doctor(doctor::Args),
     Setup(setup::Args),
-    Demo(demo::Args),
-    /// Measure Cowslip beside the best alternatives, all in one run
-    #[command(subcommand)]
-    Bench(bench::Action),
     Promote(Box<promote::args::PromoteArgs>),
     Trace(trace::Args),
     Compare(Box<compare::Args>),
@@ -92,8 +85,6 @@ impl Command {
             Self::Status(args) => status::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Setup(args) => setup::run(args),
-            Self::Demo(args) => demo::run(args),
-            Self::Bench(action) => bench::run(&action),
             Self::Promote(args) => promote::run(&args),
             Self::Trace(args) => trace::run(&args),
             Self::Compare(args) => compare::run(&args),

@@ -1,11 +1,12 @@
 //! The options of a comparison, which `cowslip compare` and `cowslip compare run` share.
 
+use std::path::PathBuf;
+
 use clap::ValueEnum;
 use cowslip_compare::{MeasureChoice, Options, Sort, UnitChoice};
 use regex_lite::Regex;
 
 use crate::commands::numbers::positive;
-use crate::commands::output::OutputArgs;
 
 /// How to compare, and what to show
 #[derive(clap::Args, Debug)]
@@ -43,8 +44,12 @@ pub(in crate::commands::compare) struct How {
     /// Show the metrics that do not differ as well
     #[arg(long)]
     pub(super) all: bool,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
+    /// Write JSON to a file, or `-` for stdout (then no table)
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Write one self-contained page with charts
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
 }
 
 impl How {

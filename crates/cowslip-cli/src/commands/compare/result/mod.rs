@@ -57,11 +57,11 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
         advice: format::advice(&comparison, split.as_ref(), how),
     };
     let fails = fails(&comparison, how);
-    if how.output.json.as_deref() != Some(Path::new("-")) {
+    if how.json.as_deref() != Some(Path::new("-")) {
         sink::print(&table::render(&comparison, &said, how))
             .map_err(exit::io("print the results"))?;
     }
-    if let Some(path) = &how.output.json {
+    if let Some(path) = &how.json {
         let value = json!({
             "schema": "cowslip.compare/1",
             "alpha": how.alpha,
@@ -75,7 +75,7 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;
     }
-    if let Some(path) = &how.output.html {
+    if let Some(path) = &how.html {
         page::write(&comparison, &said, how, path).map_err(exit::io("write the page"))?;
     }
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
