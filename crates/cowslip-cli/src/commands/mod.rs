@@ -2,10 +2,10 @@
 
 mod branch;
 mod compare;
+mod completions;
 mod doctor;
-#[cfg(feature = "generate")]
-mod generate;
 mod image;
+mod man;
 mod promote;
 mod restore;
 mod run;
@@ -60,10 +60,9 @@ pub(crate) enum Command {
     Image(image::Action),
     Restore(restore::Args),
     Serve(serve::Args),
-    /// Write files for packages
-    #[cfg(feature = "generate")]
-    #[command(subcommand, hide = true)]
-    Generate(generate::Action),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Command {
@@ -91,8 +90,8 @@ impl Command {
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
             Self::Serve(args) => serve::run(args),
-            #[cfg(feature = "generate")]
-            Self::Generate(action) => generate::run(&action),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
         }
     }
 }
