@@ -1,6 +1,7 @@
 //! `cowslip trace html` and `svg`: their output, its place, and refusals.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -58,6 +59,31 @@ fn pictures_go_beside_the_trace_or_where_they_are_sent() {
     let dark =
         String::from_utf8(trace("svg", &file, &["--theme", "dark", "-o", "-"]).stdout).unwrap();
     assert!(svg.contains("fill='#ffffff'") && dark.contains("fill='#14171c'"));
+}
+
+#[test]
+fn the_page_is_opened_in_the_browser_or_said_to_be_there() {
+    let folder = Folder::new("opened");
+    let file = folder.path("three.trace");
+    let browser = folder.path("xdg-open");
+    fs::write(&browser, "#!/bin/sh\ncp \"$1\" \"$0.saw\"\n").unwrap();
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
+    let opened = |path: &Path| {
+        let mut cowslip = Command::new(env!("CARGO_BIN_EXE_cowslip"));
+        let system = std::env::var("PATH").unwrap();
+        let path = format!("{}:{}", path.display(), if path == folder.0 { &system } else { "" });
+        cowslip.args(["trace", "html", "--open"]).arg(&file).env("PATH", path).output().unwrap()
+    };
+    let ran = opened(&folder.0);
+    assert!(ran.status.success(), "{ran:?}");
+    let saw = fs::read(folder.path("xdg-open.saw")).unwrap();
+    assert!(saw.starts_with(b"<!DOCTYPE html>"));
+    let ran = opened(Path::new("/nowhere"));
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(ran.status.code(), Some(70), "{said}");
+    assert!(said.contains("three.html in a browser"), "{said}");
+    let ran = trace("html", &file, &["--open", "-o", "-"]);
+    assert_eq!(ran.status.code(), Some(2), "{ran:?}");
 }
 
 /// Stored one by one, this number of faults would take several times that memory.

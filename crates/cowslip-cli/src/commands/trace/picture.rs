@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::ValueEnum;
 use cowslip_report::{Progress, sink};
@@ -10,17 +10,21 @@ use cowslip_trace::cost::FaultCost;
 use cowslip_trace::picture::{Picture, Theme};
 
 use super::load::{cut_short, open, unreadable, warn};
-use crate::exit::{self, CommandResult};
+use crate::exit::{self, CommandResult, Failure};
 
 /// Draw a trace as one page that needs nothing but a browser: zoom, hover, brush, tables
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  cowslip trace html build.trace -o build.html")]
+#[command(after_help = "Examples:\n  cowslip trace html build.trace -o build.html\n  \
+    cowslip trace html build.trace --open")]
 pub(crate) struct HtmlArgs {
     /// The trace
     file: PathBuf,
     /// Where the page goes, or `-` for stdout [default: FILE with .html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Show the page in the browser (`xdg-open`)
+    #[arg(long)]
+    open: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -53,21 +57,44 @@ impl From<ThemeArg> for Theme {
 }
 
 pub(super) fn html(args: &HtmlArgs) -> CommandResult {
-    draw(&args.file, args.output.as_deref(), "html", |picture| Ok(picture.html()?.into_bytes()))
+    let render = |picture: &Picture| Ok(picture.html()?.into_bytes());
+    let output = args.output.as_deref();
+    if args.open && output == Some(Path::new("-")) {
+        return Err(Failure::new(exit::USAGE, "--open shows a file; name one with --output"));
+    }
+    let page = draw(&args.file, output, "html", render)?;
+    if args.open { open_in_browser(&page) } else { Ok(ExitCode::SUCCESS) }
+}
+
+fn open_in_browser(page: &Path) -> CommandResult {
+    let quiet = Stdio::null;
+    let mut opener = Command::new("xdg-open");
+    opener.arg(page).stdin(quiet()).stdout(quiet()).stderr(quiet());
+    let failed = |why: String| {
+        let advice = format!("open {} in a browser", page.display());
+        Failure::new(exit::FAILED, format!("xdg-open: {why}; {advice}"))
+    };
+    match opener.status() {
+        Ok(status) if status.success() => Ok(ExitCode::SUCCESS),
+        Ok(status) => Err(failed(status.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
 }
 
 pub(super) fn svg(args: &StillArgs) -> CommandResult {
     draw(&args.file, args.output.as_deref(), "svg", |picture| {
         Ok(picture.svg(args.theme.into()).into_bytes())
-    })
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
+/// Draws the trace, and returns where that is.
 fn draw(
     file: &Path,
     output: Option<&Path>,
     extension: &str,
     render: impl FnOnce(&Picture) -> io::Result<Vec<u8>>,
-) -> CommandResult {
+) -> Result<PathBuf, Failure> {
     let output = output.map_or_else(|| file.with_extension(extension), Path::to_owned);
     let mut progress = Progress::brief();
     progress.phase(&format!("reading {}", file.display()));
@@ -82,5 +109,5 @@ fn draw(
     if output != Path::new("-") {
         errln!("{}", output.display());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(output)
 }
