@@ -1,6 +1,8 @@
-# Sourced by packaging/test: roots of a Debian as its installer leaves it, with systemd, a compiler and Redis.
+# Sourced by packaging/test: roots of a Debian as its installer leaves it, with systemd, a compiler, CMake and Redis.
 
-root_image=$PWD/target/packages-root-systemd.tar
+root_packages=gcc,libc6-dev,pkg-config,cmake,make,redis-server,systemd-sysv,dbus
+# One with other packages has another name.
+root_image=$PWD/target/packages-root-$(md5sum <<<"$root_packages" | cut -c1-8).tar
 
 # Once: from where this machine's own apt takes its packages.
 make_root() {
@@ -9,7 +11,7 @@ make_root() {
   read -r mirror suite < <(apt_sources '$(REPO_URI) $(RELEASE)')
   components=$(apt_sources '$(COMPONENT)' | paste -sd,)
   if ! debootstrap --variant=minbase --components="$components" \
-    --include=gcc,libc6-dev,pkg-config,redis-server,systemd-sysv,dbus "$suite" "$folder" "$mirror" >"$work/said" 2>&1; then
+    --include="$root_packages" "$suite" "$folder" "$mirror" >"$work/said" 2>&1; then
     tail -5 "$work/said" >&2
     echo "packaging/test: debootstrap could not make a root of $suite" >&2
     return 1

@@ -65,14 +65,39 @@ forks() {
   wait "$server"
 }
 
-# The example in C, as its first lines say to build it.
-c_example() {
-  cc -Wall -Werror "$1" $(pkg-config --cflags --libs cowslip) -lpthread -o store
-  printf 'set colour yellow\nset name cowslip\nsave\nwait\nquit\n' | ./store image >/dev/null
+# stores COMMAND...: the example in C keeps what it saves.
+stores() {
   local said
-  said=$(printf 'get name\ncount\nquit\n' | ./store image)
-  [ "$said" = $'cowslip\n2' ] || fail "the store said $said"
+  rm -f image
+  printf 'set colour yellow\nset name cowslip\nsave\nwait\nquit\n' | "$@" image >/dev/null
+  said=$(printf 'get name\ncount\nquit\n' | "$@" image)
+  [ "$said" = $'cowslip\n2' ] || fail "$*: the store said $said"
 }
+
+# As its first lines say to build it.
+c_example() { # FOLDER
+  cc -Wall -Werror "$1/store.c" $(pkg-config --cflags --libs cowslip) -lpthread -o store
+  stores ./store
+}
+
+# CMake builds it with each library, finds the shared one again when the program runs, and refuses other versions.
+cmake_example() { # FOLDER
+  { cmake -S "$1" -B build -DCMAKE_C_FLAGS='-Wall -Werror' && cmake --build build; } >cmake.txt 2>&1 \
+    || fail "cmake: $(cat cmake.txt)"
+  needed build/store | grep -Fx libcowslip.so.0 || fail "build/store needs $(needed build/store)"
+  ! needed build/store-static | grep cowslip || fail "build/store-static needs libcowslip"
+  stores env -u LD_LIBRARY_PATH build/store
+  stores env -u LD_LIBRARY_PATH build/store-static
+  local version
+  for version in 0.0 9.0; do
+    cp -r "$1" "$version"
+    sed -i "s/find_package(cowslip [^ ]*/find_package(cowslip $version/" "$version/CMakeLists.txt"
+    ! cmake -S "$version" -B "$version/build" >cmake.txt 2>&1 || fail "cmake: version $version is found"
+    grep -q 'cowslip-config.cmake, version: [0-9]' cmake.txt || fail "cmake: version $version: $(cat cmake.txt)"
+  done
+}
+
+needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 
 in_its_place
 ordinary_user
@@ -81,6 +106,9 @@ if [ "$DOCTOR" = 0 ]; then
 else
   echo "SKIPPED: a Redis under Cowslip in a fresh root: the doctor says that it does not work in full here"
 fi
-example=$(dirname "$(dirname "$COWSLIP")")/share/doc/cowslip/examples/store.c
+examples=$(dirname "$(dirname "$COWSLIP")")/share/doc/cowslip/examples
 # `cargo install` installs programs only.
-[[ $COWSLIP == */.cargo/bin/* ]] || c_example "$example"
+if [[ $COWSLIP != */.cargo/bin/* ]]; then
+  c_example "$examples"
+  cmake_example "$examples"
+fi
