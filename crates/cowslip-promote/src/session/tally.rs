@@ -97,11 +97,12 @@ impl Tally {
             tally.huge_source = process.huge_source;
             tally.lazily_freed_bytes = process.lazily_freed_bytes;
             tally.lazy_free_source = process.lazy_free_source;
-            let huge = process.regions.iter().filter(|it| it.is_huge);
+            let huge: Vec<_> = process.regions.iter().filter(|it| it.is_huge).collect();
             tally.before.get_or_insert(tally.seen);
             tally.after = Some(tally.seen);
-            let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
-            if !known.is_empty() {
+            let known: Vec<u16> = huge.iter().filter_map(|it| it.nonzero_pages).collect();
+            // A look that reads into no huge page leaves the last figure, as long as there are any.
+            if !known.is_empty() || huge.is_empty() {
                 let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
                 tally.bloat_bytes = zero * page_size_bytes() as u64;
             }
@@ -151,5 +152,27 @@ impl Tally {
     pub fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
         let running = self.processes.values().filter(|tally| !tally.has_ended);
         running.filter_map(of).fold(Coverage::default(), Coverage::plus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ProcessLook, Region};
+
+    #[test]
+    fn bloat_ends_with_the_last_huge_page() {
+        let mut tally = Tally::default();
+        let mut bloat_after = |regions: Vec<Region>| {
+            let processes = vec![ProcessLook { regions, ..ProcessLook::default() }];
+            tally.see(&Look { processes, ..Look::default() }, &[], 0);
+            tally.processes[&ProcessId::default()].bloat_bytes
+        };
+        let huge = Region { is_huge: true, ..Region::default() };
+        let read = Region { nonzero_pages: Some(REGION_PAGES - 10), ..huge };
+        let bytes = 10 * page_size_bytes() as u64;
+        assert_eq!(bloat_after(vec![read]), bytes);
+        assert_eq!(bloat_after(vec![huge]), bytes, "it was not read this time");
+        assert_eq!(bloat_after(vec![Region::default()]), 0);
     }
 }
