@@ -14,7 +14,7 @@ const RULES: &str = "/etc/udev/rules.d/60-cowslip.rules";
 /// Rules of packages.
 const PACKAGED: [&str; 2] =
     ["/usr/lib/udev/rules.d/60-cowslip.rules", "/lib/udev/rules.d/60-cowslip.rules"];
-const RULE: &str = include_str!("../../../packaging/60-cowslip.rules");
+const RULE: &str = include_str!("../60-cowslip.rules");
 /// Precedes the node's former owner, group and mode.
 const BEFORE: &str = "# before: ";
 const MODE: u32 = 0o660;
