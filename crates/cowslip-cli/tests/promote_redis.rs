@@ -7,7 +7,8 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::redis::{Server, redis_is_there};
+use support::process::redis_is_there;
+use support::redis::Server;
 use support::{COWSLIP, run};
 
 const MIB: u64 = 1 << 20;

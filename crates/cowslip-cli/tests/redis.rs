@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::COWSLIP;
-use support::redis::{Server, redis_is_there};
+use support::process::redis_is_there;
+use support::redis::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::redis::redis_is_there;
+use support::process::redis_is_there;
 use support::{COWSLIP, Folder, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -97,10 +97,12 @@ pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
 /// A descriptor of the tmpfs of [`huge_tmpfs_file`], for a process that confines itself: it must be able to open files
 /// there, to read, write and truncate them.
 pub fn huge_tmpfs() -> Result<OwnedFd> {
+    /// The numbers 0, 1 and 2 have a meaning to every program.
+    const FIRST: i32 = 3;
     if MOUNT.get().is_none() {
         MOUNT.set(mount_huge_tmpfs()?);
     }
-    rustix::io::fcntl_dupfd_cloexec(MOUNT.get().ok_or(Errno::BADF)?, 3)
+    rustix::io::fcntl_dupfd_cloexec(MOUNT.get().ok_or(Errno::BADF)?, FIRST)
 }
 
 /// Returns true if this process has the privileges to mount for [`huge_tmpfs_file`]: tries the first step.

@@ -11,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{BENCH, run};
+use support::BENCH;
+use support::process::run;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Held while the settings are changed: they are the whole system's.

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::redis_is_there;
-use support::{BENCH, Folder, run};
+use support::BENCH;
+use support::process::{Folder, redis_is_there, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SMALL: [&str; 6] = ["--size", "16M", "--saves", "1", "--clients", "8"];

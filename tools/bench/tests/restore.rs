@@ -5,7 +5,8 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{BENCH, run};
+use support::BENCH;
+use support::process::run;
 
 fn report(parts: &[&str]) -> Value {
     let mut command = Command::new(BENCH);

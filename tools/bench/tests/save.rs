@@ -6,8 +6,8 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
-use support::redis_is_there;
-use support::{BENCH, Folder, run};
+use support::BENCH;
+use support::process::{Folder, redis_is_there, run};
 
 const SETTINGS: [&str; 3] = ["shmem_enabled", "hugepages-64kB/enabled", "hugepages-2048kB/enabled"];
 const PHASES: [&str; 4] = ["before", "during", "0-1 s", "1-5 s"];

@@ -5,7 +5,8 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{BENCH, run};
+use support::BENCH;
+use support::process::run;
 
 #[test]
 fn what_a_fault_takes_is_measured_beside_perf() {

@@ -68,7 +68,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
     let (opener, cache) = remote::opener(&args.images, args.cache, args.cache_size, tell)?;
     let of_files = args.images.iter().filter(|image| !remote::is_url(image.as_os_str()));
-    let files: Vec<_> = of_files.cloned().collect();
+    let files = of_files.cloned().collect();
     let options = Options {
         opener,
         images: args.images,
@@ -82,13 +82,13 @@ pub(super) fn run(args: Args) -> CommandResult {
             .map_err(exit::io(format_args!("listen at {}", path.display())))?,
     };
     // From here on it reads files that others may have written.
-    let needs = Needs { images: files.clone(), cache, socket };
+    let needs = Needs { images: files, cache, socket };
     let is_enforced = confine(&needs).map_err(exit::io("give up rights"))?;
     if !is_enforced {
         tell("this kernel has no Landlock: the server may read all that its user may");
     }
     // A file that cannot be served is an error now. At a URL an image may be published later.
-    for image in &files {
+    for image in &needs.images {
         Image::open(image)?;
     }
     server.run(signals.woken()).map_err(exit::system("wait for clients"))?;

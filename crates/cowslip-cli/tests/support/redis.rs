@@ -10,17 +10,6 @@ use super::{COWSLIP, Folder};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns true if there is a Redis; otherwise reports a skipped test.
-pub fn redis_is_there() -> bool {
-    let there = Command::new("redis-server").arg("--version").output().is_ok();
-    let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("redis"));
-    assert!(there || !expected, "redis-server is declared to be there and is not");
-    if !there {
-        println!("SKIPPED: redis-server is not installed");
-    }
-    there
-}
-
 pub struct Server {
     child: Child,
     pub port: u16,
