@@ -216,6 +216,8 @@ pub struct Header {
     pub clock: String,
     /// The command traced, or that of the process attached to.
     pub command: Vec<String>,
+    /// The programs recorded, if they are more than a command or processes: a control group, or the machine.
+    pub subject: Option<String>,
     /// The processes attached to.
     pub attached_pids: Vec<u32>,
     /// One in this many faults was recorded.
@@ -238,6 +240,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// The programs recorded, in a few words.
+    pub fn title(&self) -> String {
+        self.subject.clone().unwrap_or_else(|| self.command.join(" "))
+    }
+
     /// The beginning of the trace: a younger file did not exist then. If only the second is known, its end.
     pub fn began(&self) -> SystemTime {
         UNIX_EPOCH

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::units::ByteCount;
-use cowslip_trace::record::{Error, ErrorKind, Options, Recorder, Stacks};
+use cowslip_trace::record::{Error, ErrorKind, Options, Recorder, Stacks, Subject};
 
 /// Failpoints apply to the whole process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -14,7 +14,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn attach(options: &Options) -> Result<Recorder, Error> {
-    Recorder::attach(&[std::process::id() as i32], options)
+    Recorder::attach(Subject::Processes(vec![std::process::id() as i32]), options)
 }
 
 #[test]

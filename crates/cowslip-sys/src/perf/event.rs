@@ -106,7 +106,18 @@ impl Attributes {
     }
 }
 
-/// An event of one thread, and of the threads and processes that it creates from then on, on one processor.
+/// The programs that an event is of.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// A thread (0: this one), and the threads and processes that it creates from then on.
+    Thread(i32),
+    /// All threads of the control group with this directory, and of those below it.
+    ControlGroup(BorrowedFd<'a>),
+    /// All threads.
+    Machine,
+}
+
+/// An event of some programs on one processor.
 #[derive(Debug)]
 pub struct Event {
     file: OwnedFd,
@@ -114,20 +125,20 @@ pub struct Event {
 }
 
 impl Event {
-    /// Opens it for `thread` (0: this one) on the processor `cpu`. It counts and reports at once, or from when the
-    /// thread executes another program.
+    /// Opens it for the programs of `scope` on the processor `cpu`. It counts and reports at once, or from when the thread
+    /// executes another program.
     ///
     /// # Errors
     /// See [`Refusal`](super::Refusal).
-    pub fn open(attributes: &Attributes, thread: i32, cpu: u32) -> Result<Self> {
+    pub fn open(attributes: &Attributes, scope: Scope<'_>, cpu: u32) -> Result<Self> {
         failpoints::check(Op::PerfOpen)?;
         let mut raw = attributes.raw();
-        match open(&mut raw, thread, cpu) {
+        match open(&mut raw, scope, cpu) {
             Ok(file) => Ok(Self { file, tells_lost: true }),
             // Before Linux 6.0 the kernel does not count lost records.
             Err(Errno::INVAL) => {
                 raw.read_format = 0;
-                open(&mut raw, thread, cpu).map(|file| Self { file, tells_lost: false })
+                open(&mut raw, scope, cpu).map(|file| Self { file, tells_lost: false })
             }
             Err(errno) => Err(errno),
         }
@@ -187,11 +198,16 @@ impl AsFd for Event {
     }
 }
 
-fn open(raw: &mut bindings::perf_event_attr, thread: i32, cpu: u32) -> Result<OwnedFd> {
+fn open(raw: &mut bindings::perf_event_attr, scope: Scope<'_>, cpu: u32) -> Result<OwnedFd> {
     let cpu = i32::try_from(cpu).map_err(|_| Errno::INVAL)?;
-    let flags = bindings::PERF_FLAG_FD_CLOEXEC.into();
+    let (who, flags) = match scope {
+        Scope::Thread(thread) => (thread, 0),
+        Scope::ControlGroup(directory) => (directory.as_raw_fd(), bindings::PERF_FLAG_PID_CGROUP),
+        Scope::Machine => (-1, 0),
+    };
+    let flags = (bindings::PERF_FLAG_FD_CLOEXEC | flags).into();
     // SAFETY: the kernel reads `size` bytes of the structure, and writes its `size` if it refuses.
-    let file = unsafe { sys::perf_event_open(raw, thread, cpu, -1, flags) };
+    let file = unsafe { sys::perf_event_open(raw, who, cpu, -1, flags) };
     if file < 0 {
         return Err(crate::process::last_errno());
     }

@@ -10,7 +10,7 @@ mod record;
 mod ring;
 mod tracepoint;
 
-pub use event::{Attributes, Count, Event, Kind, Ready, poll};
+pub use event::{Attributes, Count, Event, Kind, Ready, Scope, poll};
 pub use record::{Layout, MapRecord, Record, Sample, Stamp, Stamped};
 pub use ring::{Drained, Ring};
 pub use tracepoint::{Field, Tracepoint, TracepointError};

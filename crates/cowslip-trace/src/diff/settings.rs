@@ -38,7 +38,7 @@ fn all(header: &Header) -> BTreeMap<(u8, String), String> {
     let allocator = allocator.map(|name| ((1, "allocator".to_owned()), name.clone()));
     let variables = header.environment.iter();
     let variables = variables.map(|(name, value)| ((2, name.clone()), value.clone()));
-    let command = ((3, "command".to_owned()), header.command.join(" "));
+    let command = ((3, "command".to_owned()), header.title());
     let facts = [
         ("kernel", machine.kernel_release.clone()),
         ("kernel build", machine.kernel_version.clone()),

@@ -20,9 +20,9 @@ pub(super) struct Sentence {
 /// The program traced.
 pub(super) fn title(scene: &Scene) -> String {
     let header = &scene.analysis.header;
-    if !header.command.is_empty() {
-        let words = header.command.iter().flat_map(|word| word.split_whitespace());
-        return words.collect::<Vec<_>>().join(" ");
+    let title = header.title();
+    if !title.is_empty() {
+        return title.split_whitespace().collect::<Vec<_>>().join(" ");
     }
     match scene.spaces.first() {
         Some(space) => space.label.clone(),
@@ -71,7 +71,7 @@ pub(super) fn facts(scene: &Scene) -> Vec<Fact> {
     let machine = &header.machine;
     let cost = |ns: Option<f64>| ns.map(duration).unwrap_or_default();
     let mut facts = vec![
-        ("command".to_owned(), header.command.join(" ")),
+        ("command".to_owned(), header.title()),
         ("kernel".to_owned(), format!("{} {}", machine.kernel_release, machine.kernel_version)),
         ("architecture".to_owned(), machine.architecture.clone()),
         ("processors".to_owned(), format!("{} × {}", machine.cpus, machine.cpu_model)),

@@ -8,6 +8,8 @@
 //! thread 7     events 7.0 ─┐       events 7.1 ─┐     threads and processes that they make
 //! thread 8     events 8.0 ─┴▶ ring events 8.1 ─┴▶ ring   inherit the events, and with them the ring
 //! ```
+//! A control group, or the machine, has a set of events of its own instead of those of threads.
+//!
 //! Events of running programs are on from the moment they are opened, and records from before all are open
 //! are discarded. If they were turned on afterwards, a thread created at that moment could inherit one that
 //! stays off. The kernel exchanges the events of two threads that have the same ones, instead of taking them
@@ -18,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
 use cowslip_sys::capabilities::SETCAP;
-use cowslip_sys::perf::{Count, Event, Refusal, Ring};
+use cowslip_sys::perf::{Count, Event, Refusal, Ring, Scope};
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 
@@ -26,6 +28,7 @@ use super::dedup::Dedup;
 use super::error::{Error, ErrorKind};
 use super::plan::Plan;
 use super::status::{PERMIT_OWN, PERMIT_RINGS};
+use super::subject::Subject;
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);
@@ -38,7 +41,7 @@ const SMALLEST_RING: ByteCount = ByteCount(64 << 10);
 pub(super) struct Route {
     /// The index in [`Plan::sources`].
     pub(super) source: u16,
-    /// The attached thread through which the event is seen.
+    /// The attached thread through which the event is seen; 0 if there is one set of events for all.
     pub(super) thread: u32,
 }
 
@@ -48,18 +51,35 @@ pub(super) struct Attached {
     pub(super) rings: Vec<Ring>,
     pub(super) routes: HashMap<u64, Route>,
     pub(super) dedup: Dedup,
+    /// Those that have a set of events each.
     threads: Vec<i32>,
-    /// By thread, processor and source.
+    /// By set, processor and source.
     events: Vec<Event>,
     sources: usize,
 }
 
+/// The request that events are opened for.
+struct Request<'a> {
+    plan: &'a Plan,
+    subject: &'a Subject,
+    cpus: Vec<u32>,
+    ring: ByteCount,
+    /// Otherwise a smaller ring will do.
+    must_be_that_size: bool,
+}
+
 impl Attached {
-    /// Opens every event of `plan` for every thread of `pids`.
-    pub(super) fn open(plan: &Plan, pids: &[i32], ring: Option<ByteCount>) -> Result<Self, Error> {
+    /// Opens every event of `plan` for all programs of `subject`.
+    pub(super) fn open(
+        plan: &Plan,
+        subject: &Subject,
+        ring: Option<ByteCount>,
+    ) -> Result<Self, Error> {
         let cpus = online_cpus()?;
         let most = ByteCount((ALL_RINGS.0 / cpus.len() as u64 / 2 + 1).next_power_of_two());
-        let mut size = ring.unwrap_or(RING.min(most).max(SMALLEST_RING));
+        let must_be_that_size = ring.is_some();
+        let ring = ring.unwrap_or(RING.min(most).max(SMALLEST_RING));
+        let mut request = Request { plan, subject, cpus, ring, must_be_that_size };
         process::raise_file_limit()
             .map_err(|errno| Error::refused("raise the limit of files", errno))?;
         let mut attached = Self {
@@ -70,6 +90,19 @@ impl Attached {
             events: Vec::new(),
             sources: plan.sources.len(),
         };
+        match subject {
+            Subject::Processes(pids) => attached.add_threads(pids, &mut request)?,
+            Subject::ControlGroup(directory) => {
+                let directory = subject.open(directory)?;
+                attached.add(&mut request, Scope::ControlGroup(directory.as_fd()))?;
+            }
+            Subject::Machine => _ = attached.add(&mut request, Scope::Machine)?,
+        }
+        Ok(attached)
+    }
+
+    /// Opens the events of every thread of `pids`.
+    fn add_threads(&mut self, pids: &[i32], request: &mut Request<'_>) -> Result<(), Error> {
         let mut seen = BTreeSet::new();
         for round in 0u32.. {
             // Also finds threads that were created meanwhile by threads without events.
@@ -79,52 +112,47 @@ impl Attached {
                 break;
             }
             if round == 1 {
-                attached.dedup.own(&attached.threads);
+                self.dedup.own(&self.threads);
             }
             for tid in new {
-                let is_there = attached.add(plan, tid, &cpus, &mut size, ring.is_some())?;
+                let is_there = self.add(request, Scope::Thread(tid))?;
                 // Otherwise the rings would be full before they are read.
-                attached.discard();
+                self.discard();
                 if !is_there {
                     continue;
                 }
+                self.threads.push(tid);
                 if round > 0 {
-                    attached.dedup.own_one(tid, attached.threads.len() as u32 - 1);
+                    self.dedup.own_one(tid, self.threads.len() as u32 - 1);
                 }
             }
         }
-        match attached.threads.is_empty() {
+        match self.threads.is_empty() {
             true => Err(Error::refused(format!("attach to process {pids:?}"), Errno::SRCH)),
-            false => Ok(attached),
+            false => Ok(()),
         }
     }
 
-    /// Opens the events of one thread; false if it has ended.
-    fn add(
-        &mut self,
-        plan: &Plan,
-        tid: i32,
-        cpus: &[u32],
-        size: &mut ByteCount,
-        must_be_that_size: bool,
-    ) -> Result<bool, Error> {
+    /// Opens a set of events; false if its thread has ended.
+    fn add(&mut self, request: &mut Request<'_>, scope: Scope<'_>) -> Result<bool, Error> {
         let before = self.events.len();
         let thread = self.threads.len() as u32;
+        let Request { plan, subject, ref cpus, ref mut ring, must_be_that_size } = *request;
         for (place, &cpu) in cpus.iter().enumerate() {
             for (number, source) in plan.sources.iter().enumerate() {
-                let event = match Event::open(&source.attributes, tid, cpu) {
+                let event = match Event::open(&source.attributes, scope, cpu) {
                     Ok(event) => event,
-                    Err(Errno::SRCH) => {
+                    Err(Errno::SRCH) if matches!(scope, Scope::Thread(_)) => {
                         self.events.truncate(before);
                         if before == 0 {
                             self.rings.clear();
                         }
                         return Ok(false);
                     }
-                    Err(errno) => return Err(refused(tid, errno)),
+                    Err(errno) => return Err(refused(scope, subject, errno)),
                 };
                 let step = |what: &str| {
-                    let what = format!("{what} of thread {tid} on processor {cpu}");
+                    let what = format!("{what} of {} on processor {cpu}", name(scope, subject));
                     move |errno| Error::refused(what, errno)
                 };
                 if let Some(filter) = source.filter {
@@ -134,17 +162,17 @@ impl Attached {
                 self.routes.insert(id, Route { source: number as u16, thread });
                 self.events.push(event);
                 if before == 0 && number == 0 {
-                    match Ring::map(&self.events[place * self.sources], *size) {
+                    match Ring::map(&self.events[place * self.sources], *ring) {
                         Ok(ring) => self.rings.push(ring),
                         // All rings must have the same size: begin again.
-                        Err(Errno::PERM) if !must_be_that_size && *size > SMALLEST_RING => {
-                            size.0 /= 2;
+                        Err(Errno::PERM) if !must_be_that_size && *ring > SMALLEST_RING => {
+                            ring.0 /= 2;
                             self.events.clear();
                             self.rings.clear();
                             self.routes.clear();
-                            return self.add(plan, tid, cpus, size, must_be_that_size);
+                            return self.add(request, scope);
                         }
-                        Err(errno) => return Err(no_ring(*size, errno)),
+                        Err(errno) => return Err(no_ring(*ring, errno)),
                     }
                 } else {
                     let owner = &self.events[place * self.sources];
@@ -153,7 +181,6 @@ impl Attached {
                 }
             }
         }
-        self.threads.push(tid);
         Ok(true)
     }
 
@@ -172,7 +199,7 @@ impl Attached {
         }
     }
 
-    /// One event of each thread on each processor, to wait for: it signals when its ring is half full, and
+    /// One event of each set on each processor, to wait for: it signals when its ring is half full, and
     /// when its thread and all threads and processes made by it have ended.
     pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events.iter().step_by(self.sources).map(AsFd::as_fd)
@@ -192,9 +219,22 @@ impl Attached {
     }
 }
 
-fn refused(tid: i32, errno: Errno) -> Error {
-    let error = Error::refused(format!("attach to thread {tid}"), errno);
+fn name(scope: Scope<'_>, subject: &Subject) -> String {
+    match scope {
+        Scope::Thread(tid) => format!("thread {tid}"),
+        Scope::ControlGroup(_) | Scope::Machine => subject.to_string(),
+    }
+}
+
+fn refused(scope: Scope<'_>, subject: &Subject, errno: Errno) -> Error {
+    if matches!(scope, Scope::ControlGroup(_)) && matches!(errno, Errno::BADF | Errno::NOENT) {
+        return subject.unusable(errno);
+    }
+    let error = Error::refused(format!("attach to {}", name(scope, subject)), errno);
     match Refusal::of(errno) {
+        Refusal::Denied if !matches!(scope, Scope::Thread(_)) => {
+            error.advise(format!("run as root, or `{SETCAP}`"))
+        }
         Refusal::Denied => error.advise(format!(
             "of another user: run as root, or `{SETCAP}`; of one's own: `{PERMIT_OWN}`"
         )),

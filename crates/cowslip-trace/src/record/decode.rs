@@ -64,12 +64,16 @@ pub(super) struct Oddities {
     pub(super) malformed: u64,
     /// Times that the kernel stopped reporting an event because it happened too often.
     pub(super) throttled: u64,
+    /// Faults of the recorder itself.
+    pub(super) own_faults: u64,
 }
 
 /// The context for decoding records.
 pub(super) struct Decoder<'a> {
     pub(super) sources: &'a [Source],
     pub(super) routes: &'a HashMap<u64, Route>,
+    /// A process whose records are left out.
+    pub(super) except: Option<u32>,
     pub(super) dedup: &'a mut Dedup,
     pub(super) oddities: &'a mut Oddities,
     pub(super) frames: &'a mut Vec<u64>,
@@ -88,6 +92,14 @@ impl Decoder<'_> {
         if let Some(route) = route
             && !self.dedup.believes(route.thread, &stamp, &record)
         {
+            return Ok(None);
+        }
+        if self.except == Some(stamp.pid) && !matches!(record, Record::Lost(_) | Record::Throttled)
+        {
+            let is_end =
+                |route: Route| matches!(self.sources[usize::from(route.source)].role, Role::End(_));
+            let is_fault = matches!(record, Record::Sample(_)) && route.is_some_and(is_end);
+            self.oddities.own_faults += u64::from(is_fault);
             return Ok(None);
         }
         let told =

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{fault_cost, procfs};
 
+use super::subject::Subject;
 use crate::model::{Header, Machine};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -95,15 +96,18 @@ pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The header for running processes; facts that this process may not read are left out.
-pub(super) fn header_of(pids: &[i32]) -> Header {
+/// The header for running programs; facts that this process may not read are left out.
+pub(super) fn header_of(subject: &Subject, pids: &[i32]) -> Header {
+    let attached_pids = pids.iter().map(|pid| pid.unsigned_abs()).collect();
+    if !matches!(subject, Subject::Processes(_)) {
+        return Header { subject: Some(subject.to_string()), attached_pids, ..common() };
+    }
     let first = pids.first().copied().unwrap_or_default();
     let read = |name: &str| fs::read(format!("/proc/{first}/{name}")).unwrap_or_default();
     let command = texts(&read("cmdline")).collect();
     let maps = String::from_utf8_lossy(&read("maps")).into_owned();
     let environment = texts(&read("environ")).filter_map(variable).collect();
     let allocator = allocator(&maps).map(str::to_owned);
-    let attached_pids = pids.iter().map(|pid| pid.unsigned_abs()).collect();
     Header { command, attached_pids, environment, allocator, ..common() }
 }
 

@@ -1,6 +1,6 @@
 //! Recording: page faults and mappings of programs as they run, from the kernel's events.
 //!
-//! * [`Recorder`]: attaches to processes or launches a command, and passes events to a
+//! * [`Recorder`]: attaches to a [`Subject`] or launches a command, and passes events to a
 //!   [`Sink`](crate::model::Sink), in the order of time.
 //! * [`EventWindow`]: a sink that keeps only the last seconds.
 //! * [`permissions()`]: the data that each privilege gives.
@@ -26,6 +26,7 @@ mod reorder_buffer;
 mod space;
 mod stacks;
 mod status;
+mod subject;
 mod synthesize;
 mod window;
 
@@ -34,4 +35,5 @@ pub use options::{Detail, Options, Stacks};
 pub use permissions::{Permission, permissions};
 pub use recorder::{Recorder, RecordingOutcome};
 pub use status::PermissionStatus;
+pub use subject::Subject;
 pub use window::EventWindow;

@@ -2,7 +2,7 @@
 
 use cowslip_sys::Errno;
 use cowslip_sys::capabilities::SETCAP;
-use cowslip_sys::perf::{Attributes, Event, Kind, Ring};
+use cowslip_sys::perf::{Attributes, Event, Kind, Ring, Scope};
 
 use super::attach::{RING, online_cpus};
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
@@ -21,7 +21,7 @@ pub struct Permission {
 
 /// All permissions, from those of every user to rare ones.
 pub fn permissions() -> Vec<Permission> {
-    let faults = |kind, in_kernel| open(kind, in_kernel, 0, 0);
+    let faults = |kind, in_kernel| open(kind, in_kernel, Scope::Thread(0), 0);
     let permission = |name, gives, status| Permission { name, gives, status };
     vec![
         permission(
@@ -65,7 +65,12 @@ pub fn permissions() -> Vec<Permission> {
         permission(
             "others",
             "programs of other users",
-            status_of(open(Kind::MinorFaults, true, 1, 0), SETCAP),
+            status_of(open(Kind::MinorFaults, true, Scope::Thread(1), 0), SETCAP),
+        ),
+        permission(
+            "machine",
+            "all programs of a control group, or of the machine (--cgroup, --system)",
+            status_of(open(Kind::MinorFaults, true, Scope::Machine, 0), SETCAP),
         ),
         permission(
             "bpf",
@@ -75,7 +80,7 @@ pub fn permissions() -> Vec<Permission> {
     ]
 }
 
-fn open(kind: Kind, in_kernel: bool, thread: i32, cpu: u32) -> Result<Event, Errno> {
+fn open(kind: Kind, in_kernel: bool, scope: Scope<'_>, cpu: u32) -> Result<Event, Errno> {
     let attributes = Attributes {
         kind,
         period: 1,
@@ -84,13 +89,15 @@ fn open(kind: Kind, in_kernel: bool, thread: i32, cpu: u32) -> Result<Event, Err
         follows: false,
         starts_at_exec: false,
     };
-    Event::open(&attributes, thread, cpu)
+    Event::open(&attributes, scope, cpu)
 }
 
 /// Maps one ring for each processor at the same time, like a recording.
 fn map_rings() -> Result<Vec<Ring>, Errno> {
     let cpus = online_cpus().unwrap_or_default();
-    cpus.iter().map(|cpu| Ring::map(&open(Kind::MinorFaults, false, 0, *cpu)?, RING)).collect()
+    cpus.iter()
+        .map(|cpu| Ring::map(&open(Kind::MinorFaults, false, Scope::Thread(0), *cpu)?, RING))
+        .collect()
 }
 
 fn tracepoints(all: impl IntoIterator<Item = (String, Role)>) -> PermissionStatus {

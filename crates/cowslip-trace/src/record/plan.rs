@@ -1,7 +1,7 @@
 //! Chooses the events to open, by the options and the permissions.
 
 use cowslip_sys::Errno;
-use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Tracepoint};
+use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Scope, Tracepoint};
 
 use super::error::{Error, ErrorKind};
 use super::options::{Detail, MOST_FRAMES, Options, Stacks};
@@ -106,7 +106,7 @@ impl Source {
 
     /// Opens it for this thread, if that is possible here.
     fn probe(&self) -> Result<Event, Errno> {
-        let event = Event::open(&self.attributes, 0, 0)?;
+        let event = Event::open(&self.attributes, Scope::Thread(0), 0)?;
         if let Some(filter) = self.filter {
             event.filter(filter)?;
         }

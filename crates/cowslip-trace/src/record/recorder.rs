@@ -16,6 +16,7 @@ use super::error::{Error, ErrorKind};
 use super::merge::Merge;
 use super::options::Options;
 use super::plan::{Plan, Role};
+use super::subject::Subject;
 use super::{machine, synthesize};
 use crate::model::{Event, EventKind, Header, Sink};
 
@@ -47,7 +48,7 @@ pub struct Recorder {
     attached: Attached,
     /// The counts before the beginning.
     before: Vec<Count>,
-    pids: Vec<i32>,
+    subject: Subject,
     program: Option<Program>,
     /// In the order of [`Attached::watched`].
     ended: Vec<bool>,
@@ -84,28 +85,29 @@ pub struct RecordingOutcome {
 }
 
 impl Recorder {
-    /// Prepares the recording of all threads of running processes, and of threads and processes that they
-    /// create.
+    /// Prepares the recording of running programs.
     ///
     /// # Errors
-    /// [`ErrorKind::Vanished`](super::ErrorKind) if one does not exist, `Denied` if it may not be watched.
-    pub fn attach(pids: &[i32], options: &Options) -> Result<Self, Error> {
-        Self::new(pids, None, options)
+    /// [`ErrorKind::Vanished`](super::ErrorKind) if a process does not exist, `Denied` if it may not be watched.
+    pub fn attach(subject: Subject, options: &Options) -> Result<Self, Error> {
+        Self::new(subject, None, options)
     }
 
     /// Prepares the recording of a command: a program and its arguments, which do not run yet.
     pub fn launch(command: &[OsString], options: &Options) -> Result<Self, Error> {
         let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
         let program = Program::prepare(command).map_err(|errno| Error::not_run(&name, errno))?;
-        let mut recorder = Self::new(&[program.pid()], Some(program), options)?;
+        let mut recorder =
+            Self::new(Subject::Processes(vec![program.pid()]), Some(program), options)?;
         recorder.header.command =
             command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
         Ok(recorder)
     }
 
-    fn new(pids: &[i32], program: Option<Program>, options: &Options) -> Result<Self, Error> {
+    fn new(subject: Subject, program: Option<Program>, options: &Options) -> Result<Self, Error> {
+        let pids = subject.process_ids()?;
         let mut plan = Plan::new(options, program.is_some())?;
-        let attached = Attached::open(&plan, pids, options.ring)?;
+        let attached = Attached::open(&plan, &subject, options.ring)?;
         plan.drop_probes();
         let ended = vec![false; attached.watched().count()];
         let began = machine::unix_time();
@@ -118,7 +120,7 @@ impl Recorder {
             unseen: plan.unseen.clone(),
             ..match &program {
                 Some(_) => machine::header_of_own(),
-                None => machine::header_of(pids),
+                None => machine::header_of(&subject, &pids),
             }
         };
         Ok(Self {
@@ -126,7 +128,7 @@ impl Recorder {
             plan,
             before: attached.counts(),
             attached,
-            pids: pids.to_vec(),
+            subject,
             program,
             ended,
             answers: Vec::new(),
@@ -159,7 +161,7 @@ impl Recorder {
         self.merge.last_ns = began_ns;
         self.attached.discard();
         self.before = self.attached.counts();
-        for pid in self.pids.iter().map(|pid| pid.unsigned_abs()) {
+        for pid in self.subject.process_ids()?.iter().map(|pid| pid.unsigned_abs()) {
             let threads = synthesize::threads(pid);
             threads.iter().for_each(|_| self.assembler.spaces.add_thread(pid));
             for event in synthesize::events(pid, &threads, began_ns) {
@@ -197,12 +199,14 @@ impl Recorder {
         let counts = self.counts();
         let sources = self.plan.sources.iter().zip(&counts);
         let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));
-        let faults = ends.map(|(_, count)| count.value).sum();
+        let all: u64 = ends.map(|(_, count)| count.value).sum();
+        let faults =
+            all.saturating_sub(self.tally.oddities.own_faults * self.header.sampling_period);
         // The kernel reports losses before the next record that finds room; the last ones it only counts.
         let counted: u64 = counts.iter().filter_map(|count| count.lost).sum();
         let untold = counted.saturating_sub(self.tally.told_lost);
         if untold > 0 {
-            let pid = self.pids.first().map_or(0, |pid| pid.unsigned_abs());
+            let pid = self.header.attached_pids.first().copied().unwrap_or_default();
             let what = EventKind::Lost { count: untold };
             sink.event(&Event { time_ns: self.merge.last_ns, pid, tid: pid, what })?;
         }
@@ -231,12 +235,14 @@ impl Recorder {
     }
 
     fn drain(&mut self, sink: &mut dyn Sink, is_end: bool) -> io::Result<()> {
-        let Self { plan, attached, merge, assembler, tally, frames, .. } = self;
+        let Self { plan, attached, subject, merge, assembler, tally, frames, .. } = self;
+        let is_of_all = !matches!(subject, Subject::Processes(_));
         merge.begin_round(process::now_ns());
         let Attached { rings, routes, dedup, .. } = attached;
         let mut decoder = Decoder {
             sources: &plan.sources,
             routes,
+            except: is_of_all.then(std::process::id),
             dedup,
             oddities: &mut tally.oddities,
             frames,

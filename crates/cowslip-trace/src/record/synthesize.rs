@@ -16,17 +16,20 @@ pub(super) fn threads(pid: u32) -> Vec<u32> {
     listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The names of the threads, and the mappings.
+/// The names of the threads, and the mappings; nothing of a thread of the kernel, or of a process that has ended.
 pub(super) fn events(pid: u32, threads: &[u32], time_ns: u64) -> Vec<Event> {
     let mut events = Vec::new();
+    let text = fs::read(format!("/proc/{pid}/maps"));
+    if text.as_ref().is_ok_and(Vec::is_empty) {
+        return events;
+    }
     for &tid in threads {
         if let Ok(name) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")) {
             let what = EventKind::Name { name: name.trim_end().into() };
             events.push(Event { time_ns, pid, tid, what });
         }
     }
-    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    for mapping in procfs::mappings(&String::from_utf8_lossy(&text)) {
+    for mapping in procfs::mappings(&String::from_utf8_lossy(&text.unwrap_or_default())) {
         let sharing = if mapping.is_private { MAP_PRIVATE } else { MAP_SHARED };
         let anonymous = if mapping.has_file { 0 } else { MAP_ANONYMOUS };
         let what = EventKind::Map(Map {

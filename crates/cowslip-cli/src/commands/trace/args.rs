@@ -20,11 +20,12 @@ use crate::exit::OF_COMMANDS;
 #[derive(clap::Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID\n       \
+    override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID|--cgroup DIR|--system\n       \
     cowslip trace report|diff|html|svg|export|import|permissions ...",
     after_help = format!("Examples:\n  \
     cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
     cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
+    cowslip trace --system --duration 10\n  \
     cowslip trace report cowslip.trace\n  \
     cowslip trace -- report          a program that is named like a command of this one\n\n\
     {}\n\n\
@@ -106,6 +107,15 @@ pub(crate) struct RecordArgs {
     /// A running process; may be given several times
     #[arg(short, long, value_name = "PID", value_parser = whole(1..=i32::MAX))]
     pub(super) pid: Vec<i32>,
+    /// All processes of a control group and of those below it, now and later: its directory
+    #[arg(long, value_name = "DIR", conflicts_with = "pid")]
+    pub(super) cgroup: Option<PathBuf>,
+    /// All processes of the machine, now and later
+    #[arg(long, conflicts_with_all = ["pid", "cgroup"])]
+    pub(super) system: bool,
+    /// End after this time; the programs go on
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "command")]
+    pub(super) duration: Option<Duration>,
     /// Where the trace goes
     #[arg(short, long, value_name = "FILE", default_value = "cowslip.trace")]
     pub(super) output: PathBuf,
@@ -137,7 +147,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// The command to record, and its arguments
-    #[arg(trailing_var_arg = true, value_name = "COMMAND", conflicts_with = "pid")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", conflicts_with_all = ["pid", "cgroup", "system"])]
     pub(super) command: Vec<OsString>,
 }
 

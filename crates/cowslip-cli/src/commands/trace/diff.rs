@@ -122,7 +122,7 @@ fn wholes(diff: &Diff, sides: [&Loaded; 2]) -> Vec<String> {
             duration(side.duration_ns as f64),
             count(side.lost),
             every + if loaded.cut_short.is_some() { ", cut short" } else { "" },
-            printable(&loaded.analysis.header.command.join(" ")),
+            printable(&loaded.analysis.header.title()),
         ]);
     }
     let mut lines = align(&rows);

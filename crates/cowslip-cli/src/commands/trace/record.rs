@@ -8,7 +8,9 @@ use cowslip::units::ByteCount;
 use cowslip_report::{Progress, json, units};
 use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
-use cowslip_trace::record::{Error, ErrorKind, EventWindow, Options, Recorder, RecordingOutcome};
+use cowslip_trace::record::{
+    Error, ErrorKind, EventWindow, Options, Recorder, RecordingOutcome, Subject,
+};
 use serde_json::json;
 use signal_hook::consts::SIGUSR2;
 
@@ -24,8 +26,9 @@ const FLUSH: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RecordArgs) -> CommandResult {
-    if args.pid.is_empty() && args.command.is_empty() {
-        return Err(Failure::new(USAGE, "which program? Say COMMAND, or --pid PID"));
+    if args.command.is_empty() && subject(args).is_none() {
+        let what = "which program? Say COMMAND, --pid PID, --cgroup DIR or --system";
+        return Err(Failure::new(USAGE, what));
     }
     let answer = trace(args);
     if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
@@ -39,9 +42,9 @@ fn trace(args: &RecordArgs) -> CommandResult {
         period: args.one_in,
         ring: args.ring,
     };
-    let mut recorder = match args.command.as_slice() {
-        [] => Recorder::attach(&args.pid, &options),
-        command => Recorder::launch(command, &options),
+    let mut recorder = match subject(args) {
+        Some(subject) => Recorder::attach(subject, &options),
+        None => Recorder::launch(&args.command, &options),
     }?;
     if args.ring.is_none() && recorder.ring() < ByteCount::mib(8) {
         let ring = recorder.ring();
@@ -101,6 +104,15 @@ fn trace(args: &RecordArgs) -> CommandResult {
     Ok(ExitCode::from(exit::of(status)))
 }
 
+/// The running programs to record; `None` for a command.
+fn subject(args: &RecordArgs) -> Option<Subject> {
+    match &args.cgroup {
+        Some(directory) => Some(Subject::ControlGroup(directory.clone())),
+        None if args.system => Some(Subject::Machine),
+        None => (!args.pid.is_empty()).then(|| Subject::Processes(args.pid.clone())),
+    }
+}
+
 /// The process for the metrics: the command's, or the running process.
 fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
     match (recorder.program(), args.pid.as_slice()) {
@@ -124,8 +136,10 @@ fn record<S: Sink>(
     if args.command.is_empty() {
         progress.phase("recording; Ctrl-C ends it");
     }
+    let deadline = args.duration.map(|time| Instant::now() + time);
+    let is_over = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let mut has_triggered = false;
-    while !recorder.has_ended() && !signals.stops() && !has_triggered {
+    while !recorder.has_ended() && !signals.stops() && !has_triggered && !is_over() {
         recorder.round(signals.woken(), sink).map_err(failed)?;
         let is_enough = after_round(sink).map_err(failed)?;
         has_triggered = args.last.is_some() && (signals.triggers() || is_enough);

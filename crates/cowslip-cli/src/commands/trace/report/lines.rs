@@ -42,8 +42,7 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     if analysis.sampling_period > 1 {
         facts.push(format!("one in {} recorded", count(analysis.sampling_period)));
     }
-    let mut lines =
-        vec![format!("{}: {}", loaded.path.display(), printable(&header.command.join(" ")))];
+    let mut lines = vec![format!("{}: {}", loaded.path.display(), printable(&header.title()))];
     lines.extend(loaded.cut_short.iter().flat_map(|it| wrap(&format!("  {it}"), 4)));
     lines.push(format!("  {}", facts.join(", ")));
     let (release, huge) = (&machine.kernel_release, huge_pages(machine));
