@@ -128,6 +128,41 @@ fn a_stack_that_grows_page_by_page_is_one_mapping() {
     }
 }
 
+/// The advice about a fork in CPython, and its effect.
+#[test]
+fn a_garbage_collection_after_a_fork_is_told_with_advice_that_helps() {
+    const SCRIPT: &str = "import gc, os, sys
+data = [[i, str(i)] for i in range(200_000)]
+if sys.argv[1] == 'yes':
+    gc.freeze()
+child = os.fork()
+if child == 0:
+    gc.collect()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+";
+    let folder = Folder::new("trace-python");
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        println!("SKIPPED: CPython: there is no {}", python.display());
+        return;
+    }
+    let script = folder.0.join("script.py");
+    fs::write(&script, SCRIPT).unwrap();
+    let copies = ["no", "yes"].map(|is_frozen| {
+        let shell = format!("exec {} {} {is_frozen}", python.display(), script.display());
+        let trace = record_shell(&folder, "python.trace", &shell)?;
+        let report = json(&cowslip(&["report", trace.to_str().unwrap(), "--json", "-"]));
+        let patterns = report["patterns"].as_array().unwrap();
+        let storm = patterns.iter().find(|pattern| pattern["name"] == "cow_storm");
+        let advice = storm.and_then(|it| it["advice"].as_str()).unwrap_or_default().to_owned();
+        Some((storm.and_then(|it| it["faults"].as_u64()).unwrap_or(0), advice))
+    });
+    let [Some((before, advice)), Some((after, _))] = copies else { return };
+    assert!(before > 5_000 && advice.starts_with("gc.freeze()"), "{before} copies: {advice}");
+    assert!(after < before / 4 * 3, "{before} copies, and {after} with the advice");
+}
+
 #[test]
 fn two_traces_of_one_program_are_the_same_and_of_two_programs_are_not() {
     let folder = Folder::new("trace-diff");

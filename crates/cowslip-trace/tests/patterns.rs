@@ -98,6 +98,56 @@ fn maps_around_which_no_huge_page_fits_say_why() {
 }
 
 #[test]
+fn smaller_huge_pages_are_advised_where_they_fit_and_are_off() {
+    for (setting, is_advised) in [(None, false), (Some("never"), true), (Some("always"), false)] {
+        let mut scene = Scene::new("always");
+        let settings = setting.map(|it| ("hugepages-64kB/enabled".to_owned(), it.to_owned()));
+        scene.0.header.machine.thp.extend(settings);
+        for map in 0..40 {
+            let start = START + map * 4 * MIB;
+            scene.map(start, MIB);
+            (0..256).for_each(|page| scene.touch(start + page * PAGE));
+        }
+        let advice = pattern(&analysed(&scene), PatternName::Misaligned).advice;
+        let names_it = advice.is_some_and(|advice| advice.contains("hugepages-64kB/enabled"));
+        assert_eq!(names_it, is_advised, "{setting:?}");
+    }
+}
+
+#[test]
+fn faults_on_pages_that_were_there_are_hints_where_memory_is_balanced() {
+    for (balancing, is_hint) in [("0", false), ("1", true)] {
+        let mut scene = Scene::new("never");
+        let name = "kernel.numa_balancing".to_owned();
+        scene.0.header.machine.sysctl.insert(name, balancing.to_owned());
+        scene.map(START, MIB);
+        for _ in 0..2 {
+            (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        }
+        let analysis = analysed(&scene);
+        assert_eq!(analysis.sums.of(FaultKind::Repeated), 256);
+        let all = patterns::find(&analysis);
+        let hints = all.iter().find(|pattern| pattern.name == PatternName::NumaHints);
+        assert_eq!(hints.map(|hints| hints.faults), is_hint.then_some(256), "{all:?}");
+    }
+}
+
+#[test]
+fn many_stacks_of_threads_are_told_with_advice() {
+    for (threads, is_advised) in [(2, false), (50, true)] {
+        let mut scene = Scene::new("never");
+        for thread in 0..threads {
+            let (start, flags) = (START + thread * 4 * MIB, 0x2_0022);
+            let range = VirtRange::new(start, MIB);
+            scene.then(EventKind::Map(Map { range, protection: 3, flags, ..Map::default() }));
+            (200..256).rev().for_each(|page| scene.touch(start + page * PAGE));
+        }
+        let advice = pattern(&analysed(&scene), PatternName::StackGrowth).advice;
+        assert_eq!(advice.is_some_and(|advice| advice.contains("a pool")), is_advised);
+    }
+}
+
+#[test]
 fn mapping_and_unmapping_over_and_over_is_churn() {
     let mut scene = Scene::new("never");
     for _ in 0..50 {

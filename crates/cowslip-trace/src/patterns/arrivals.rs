@@ -9,6 +9,11 @@ use crate::attribute::{FaultKind, Place};
 use crate::format::{count, counted, mappings, percent};
 use crate::thp;
 
+/// A size of smaller huge pages that processors of all kinds have.
+const SMALLER_BYTES: u64 = 64 << 10;
+/// Fewer threads' stacks are no waste.
+const MANY_STACKS: u64 = 16;
+
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
     let is_purged = group.sums.of(FaultKind::Refault) * 2 > shape.arrivals;
@@ -45,7 +50,14 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         among: &group.sums,
         evidence: format!("{}, {}{order}{ending}", mappings(group), how_many(analysis, group)),
         is_cost_known: !is_untold,
-        advice: could_be_huge.then(|| advice(analysis, group)),
+        advice: match name {
+            _ if could_be_huge => Some(advice(analysis, group)),
+            PatternName::Misaligned => smaller_pages(analysis, group),
+            PatternName::StackGrowth if group.mappings >= MANY_STACKS => {
+                Some("keep threads for later work (a pool): each new one fills a stack anew".into())
+            }
+            _ => None,
+        },
         faults_with_huge_pages: could_be_huge.then(|| shape.faults_with_huge_pages()),
     };
     Some(draft.finish())
@@ -128,6 +140,20 @@ fn with_huge_pages(group: &Group) -> String {
         return format!(": with huge pages {} each", counted(faults / shape.mappings, "fault"));
     }
     format!(": with huge pages {}", counted(faults, "fault"))
+}
+
+/// Advice for places where no huge page fits, and pages of 64 KiB would but are off.
+fn smaller_pages(analysis: &Analysis, group: &Group) -> Option<String> {
+    let machine = &analysis.header.machine;
+    let fits = group.identity.size_bytes.is_none_or(|size| size >= SMALLER_BYTES);
+    let is_private = !group.identity.place.is_shared_memory();
+    let is_known = machine.thp.contains_key("hugepages-64kB/enabled");
+    let is_off = is_known && thp::smaller_sizes(machine, thp::Kind::Anonymous).is_empty();
+    (fits && is_private && is_off).then(|| {
+        "pages of 64 KiB fit, and are off: echo always > \
+         /sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"
+            .into()
+    })
 }
 
 /// Advice for places where huge pages fit and did not come.

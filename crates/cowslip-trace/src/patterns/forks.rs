@@ -2,7 +2,7 @@
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::Analysis;
-use crate::attribute::FaultKind;
+use crate::attribute::{FaultKind, Place};
 use crate::format::{counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
@@ -25,12 +25,27 @@ pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
             mappings(most)
         ),
         is_cost_known: true,
-        advice: Some(
+        advice: Some(if runs_python(analysis) {
+            "gc.freeze() before the fork: the child's garbage collection then writes to no object that it \
+             inherited"
+                .into()
+        } else {
             "`cowslip run` makes the fork itself short and keeps huge pages whole; each page is still \
              copied at its first write"
-                .into(),
-        ),
+                .into()
+        }),
         faults_with_huge_pages: None,
     };
     Some(draft.finish())
+}
+
+/// True if CPython's interpreter or library is mapped.
+fn runs_python(analysis: &Analysis) -> bool {
+    analysis.groups.iter().any(|group| match &group.identity.place {
+        Place::File(path) => {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            name.starts_with("python3") || name.starts_with("libpython3")
+        }
+        _ => false,
+    })
 }

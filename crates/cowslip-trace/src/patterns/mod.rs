@@ -63,6 +63,8 @@ pub enum PatternName {
     StackGrowth,
     /// The kernel takes the faults, in copies to and from user memory.
     KernelCopies,
+    /// The kernel takes pages away for a moment to see which node uses them.
+    NumaHints,
 }
 
 /// The patterns in `analysis`, the costliest first.
@@ -75,6 +77,7 @@ pub fn find(analysis: &Analysis) -> Vec<Pattern> {
         .collect();
     patterns.extend(forks::find(analysis));
     patterns.extend(whole::kernel_copies(analysis));
+    patterns.extend(whole::numa_hints(analysis));
     patterns.sort_by(|one, other| {
         let weight = |it: &Pattern| it.cost.map_or(0.0, |cost| cost.ns);
         weight(other).total_cmp(&weight(one)).then(other.faults.cmp(&one.faults))

@@ -120,6 +120,7 @@ fn kind_of(name: PatternName) -> Option<FaultKind> {
         PatternName::Purging => Some(FaultKind::Refault),
         PatternName::ColdFile => Some(FaultKind::FileRead),
         PatternName::FileCopies => Some(FaultKind::FileCopy),
+        PatternName::NumaHints => Some(FaultKind::Repeated),
         _ => None,
     }
 }
