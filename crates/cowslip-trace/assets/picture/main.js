@@ -17,9 +17,10 @@ async function main() {
   hover.create(parts("map"), parts("tip"));
   legend.create(parts("kinds"));
   tables.create(parts("tables"));
+  flame.create(parts("flame"));
   listenToSpaces(parts("spaces"));
   listen();
-  for (const part of [map, rate, tables]) view.onChange(() => part.update());
+  for (const part of [map, rate, tables, flame]) view.onChange(() => part.update());
   darkSystem.addEventListener("change", restyle);
   new ResizeObserver(() => {
     for (const part of [rate, map]) part.chart.setSize(sizeOf(part.chart.root.parentElement));

@@ -32,7 +32,7 @@ const tables = {
   },
 
   update() {
-    const counts = this.count();
+    const counts = this.counts = this.count();
     const isNarrow = view.brush !== null;
     document.getElementById("meant").textContent =
       `${whole(counts.total)} of ${whole(trace.faults.count)} faults ${isNarrow ? "in the brush" : "in view"}`

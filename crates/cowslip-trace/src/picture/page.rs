@@ -11,7 +11,7 @@ use super::scene::Scene;
 use crate::format;
 
 /// One script per concept, in the order in which they are needed.
-const SCRIPTS: [&str; 14] = [
+const SCRIPTS: [&str; 15] = [
     include_str!("../../assets/picture/unpack.js"),
     include_str!("../../assets/picture/format.js"),
     include_str!("../../assets/picture/axis.js"),
@@ -24,6 +24,7 @@ const SCRIPTS: [&str; 14] = [
     include_str!("../../assets/picture/rate.js"),
     include_str!("../../assets/picture/hover.js"),
     include_str!("../../assets/picture/tables.js"),
+    include_str!("../../assets/picture/flame.js"),
     include_str!("../../assets/picture/controls.js"),
     include_str!("../../assets/picture/main.js"),
 ];

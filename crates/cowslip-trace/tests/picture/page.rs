@@ -3,7 +3,8 @@
 
 use std::time::Instant;
 
-use cowslip_trace::model::{Event, EventKind, Fault, Header, Map, Trace};
+use cowslip_sys::units::VirtRange;
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Map, StackId, Trace};
 use cowslip_trace::picture::{Picture, Theme};
 use serde_json::json;
 
@@ -213,6 +214,70 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     browser.key("t");
     browser.show("dark");
     assert_eq!(browser.evaluate(background), "rgb(20, 23, 28)");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
+/// Faults of two functions, one of which is called by a third: the offsets of their calls in a file.
+fn trace_with_stacks() -> Trace {
+    const FILE: u64 = 0x40_0000;
+    let mut trace = Trace::default();
+    let range = VirtRange::new(FILE as usize, MIB as usize);
+    let program = Map { range, protection: 5, name: Some("/none/app".into()), ..Map::default() };
+    let mut then = |time_ns, what| trace.events.push(Event { time_ns, pid: PID, tid: PID, what });
+    then(0, EventKind::Map(program));
+    for time in 0..400_u64 {
+        let stack = StackId(std::num::NonZeroU32::new(1 + u32::from(time >= 300)).unwrap());
+        let address = 0x7000_0000 + time * 4096;
+        let fault = Fault { stack: Some(stack), ..Fault::at(address, FILE) };
+        then(1000 * time, EventKind::Fault(fault));
+    }
+    // The innermost first; a caller's frame is the place after the call.
+    let place = |offset: u64| FILE + offset;
+    trace.stacks =
+        vec![[place(0x10), place(0x101)].into(), [place(0x20), place(0x31), place(0x101)].into()];
+    trace
+}
+
+#[test]
+fn the_flame_graph_shows_shares_of_functions_and_zooms_into_one() {
+    let Some(mut browser) = Browser::start("flame") else { return };
+    let folder = Folder::new("flame");
+    let without = Trace { stacks: Vec::new(), events: Vec::new(), ..trace_with_stacks() };
+    for trace in [without, trace_with_stacks()] {
+        let html = Picture::new(&trace, None).html().unwrap();
+        browser.open(&folder.write("page.html", &html));
+        let is_hidden = browser.evaluate("document.getElementById('flame').hidden");
+        assert_eq!(is_hidden, trace.stacks.is_empty());
+    }
+    let boxes = |browser: &mut Browser| {
+        let list = "[...document.querySelectorAll('#flame button')].map(box =>
+            [box.textContent, Math.round(box.offsetWidth / box.parentElement.offsetWidth * 100), parseInt(box.style.top)])";
+        browser.evaluate(list)
+    };
+    let all = json!([
+        ["all", 100, 0],
+        ["app+0x100", 100, 1],
+        ["app+0x10", 75, 2],
+        ["app+0x30", 25, 2],
+        ["app+0x20", 25, 3]
+    ]);
+    assert_eq!(boxes(&mut browser), all);
+    browser.show("flame");
+    let third = browser.middle("#flame button:nth-child(4)");
+    browser.click(third);
+    let chosen =
+        json!([["all", 100, 0], ["app+0x100", 100, 1], ["app+0x30", 100, 2], ["app+0x20", 100, 3]]);
+    assert_eq!(boxes(&mut browser), chosen);
+    // The brush has the first quarter of the time, in which the other function faulted.
+    browser.evaluate("view.setBrush({ x: [0, trace.duration_ns / 4], y: view.y })");
+    browser.settle();
+    let brushed = boxes(&mut browser);
+    assert_eq!(brushed[2], json!(["app+0x10", 100, 2]), "{brushed}");
+    let top = browser.middle("#flame button");
+    browser.click(top);
+    browser.evaluate("view.setBrush(null)");
+    browser.settle();
+    assert_eq!(boxes(&mut browser), all);
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
