@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{COWSLIP, Folder, Ran, run};
+use support::{COWSLIP, Folder, Ran, compile, run};
 
 fn cowslip(arguments: &[&str]) -> Ran {
     run(Command::new(COWSLIP).arg("trace").args(arguments))
@@ -17,9 +17,14 @@ fn cowslip(arguments: &[&str]) -> Ran {
 
 /// Records a command; `None`, reported as skipped, where that is not possible.
 fn record(folder: &Folder, command: &[&str]) -> Option<String> {
+    record_with(folder, &[], command)
+}
+
+fn record_with(folder: &Folder, options: &[&str], command: &[&str]) -> Option<String> {
     let file = folder.0.join("trace");
     let file = file.to_str().unwrap();
-    let ran = cowslip(&[&["-o", file, "--stacks", "faults", "--"], command].concat());
+    let stacks = ["-o", file, "--stacks", "faults"];
+    let ran = cowslip(&[&stacks, options, &["--"], command].concat());
     match ran.status.code() {
         Some(0) => Some(file.to_owned()),
         Some(125) => {
@@ -99,4 +104,32 @@ fn functions_of_the_library_for_c_have_their_names() {
     let of_libc = |name: &&&str| name.starts_with("libc.so.6+") || name.starts_with("ld-linux");
     let unnamed = names.iter().filter(of_libc).count();
     assert!(unnamed * 4 < names.len(), "{unnamed} of {}: {names:?}", names.len());
+}
+
+/// The program and the library for C have no frame pointers; its functions call each other in a known way.
+#[test]
+fn callers_are_found_by_unwind_tables_where_there_are_no_frame_pointers() {
+    if !cfg!(target_arch = "x86_64") {
+        println!("SKIPPED: unwind tables: x86-64 only");
+        return;
+    }
+    let folder = Folder::new("trace-unwind");
+    let Some(program) = compile(&folder, "nested") else { return };
+    let command = [program.to_str().unwrap()];
+    let Some(trace) = record_with(&folder, &["--unwind", "dwarf"], &command) else { return };
+    let all = report(&trace);
+    let rows = all["who"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["functions"][0] == "inner");
+    let row = row.unwrap_or_else(|| panic!("{rows:#?}"));
+    assert_eq!(row["faults"], 2000);
+    let functions: Vec<_> = row["functions"].as_array().unwrap().iter().take(4).collect();
+    assert_eq!(functions, ["inner", "middle", "outer", "main"]);
+    // The call that mapped the memory, in a library without frame pointers.
+    let mappings = all["mappings"].as_array().unwrap();
+    let memory = mappings.iter().find(|it| it["by_kind"]["first_touch"] == 2000).unwrap();
+    let mapped_by = memory["identity"]["mapped_by"].as_array().unwrap();
+    if all["header"]["sources"].to_string().contains("sys_enter_mmap") {
+        assert!(mapped_by.len() > 4, "up to the start of the program: {memory:#}");
+    }
+    assert_eq!(all["lost"], 0);
 }

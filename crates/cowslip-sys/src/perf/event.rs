@@ -27,6 +27,16 @@ pub enum Kind {
     Tracepoint(u32),
 }
 
+/// The form in which the callers of the program are reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callers {
+    /// At most this many frames, which the kernel finds by frame pointers.
+    FramePointers(u16),
+    /// Registers, and this many bytes of the stack (a multiple of 8), for a reader that knows the program's files. On
+    /// processors other than x86-64 `EOPNOTSUPP`.
+    Copy(u16),
+}
+
 /// The settings of an event: its occurrences, and how they are reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
@@ -34,8 +44,8 @@ pub struct Attributes {
     pub kind: Kind,
     /// One of this many occurrences is reported.
     pub period: u64,
-    /// Adds a call stack of the program with at most this many frames.
-    pub frames: Option<u16>,
+    /// Adds the program's callers.
+    pub callers: Option<Callers>,
     /// Includes occurrences in the kernel on behalf of the program.
     pub in_kernel: bool,
     /// Reports new mappings, threads, processes and names as well.
@@ -78,10 +88,19 @@ impl Attributes {
             }
         };
         raw.__bindgen_anon_1.sample_period = self.period;
-        if let Some(frames) = self.frames {
-            raw.sample_type |= u64::from(bindings::PERF_SAMPLE_CALLCHAIN);
-            raw.sample_max_stack = frames;
-            raw.set_exclude_callchain_kernel(1);
+        match self.callers {
+            Some(Callers::FramePointers(frames)) => {
+                raw.sample_type |= u64::from(bindings::PERF_SAMPLE_CALLCHAIN);
+                raw.sample_max_stack = frames;
+                raw.set_exclude_callchain_kernel(1);
+            }
+            Some(Callers::Copy(bytes)) => {
+                raw.sample_type |=
+                    u64::from(bindings::PERF_SAMPLE_REGS_USER | bindings::PERF_SAMPLE_STACK_USER);
+                raw.sample_regs_user = super::record::REGISTERS;
+                raw.sample_stack_user = bytes.into();
+            }
+            None => {}
         }
         raw.set_disabled(self.starts_at_exec.into());
         raw.set_inherit(1);
@@ -132,6 +151,9 @@ impl Event {
     /// See [`Refusal`](super::Refusal).
     pub fn open(attributes: &Attributes, scope: Scope<'_>, cpu: u32) -> Result<Self> {
         failpoints::check(Op::PerfOpen)?;
+        if matches!(attributes.callers, Some(Callers::Copy(_))) && !cfg!(target_arch = "x86_64") {
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut raw = attributes.raw();
         match open(&mut raw, scope, cpu) {
             Ok(file) => Ok(Self { file, tells_lost: true }),

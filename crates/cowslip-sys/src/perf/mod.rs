@@ -10,8 +10,8 @@ mod record;
 mod ring;
 mod tracepoint;
 
-pub use event::{Attributes, Count, Event, Kind, Ready, Scope, poll};
-pub use record::{Layout, MapRecord, Record, Sample, Stamp, Stamped};
+pub use event::{Attributes, Callers, Count, Event, Kind, Ready, Scope, poll};
+pub use record::{Layout, MapRecord, Record, Sample, StackCopy, Stamp, Stamped};
 pub use ring::{Drained, Ring};
 pub use tracepoint::{Field, Tracepoint, TracepointError};
 

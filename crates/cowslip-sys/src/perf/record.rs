@@ -9,6 +9,8 @@ pub struct Layout {
     pub has_stack: bool,
     /// The fields of a tracepoint.
     pub has_fields: bool,
+    /// Registers and a part of the stack.
+    pub has_copy: bool,
 }
 
 /// The time of a record, its process and thread, and the reporting event.
@@ -81,6 +83,24 @@ pub struct Sample<'a> {
     stack: &'a [u8],
     /// A tracepoint's fields, to be read by its format.
     pub fields: &'a [u8],
+    /// The program's registers and stack, if it was asked for and the thread has them.
+    pub copy: Option<StackCopy<'a>>,
+}
+
+/// The numbers of the registers of a [`StackCopy`], as `linux/perf_regs` has them for x86: BP, SP and IP.
+pub(super) const REGISTERS: u64 = 0b111 << 6;
+
+/// A thread's registers, and the inner end of its stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StackCopy<'a> {
+    /// The frame pointer.
+    pub bp: u64,
+    /// The stack pointer: the address of the first byte.
+    pub sp: u64,
+    /// The next instruction.
+    pub ip: u64,
+    /// The bytes from the stack pointer on.
+    pub bytes: &'a [u8],
 }
 
 impl Sample<'_> {
@@ -169,9 +189,10 @@ fn sample<'a>(
         let length = body.u32()?;
         fields = body.take(usize::try_from(length).ok()?)?;
     }
+    let copy = if layout.has_copy { body.copy()? } else { None };
     let mode = u32::from(misc) & raw::PERF_RECORD_MISC_CPUMODE_MASK;
     let in_user_mode = mode == raw::PERF_RECORD_MISC_USER;
-    let record = Record::Sample(Sample { ip, address, in_user_mode, stack, fields });
+    let record = Record::Sample(Sample { ip, address, in_user_mode, stack, fields, copy });
     Some(Stamped { stamp: Stamp { time_ns, pid, tid, id }, record })
 }
 
@@ -221,6 +242,22 @@ impl<'a> Cursor<'a> {
         Some(MapRecord { address, length_bytes, offset_bytes, inode, protection, flags, name })
     }
 
+    /// Registers and a part of the stack: the inner `None` for a thread of the kernel, or a 32-bit program.
+    fn copy(&mut self) -> Option<Option<StackCopy<'a>>> {
+        let abi = self.u64()?;
+        let registers = match abi {
+            0 => None,
+            _ => Some([self.u64()?, self.u64()?, self.u64()?]),
+        };
+        let room = usize::try_from(self.u64()?).ok()?;
+        let bytes = self.take(room)?;
+        let copied = if room > 0 { usize::try_from(self.u64()?).ok()? } else { 0 };
+        let bytes = bytes.get(..copied)?;
+        let is_whole = abi == u64::from(raw::PERF_SAMPLE_REGS_ABI_64);
+        let copy = |[bp, sp, ip]: [u64; 3]| StackCopy { bp, sp, ip, bytes };
+        Some(registers.filter(|_| is_whole).map(copy))
+    }
+
     /// The rest up to the first zero.
     fn name(&self) -> &'a [u8] {
         self.0.split(|&byte| byte == 0).next().unwrap_or_default()
@@ -231,7 +268,7 @@ impl<'a> Cursor<'a> {
 mod tests {
     use super::*;
 
-    const ALL: Layout = Layout { has_stack: true, has_fields: true };
+    const ALL: Layout = Layout { has_stack: true, has_fields: true, has_copy: true };
 
     fn record(kind: u32, misc: u32, body: &[&[u8]]) -> Vec<u8> {
         let body = body.concat();
@@ -255,7 +292,8 @@ mod tests {
         let mut body = words(&[42, 0x401000, 8 << 32 | 7, 1000, 0x7f00]);
         body.extend(words(&[3, -512i64 as u64, 0x401000, 0x402000]));
         body.extend(5u32.to_ne_bytes());
-        body.extend(*b"field\0\0\0");
+        body.extend(*b"field");
+        body.extend(words(&[2, 6, 0x7ff0, 0x401000, 16, 1, 2, 8]));
         let bytes = record(raw::PERF_RECORD_SAMPLE, raw::PERF_RECORD_MISC_USER, &[&body]);
         let parsed = Stamped::parse(&bytes, |id| (id == 42).then_some(ALL)).unwrap();
         assert_eq!(parsed.stamp, Stamp { time_ns: 1000, pid: 7, tid: 8, id: 42 });
@@ -263,7 +301,16 @@ mod tests {
         assert_eq!((sample.ip, sample.address, sample.in_user_mode), (0x401000, 0x7f00, true));
         assert_eq!(sample.stack().collect::<Vec<_>>(), [0x401000, 0x402000]);
         assert_eq!(sample.fields, b"field");
+        let copy = StackCopy { bp: 6, sp: 0x7ff0, ip: 0x401000, bytes: &words(&[1]) };
+        assert_eq!(sample.copy, Some(copy));
         assert_eq!(Stamped::parse(&bytes, |_| None), None);
+
+        // A thread of the kernel has neither.
+        let layout = Layout { has_copy: true, ..Layout::default() };
+        let body = words(&[42, 0x401000, 8 << 32 | 7, 1000, 0, 0, 0]);
+        let bytes = record(raw::PERF_RECORD_SAMPLE, 0, &[&body]);
+        let parsed = Stamped::parse(&bytes, |_| Some(layout)).unwrap();
+        assert!(matches!(parsed.record, Record::Sample(Sample { copy: None, .. })));
     }
 
     #[test]
@@ -318,7 +365,8 @@ mod tests {
             if let Some(Stamped { record: Record::Sample(sample), .. }) =
                 Stamped::parse(&bytes, |_| Some(ALL))
             {
-                assert!(sample.stack().count() * 8 + sample.fields.len() <= length);
+                let copied = sample.copy.map_or(0, |copy| copy.bytes.len());
+                assert!(sample.stack().count() * 8 + sample.fields.len() + copied <= length);
             }
         }
     }

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::decode::{RawEvent, Told, pages};
+use super::decode::{Callers, RawEvent, Told, pages};
 use super::plan::Call;
 use super::reorder_buffer::{ReorderBuffer, Ticket};
 use super::space::{Spaces, is_anonymous};
+use super::unwind::Unwinder;
 use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId};
 
 const MREMAP_DONTUNMAP: u64 = 4;
@@ -26,6 +27,8 @@ pub(super) struct Assembler {
     /// The program break of each process.
     breaks: HashMap<u32, u64>,
     reorder_buffer: ReorderBuffer,
+    unwinder: Unwinder,
+    frames: Vec<u64>,
 }
 
 /// The unfinished call and fault of a thread.
@@ -69,7 +72,8 @@ impl Assembler {
                 }
                 Ok(())
             }
-            RawEvent::End { address, ip, severity, in_user_mode, stack } => {
+            RawEvent::End { address, ip, severity, in_user_mode, callers } => {
+                let stack = self.stack(pid, callers, sink)?;
                 let mut fault = Fault {
                     severity: Some(severity),
                     in_user_mode: Some(in_user_mode),
@@ -83,7 +87,8 @@ impl Assembler {
                 }
                 self.reorder_buffer.push(event(EventKind::Fault(fault)), sink)
             }
-            RawEvent::Enter { call, arguments, stack } => {
+            RawEvent::Enter { call, arguments, callers } => {
+                let stack = self.stack(pid, callers, sink)?;
                 self.enter(time_ns, pid, tid, call, arguments, stack, sink)
             }
             RawEvent::Leave { call, answer } => self.leave(time_ns, pid, tid, call, answer, sink),
@@ -91,6 +96,7 @@ impl Assembler {
             RawEvent::Exec(name) => {
                 self.forget(tid, sink)?;
                 self.breaks.remove(&pid);
+                self.unwinder.forget(pid);
                 self.emit(event(EventKind::Exec { name }), sink)
             }
             RawEvent::Name(name) => self.emit(event(EventKind::Name { name }), sink),
@@ -105,6 +111,7 @@ impl Assembler {
                 self.emit(event(EventKind::Exit), sink)?;
                 if !self.spaces.spaces.contains_key(&pid) {
                     self.breaks.remove(&pid);
+                    self.unwinder.forget(pid);
                 }
                 Ok(())
             }
@@ -119,6 +126,23 @@ impl Assembler {
     /// Drops calls that have not ended.
     pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         self.reorder_buffer.finish(sink)
+    }
+
+    /// The call stack, by the mappings up to now.
+    fn stack(
+        &mut self,
+        pid: u32,
+        callers: Callers,
+        sink: &mut dyn Sink,
+    ) -> io::Result<Option<StackId>> {
+        let copied = match callers {
+            Callers::Unknown => return Ok(None),
+            Callers::Known(stack) => return Ok(Some(stack)),
+            Callers::Copied(copied) => copied,
+        };
+        let Some(space) = self.spaces.spaces.get(&pid) else { return Ok(None) };
+        self.unwinder.frames(pid, space, &copied, &mut self.frames);
+        if self.frames.is_empty() { Ok(None) } else { sink.stack(&self.frames).map(Some) }
     }
 
     fn emit(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {

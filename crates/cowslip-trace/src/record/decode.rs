@@ -10,7 +10,17 @@ use cowslip_sys::units::{VirtRange, page_size_bytes, round_up};
 use super::attach::Route;
 use super::dedup::Dedup;
 use super::plan::{Call, Role, Source};
+use super::unwind::Copied;
 use crate::model::{Map, Severity, Sink, StackId};
+
+/// The callers at an event.
+#[derive(Clone, Debug)]
+pub(super) enum Callers {
+    Unknown,
+    Known(StackId),
+    /// To be found by the process' mappings at that time.
+    Copied(Box<Copied>),
+}
 
 /// A decoded record, not yet combined with related ones.
 #[derive(Clone, Debug)]
@@ -34,12 +44,12 @@ pub(super) enum RawEvent {
         ip: u64,
         severity: Severity,
         in_user_mode: bool,
-        stack: Option<StackId>,
+        callers: Callers,
     },
     Enter {
         call: Call,
         arguments: [u64; 4],
-        stack: Option<StackId>,
+        callers: Callers,
     },
     Leave {
         call: Call,
@@ -108,21 +118,20 @@ impl Decoder<'_> {
             Record::Sample(sample) => {
                 let Some(route) = route else { return Ok(None) };
                 let source = &self.sources[usize::from(route.source)];
-                let mut stack = None;
-                if source.attributes.frames.is_some() {
-                    self.frames.clear();
-                    self.frames.extend(sample.stack());
-                    if !self.frames.is_empty() {
-                        stack = Some(self.sink.stack(self.frames)?);
-                    }
-                }
+                self.frames.clear();
+                self.frames.extend(sample.stack());
+                let callers = match &sample.copy {
+                    Some(copy) => Callers::Copied(Box::new(Copied::of(copy))),
+                    None if self.frames.is_empty() => Callers::Unknown,
+                    None => Callers::Known(self.sink.stack(self.frames)?),
+                };
                 told(match source.role {
                     Role::End(severity) => RawEvent::End {
                         address: sample.address,
                         ip: sample.ip,
                         severity,
                         in_user_mode: sample.in_user_mode,
-                        stack,
+                        callers,
                     },
                     Role::Begin => RawEvent::Begin { address: sample.address, code: None },
                     Role::Entry => {
@@ -131,7 +140,7 @@ impl Decoder<'_> {
                     }
                     Role::HugePage => RawEvent::HugePage,
                     Role::Enter(call) => {
-                        RawEvent::Enter { call, arguments: source.read(sample.fields), stack }
+                        RawEvent::Enter { call, arguments: source.read(sample.fields), callers }
                     }
                     Role::Leave(call) => {
                         RawEvent::Leave { call, answer: source.read(sample.fields)[0] }

@@ -28,10 +28,11 @@ mod stacks;
 mod status;
 mod subject;
 mod synthesize;
+mod unwind;
 mod window;
 
 pub use error::{Error, ErrorKind};
-pub use options::{Detail, Options, Stacks};
+pub use options::{Detail, Options, Stacks, Unwinding};
 pub use permissions::{Permission, permissions};
 pub use recorder::{Recorder, RecordingOutcome};
 pub use status::PermissionStatus;

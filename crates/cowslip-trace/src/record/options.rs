@@ -15,16 +15,24 @@ pub struct Options {
     pub detail: Detail,
     /// The events with call stacks.
     pub stacks: Stacks,
+    /// The way in which callers are found.
+    pub unwinding: Unwinding,
     /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1.
     pub period: u64,
-    /// The size of each processor's ring: a power of two of pages; `None` for 8 MiB, or as much as is
-    /// permitted.
+    /// The size of each processor's ring: a power of two of pages; `None` for 8 MiB, or 64 MiB with
+    /// [`Unwinding::Dwarf`], or as much as is permitted.
     pub ring: Option<ByteCount>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { detail: Detail::Faults, stacks: Stacks::Maps, period: 1, ring: None }
+        Self {
+            detail: Detail::Faults,
+            stacks: Stacks::Maps,
+            unwinding: Unwinding::FramePointers,
+            period: 1,
+            ring: None,
+        }
     }
 }
 
@@ -38,7 +46,7 @@ pub enum Detail {
     Access,
 }
 
-/// The events with call stacks, which are found by frame pointers.
+/// The events with call stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stacks {
     /// No events.
@@ -49,5 +57,18 @@ pub enum Stacks {
     Faults,
 }
 
+/// The way in which the callers of a function are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unwinding {
+    /// By the kernel, along frame pointers: stacks end at the first function without one, such as most of a distribution's
+    /// libraries.
+    FramePointers,
+    /// By the recorder, with the unwind tables of the program's files, from a copy of 8 KiB of the stack: the ring and the
+    /// recorder have that much more to do for each such event. x86-64 only.
+    Dwarf,
+}
+
+/// Bytes of a copied stack.
+pub(super) const COPIED_BYTES: u16 = 8 << 10;
 /// The number of frames kept of a call stack, the innermost ones.
 pub(super) const MOST_FRAMES: u16 = 64;

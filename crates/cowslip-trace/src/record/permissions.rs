@@ -84,7 +84,7 @@ fn open(kind: Kind, in_kernel: bool, scope: Scope<'_>, cpu: u32) -> Result<Event
     let attributes = Attributes {
         kind,
         period: 1,
-        frames: None,
+        callers: None,
         in_kernel,
         follows: false,
         starts_at_exec: false,

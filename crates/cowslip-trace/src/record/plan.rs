@@ -1,10 +1,12 @@
 //! Chooses the events to open, by the options and the permissions.
 
 use cowslip_sys::Errno;
-use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Scope, Tracepoint};
+use cowslip_sys::perf::{
+    Attributes, Callers, Event, Field, Kind, Layout, Refusal, Scope, Tracepoint,
+};
 
 use super::error::{Error, ErrorKind};
-use super::options::{Detail, MOST_FRAMES, Options, Stacks};
+use super::options::{COPIED_BYTES, Detail, MOST_FRAMES, Options, Stacks, Unwinding};
 use super::status::{self, PermissionStatus};
 use crate::model::Severity;
 
@@ -81,7 +83,7 @@ impl Source {
         let attributes = Attributes {
             kind,
             period,
-            frames: None,
+            callers: None,
             in_kernel: false,
             follows: false,
             starts_at_exec: false,
@@ -115,7 +117,12 @@ impl Source {
 
     pub(super) fn layout(&self) -> Layout {
         let has_fields = matches!(self.attributes.kind, Kind::Tracepoint(_));
-        Layout { has_stack: self.attributes.frames.is_some(), has_fields }
+        let callers = self.attributes.callers;
+        Layout {
+            has_stack: matches!(callers, Some(Callers::FramePointers(_))),
+            has_fields,
+            has_copy: matches!(callers, Some(Callers::Copy(_))),
+        }
     }
 
     /// The fields of its role; missing ones are 0.
@@ -125,6 +132,13 @@ impl Source {
             *value = field.read(bytes).unwrap_or(0);
         }
         values
+    }
+}
+
+fn callers(options: &Options) -> Callers {
+    match options.unwinding {
+        Unwinding::FramePointers => Callers::FramePointers(MOST_FRAMES),
+        Unwinding::Dwarf => Callers::Copy(COPIED_BYTES),
     }
 }
 
@@ -147,7 +161,7 @@ impl Plan {
         }
         let mut plan = Self { sources: Vec::new(), names: Vec::new(), unseen: Vec::new() };
         plan.add_faults(options)?;
-        plan.add_calls(options.stacks != Stacks::None);
+        plan.add_calls((options.stacks != Stacks::None).then(|| callers(options)));
         if options.detail == Detail::Access {
             plan.add_access();
         }
@@ -155,10 +169,10 @@ impl Plan {
         for source in &mut plan.sources {
             source.attributes.starts_at_exec = starts_at_exec;
         }
-        if options.stacks != Stacks::None {
+        if options.stacks != Stacks::None && options.unwinding == Unwinding::FramePointers {
             plan.unseen.push(
-                "callers compiled without frame pointers: stacks end there; build with \
-                 -fno-omit-frame-pointer"
+                "callers compiled without frame pointers: stacks end there; record with --unwind dwarf, or build \
+                 with -fno-omit-frame-pointer"
                     .into(),
             );
         }
@@ -168,6 +182,11 @@ impl Plan {
                 .into(),
         );
         Ok(plan)
+    }
+
+    /// True if events have copies of stacks, which are large.
+    pub(super) fn copies_stacks(&self) -> bool {
+        self.sources.iter().any(|source| source.layout().has_copy)
     }
 
     /// Closes the probes, once every event is open.
@@ -183,7 +202,7 @@ impl Plan {
             .map(|(kind, severity)| Source::software(kind, Role::End(severity), options.period));
         if options.stacks == Stacks::Faults {
             for source in &mut sources {
-                source.attributes.frames = Some(MOST_FRAMES);
+                source.attributes.callers = Some(callers(options));
             }
         }
         sources[0].probe().map_err(|errno| {
@@ -210,15 +229,15 @@ impl Plan {
         Ok(())
     }
 
-    fn add_calls(&mut self, with_stacks: bool) {
+    fn add_calls(&mut self, callers: Option<Callers>) {
         let mut added = Vec::new();
         let mut names = Vec::new();
         for (call, name) in CALLS {
             for (step, role) in [("enter", Role::Enter(call)), ("exit", Role::Leave(call))] {
                 match Source::tracepoint(&format!("syscalls/sys_{step}_{name}"), role) {
                     Ok(mut source) => {
-                        if with_stacks && role == Role::Enter(Call::Map) {
-                            source.attributes.frames = Some(MOST_FRAMES);
+                        if role == Role::Enter(Call::Map) {
+                            source.attributes.callers = callers;
                         }
                         names.push(format!("syscalls:sys_{step}_{name}"));
                         added.push(source);

@@ -12,11 +12,14 @@ const HEAP: &str = "[heap]";
 /// Its name for the first thread's stack.
 const STACK: &str = "[stack]";
 const MAP_PRIVATE: u32 = 2;
+const PROT_EXEC: u32 = 4;
 
 /// The address space of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
     maps: BTreeMap<usize, Map>,
+    /// Another number after each change of executable mappings.
+    code_version: u64,
     break_at: Option<u64>,
     threads: u32,
 }
@@ -133,7 +136,23 @@ impl Space {
             };
             self.maps.remove(&end);
         }
+        self.note(&map);
         self.maps.insert(map.range.start, map);
+    }
+
+    /// Notes a change of this mapping.
+    fn note(&mut self, map: &Map) {
+        self.code_version += u64::from(map.protection & PROT_EXEC != 0);
+    }
+
+    /// A number that is another one after each change of executable mappings.
+    pub(super) fn code_version(&self) -> u64 {
+        self.code_version
+    }
+
+    /// All mappings, in the order of addresses.
+    pub(super) fn maps(&self) -> impl Iterator<Item = &Map> {
+        self.maps.values()
     }
 
     fn set_break(&mut self, end: u64) {
@@ -174,6 +193,7 @@ impl Space {
         let hit: Vec<_> = self.within(range).map(|map| map.range.start).collect();
         for at in hit {
             let map = self.maps.remove(&at).expect("just seen");
+            self.note(&map);
             let below = VirtRange::between(map.range.start, range.start.min(map.range.end()));
             let above = VirtRange::between(range.end().max(map.range.start), map.range.end());
             for rest in [below, above] {

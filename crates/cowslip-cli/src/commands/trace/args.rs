@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
-use cowslip_trace::record::{Detail, Stacks};
+use cowslip_trace::record::{Detail, Stacks, Unwinding};
 
 use super::diff::DiffArgs;
 use super::picture::{HtmlArgs, StillArgs};
@@ -122,9 +122,12 @@ pub(crate) struct RecordArgs {
     /// How much to record of each fault
     #[arg(long, value_enum, default_value_t = DetailArg::Faults)]
     pub(super) detail: DetailArg,
-    /// The call stacks to record, by frame pointers
+    /// The call stacks to record
     #[arg(long, value_enum, default_value_t = StacksArg::Maps)]
     pub(super) stacks: StacksArg,
+    /// How callers are found
+    #[arg(long, value_enum, default_value_t = UnwindArg::FramePointers)]
+    pub(super) unwind: UnwindArg,
     /// Record one in N faults
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u64::MAX))]
     pub(super) one_in: u64,
@@ -184,6 +187,23 @@ impl From<StacksArg> for Stacks {
             StacksArg::None => Self::None,
             StacksArg::Maps => Self::Maps,
             StacksArg::Faults => Self::Faults,
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum UnwindArg {
+    /// Along frame pointers: a stack ends at the first function without one
+    FramePointers,
+    /// By the unwind tables of the program's files, which compilers always write: 8 KiB are copied for each stack
+    Dwarf,
+}
+
+impl From<UnwindArg> for Unwinding {
+    fn from(arg: UnwindArg) -> Self {
+        match arg {
+            UnwindArg::FramePointers => Self::FramePointers,
+            UnwindArg::Dwarf => Self::Dwarf,
         }
     }
 }

@@ -39,6 +39,7 @@ fn trace(args: &RecordArgs) -> CommandResult {
     let options = Options {
         detail: args.detail.into(),
         stacks: args.stacks.into(),
+        unwinding: args.unwind.into(),
         period: args.one_in,
         ring: args.ring,
     };
