@@ -49,13 +49,13 @@ fn functions_have_their_names() {
     assert_eq!(a_function_to_be_found(), 7);
     let ip = a_function_to_be_found as *const () as u64;
     let mut now = symbols(u64::from(u32::MAX));
-    let name = now.name(1, ip);
+    let name = now.functions(1, ip).last().unwrap().clone();
     assert!(name.contains("a_function_to_be_found"), "{name}");
-    assert_eq!(now.name(1, ip), name, "and again");
-    let other = now.name(2, ip);
+    assert_eq!(now.functions(1, ip).last(), Some(&name), "and again");
+    let other = now.functions(2, ip)[0].clone();
     assert_eq!(*other, *format!("{ip:#x}"), "another process");
     // A file younger than the trace may be another program.
-    let name = symbols(1).name(1, ip);
+    let name = symbols(1).functions(1, ip)[0].clone();
     assert!(name.starts_with("symbols-") && name.contains("+0x"), "{name}");
 }
 
@@ -113,16 +113,44 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
+const START: u64 = 0x7f00_0000_0000;
+
 /// The names at places in a file that is mapped as a whole.
 fn names(file: &Path, places: [u64; 2], began_unix_ns: u64) -> [String; 2] {
-    const START: u64 = 0x7f00_0000_0000;
+    let mut symbols = symbols_of(file, began_unix_ns);
+    places.map(|place| symbols.functions(1, START + place + 1).last().unwrap().to_string())
+}
+
+fn symbols_of(file: &Path, began_unix_ns: u64) -> Symbols {
     let header = Header { began_unix_ns, ..Header::default() };
     let mut symbols = Symbols::new(&header);
     let (range, protection, flags) = (VirtRange::new(START as usize, 1 << 20), 5, 2);
     let name = Some(file.to_str().unwrap().into());
     let what = EventKind::Map(Map { range, protection, flags, name, ..Map::default() });
     symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what });
-    places.map(|place| symbols.name(1, START + place + 1).to_string())
+    symbols
+}
+
+#[test]
+fn functions_that_the_compiler_put_into_others_are_named() {
+    let folder = Folder::new("inlined");
+    let inline = "__attribute__((always_inline)) static inline void";
+    let source = format!(
+        "{inline} innermost(volatile int *at) {{ at[0] = 7; at[1] = 8; }}\n\
+         {inline} between(volatile int *at) {{ innermost(at); }}\n\
+         void outermost(volatile int *at) {{ between(at); }}\n"
+    );
+    fs::write(folder.0.join("it.c"), source).unwrap();
+    let Some(_) = tool(&folder, "cc -O2 -g -shared -fPIC -o it.so it.c") else { return };
+    let Some(all) = tool(&folder, "nm it.so") else { return };
+    let line = all.lines().find(|line| line.ends_with("outermost")).unwrap();
+    let place = u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap();
+    let mut symbols = symbols_of(&folder.0.join("it.so"), now_ns());
+    // Some instruction of the function, whose first may be a landing pad.
+    let functions =
+        (0..12).map(|byte| symbols.functions(1, START + place + byte)).max_by_key(|it| it.len());
+    let functions: Vec<String> = functions.unwrap().iter().map(|it| it.to_string()).collect();
+    assert_eq!(functions, ["innermost", "between", "outermost"]);
 }
 
 const NAMES: [&str; 2] = ["exported_function", "inner_function"];

@@ -46,13 +46,14 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
 /// Appends the frames, the outermost first; without a stack, the faulting instruction.
 fn fold(line: &mut String, symbols: &mut Symbols, pid: u32, fault: &Fault, frames: &[u64]) {
     let (innermost, callers) = frames.split_first().unwrap_or((&fault.ip, &[]));
-    for &frame in callers.iter().rev() {
-        line.push(';');
-        // The call itself, not the instruction after it.
-        push(line, &symbols.name(pid, frame.saturating_sub(1)));
+    // The calls themselves, not the instructions after them.
+    let calls = callers.iter().rev().map(|frame| frame.saturating_sub(1));
+    for place in calls.chain([*innermost]) {
+        for function in symbols.functions(pid, place).iter().rev() {
+            line.push(';');
+            push(line, function);
+        }
     }
-    line.push(';');
-    push(line, &symbols.name(pid, *innermost));
 }
 
 /// Appends a name, without characters that end frames and lines.

@@ -10,7 +10,7 @@ use crate::symbols::Symbols;
 pub(super) struct Frames {
     symbols: Symbols,
     /// By program and address: a program has one name at an address, unless it loads other code there later.
-    known: HashMap<(u32, u64), u32>,
+    known: HashMap<(u32, u64), Arc<[u32]>>,
     numbers: HashMap<Arc<str>, u32>,
     pub(super) names: Vec<Arc<str>>,
     stack_numbers: HashMap<Vec<u32>, u32>,
@@ -34,25 +34,33 @@ impl Frames {
         self.symbols.observe(event);
     }
 
-    /// The number of an instruction's name, in a process that runs a program now.
-    pub(super) fn number(&mut self, program: u32, pid: u32, ip: u64) -> u32 {
-        if let Some(number) = self.known.get(&(program, ip)) {
-            return *number;
+    /// The number of the innermost function at an instruction.
+    pub(super) fn innermost(&mut self, program: u32, pid: u32, ip: u64) -> u32 {
+        self.numbers(program, pid, ip)[0]
+    }
+
+    /// The numbers of the functions at an instruction, in a process that runs a program now.
+    fn numbers(&mut self, program: u32, pid: u32, ip: u64) -> Arc<[u32]> {
+        if let Some(numbers) = self.known.get(&(program, ip)) {
+            return numbers.clone();
         }
-        let name = self.symbols.name(pid, ip);
-        let number = *self.numbers.entry(name).or_insert_with_key(|name| {
-            self.names.push(name.clone());
-            self.names.len() as u32 - 1
-        });
-        self.known.insert((program, ip), number);
-        number
+        let Self { symbols, numbers, names, .. } = self;
+        let number = |name: &Arc<str>| {
+            *numbers.entry(name.clone()).or_insert_with_key(|name| {
+                names.push(name.clone());
+                names.len() as u32 - 1
+            })
+        };
+        let numbers: Arc<[u32]> = symbols.functions(pid, ip).iter().map(number).collect();
+        self.known.insert((program, ip), numbers.clone());
+        numbers
     }
 
     /// The number of a call stack. A caller is placed at its call, one byte before the return address.
     pub(super) fn stack(&mut self, program: u32, pid: u32, frames: &[u64]) -> u32 {
         let called = |(depth, ip): (usize, &u64)| ip.saturating_sub(u64::from(depth > 0));
         let ips = frames.iter().enumerate().map(called);
-        let stack: Vec<_> = ips.map(|ip| self.number(program, pid, ip)).collect();
+        let stack: Vec<_> = ips.flat_map(|ip| self.numbers(program, pid, ip).to_vec()).collect();
         *self.stack_numbers.entry(stack).or_insert_with_key(|stack| {
             self.stacks.push(stack.clone());
             self.stacks.len() as u32 - 1

@@ -117,7 +117,7 @@ impl Replay {
             group,
             kind: found.kind,
             is_arrival: is_arrival(found),
-            frame: self.frames.number(program, pid, fault.ip),
+            frame: self.frames.innermost(program, pid, fault.ip),
             stack,
             fault: *fault,
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Symbols;
+use super::{Functions, Symbols, one};
 use crate::analysis::{Frame, StackSums, Sums};
 
 /// Names for the call stacks of an analysis: functions, or without symbols modules and offsets.
@@ -68,15 +68,20 @@ impl Symbols {
     /// A caller's frame holds the place after its call, which may belong to the next function: the place
     /// before it is looked up.
     fn frames(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
-        let name = |(depth, frame): (usize, &Frame)| match &frame.module {
-            _ if frame.function.is_some() => frame.to_string().into(),
-            Some(module) if module.starts_with('/') => {
-                let behind_call = u64::from(depth > 0);
-                self.name_in(module.clone(), frame.offset_bytes.saturating_sub(behind_call))
+        let mut functions = |(depth, frame): (usize, &Frame)| -> Functions {
+            match &frame.module {
+                _ if frame.function.is_some() => one(frame.to_string().into()),
+                Some(module) if module.starts_with('/') => {
+                    let behind_call = u64::from(depth > 0);
+                    self.functions_or_place(
+                        module.clone(),
+                        frame.offset_bytes.saturating_sub(behind_call),
+                    )
+                }
+                Some(module) => one(module.clone()),
+                None => one(frame.to_string().into()),
             }
-            Some(module) => module.clone(),
-            None => frame.to_string().into(),
         };
-        frames.iter().enumerate().map(name).collect()
+        frames.iter().enumerate().flat_map(|frame| functions(frame).to_vec()).collect()
     }
 }

@@ -9,12 +9,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolizer};
+use blazesym::symbolize::{Input, Sym, Symbolizer};
 
 use crate::model::{Event, Header};
 use crate::perf_maps::PerfMaps;
 pub use frames::{FunctionSums, Names};
 use modules::AddressSpaces;
+
+/// The functions at one place, the innermost first; at least one.
+pub type Functions = Arc<[Arc<str>]>;
 
 /// From here on addresses are the kernel's.
 const KERNEL: u64 = 1 << 63;
@@ -25,8 +28,8 @@ const KERNEL: u64 = 1 << 63;
 /// use cowslip_trace::model::Header;
 /// use cowslip_trace::symbols::Symbols;
 /// let mut symbols = Symbols::new(&Header::default());
-/// assert_eq!(&*symbols.name(1, 0x1234), "0x1234", "nothing is mapped there");
-/// assert_eq!(&*symbols.name(1, u64::MAX), "[kernel]");
+/// assert_eq!(&*symbols.functions(1, 0x1234)[0], "0x1234", "nothing is mapped there");
+/// assert_eq!(&*symbols.functions(1, u64::MAX)[0], "[kernel]");
 /// ```
 pub struct Symbols {
     spaces: AddressSpaces,
@@ -35,7 +38,7 @@ pub struct Symbols {
     /// A younger file is not the one that was running.
     began: SystemTime,
     files: HashMap<Arc<str>, Readable>,
-    names: HashMap<(Arc<str>, u64), Option<Arc<str>>>,
+    names: HashMap<(Arc<str>, u64), Option<Functions>>,
 }
 
 impl Symbols {
@@ -44,7 +47,7 @@ impl Symbols {
         Self {
             spaces: AddressSpaces::default(),
             code: PerfMaps::new(header),
-            symbolizer: Symbolizer::builder().enable_code_info(false).build(),
+            symbolizer: Symbolizer::builder().enable_code_info(true).build(),
             began: header.began(),
             files: HashMap::new(),
             names: HashMap::new(),
@@ -57,45 +60,46 @@ impl Symbols {
         self.code.observe(event);
     }
 
-    /// The function at `ip` in a process now, including code that the process generated ([`PerfMaps`]);
-    /// without symbols `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
+    /// The functions at `ip` in a process now, the innermost first: more than one where the compiler put a function into its
+    /// caller, as far as debug information says so. Code that the process generated has its names too ([`PerfMaps`]).
+    /// Without symbols `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
     ///
     /// A caller's frame holds the address after the call: ask for the one before. A file that was changed
     /// since the trace began has no symbols.
-    pub fn name(&mut self, pid: u32, ip: u64) -> Arc<str> {
+    pub fn functions(&mut self, pid: u32, ip: u64) -> Functions {
         if ip >= KERNEL {
-            return "[kernel]".into();
+            return one("[kernel]".into());
         }
         let place = self.spaces.find(pid, ip);
         let is_path = |(file, _): &(Arc<str>, u64)| file.starts_with('/');
-        let function =
-            place.clone().filter(is_path).and_then(|(file, at)| self.function_in(file, at));
-        if let Some(function) = function.or_else(|| self.code.find(pid, ip)) {
-            return function;
+        let functions =
+            place.clone().filter(is_path).and_then(|(file, at)| self.functions_in(file, at));
+        if let Some(functions) = functions.or_else(|| self.code.find(pid, ip).map(one)) {
+            return functions;
         }
-        match place {
+        one(match place {
             Some((file, offset_bytes)) => unnamed(&file, offset_bytes),
             None => format!("{ip:#x}").into(),
-        }
+        })
     }
 
-    /// The function at a place in a file; the place, if there are no symbols.
-    fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
-        let function = self.function_in(file.clone(), offset_bytes);
-        function.unwrap_or_else(|| unnamed(&file, offset_bytes))
+    /// The functions at a place in a file; the place, if there are no symbols.
+    fn functions_or_place(&mut self, file: Arc<str>, offset_bytes: u64) -> Functions {
+        let functions = self.functions_in(file.clone(), offset_bytes);
+        functions.unwrap_or_else(|| one(unnamed(&file, offset_bytes)))
     }
 
-    fn function_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Option<Arc<str>> {
+    fn functions_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Option<Functions> {
         let key = (file, offset_bytes);
-        if let Some(name) = self.names.get(&key) {
-            return name.clone();
+        if let Some(functions) = self.names.get(&key) {
+            return functions.clone();
         }
-        let function = self.look_up(&key.0, offset_bytes);
-        self.names.insert(key, function.clone());
-        function
+        let functions = self.look_up(&key.0, offset_bytes);
+        self.names.insert(key, functions.clone());
+        functions
     }
 
-    fn look_up(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Arc<str>> {
+    fn look_up(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Functions> {
         let began = self.began;
         let readable = self.files.entry(file.clone()).or_insert_with(|| {
             let changed = fs::metadata(&**file).and_then(|metadata| metadata.modified());
@@ -136,10 +140,18 @@ fn symbol(
     file: &str,
     offset_bytes: u64,
     debug_syms: bool,
-) -> blazesym::Result<Option<Arc<str>>> {
+) -> blazesym::Result<Option<Functions>> {
     let source = Source::Elf(Elf { debug_syms, ..Elf::new(file) });
     let symbol = symbolizer.symbolize_single(&source, Input::FileOffset(offset_bytes))?;
-    Ok(symbol.as_sym().map(|symbol| symbol.name.as_ref().into()))
+    let functions = |symbol: &Sym<'_>| {
+        let inlined = symbol.inlined.iter().rev().map(|inlined| inlined.name.as_ref().into());
+        inlined.chain([symbol.name.as_ref().into()]).collect()
+    };
+    Ok(symbol.as_sym().map(functions))
+}
+
+fn one(name: Arc<str>) -> Functions {
+    [name].into()
 }
 
 /// A place in a file without symbols.
