@@ -64,6 +64,8 @@ impl RegionHistory {
 pub(super) struct ProcessHistory {
     regions: BTreeMap<u64, RegionHistory>,
     pub(super) backoff: Backoff,
+    /// The kernel found no huge page for its last promotion.
+    pub(super) lacks_huge_page: bool,
     /// The time for which it may still be held up.
     stalls: Budget,
 }
@@ -71,7 +73,12 @@ pub(super) struct ProcessHistory {
 impl ProcessHistory {
     pub(super) fn new(now_ns: u64, settings: &Settings) -> Self {
         let stalls = Budget::new(settings.stall_percent, FIRST_GUESS_NS, now_ns, settings);
-        Self { regions: BTreeMap::new(), backoff: Backoff::default(), stalls }
+        Self {
+            regions: BTreeMap::new(),
+            backoff: Backoff::default(),
+            lacks_huge_page: false,
+            stalls,
+        }
     }
 
     /// Takes in a look; regions that it does not show are forgotten.
@@ -107,7 +114,10 @@ impl ProcessHistory {
                 region.retry.reset();
                 region.was_huge = outcome.action == Action::Promote;
                 match outcome.action {
-                    Action::Promote => region.pages = REGION_PAGES,
+                    Action::Promote => {
+                        region.pages = REGION_PAGES;
+                        self.lacks_huge_page = false;
+                    }
                     Action::Demote => region.released_at_ns = Some(now_ns),
                 }
                 if outcome.took_ns > settings.slow_ms * 1_000_000 {
@@ -118,7 +128,10 @@ impl ProcessHistory {
             }
             Effect::Refused(errno) => match Refusal::of(Errno::from_raw_os_error(errno)) {
                 Refusal::Retry => region.retry.grow(now_ns, settings),
-                Refusal::SlowDown => self.backoff.grow(now_ns, settings),
+                Refusal::SlowDown => {
+                    self.lacks_huge_page = true;
+                    self.backoff.grow(now_ns, settings);
+                }
                 Refusal::GiveUp => {
                     region.is_given_up = true;
                     region.retry.exhaust(now_ns, settings);

@@ -11,7 +11,7 @@ mod share;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use reason::{Decision, Reason};
 
@@ -44,6 +44,10 @@ pub struct Policy {
     cpu: Option<Budget>,
     /// Splits in a row that gave no memory back.
     fruitless_splits: u32,
+    /// Regions that the last look decided to take back.
+    taken_back: BTreeSet<(ProcessId, u64)>,
+    /// Huge pages taken back, and not made anew in another process so far.
+    awaited: u64,
 }
 
 /// After so many of them, nothing is split any more.
@@ -56,7 +60,14 @@ impl Policy {
     /// A policy that has seen nothing yet; an error if the settings make no sense.
     pub fn new(settings: Settings) -> cowslip_sys::error::Result<Self> {
         settings.check()?;
-        Ok(Self { settings, processes: BTreeMap::new(), cpu: None, fruitless_splits: 0 })
+        Ok(Self {
+            settings,
+            processes: BTreeMap::new(),
+            cpu: None,
+            fruitless_splits: 0,
+            taken_back: BTreeSet::new(),
+            awaited: 0,
+        })
     }
 
     /// The settings in force.
@@ -79,24 +90,37 @@ impl Policy {
         let mut left = Vec::new();
         let mut claimants = Vec::new();
         for (index, process) in look.processes.iter().enumerate() {
-            let mut wanted = Vec::new();
+            let (mut wanted, mut idle, mut wants_any) = (Vec::new(), Vec::new(), false);
             for (region, reason) in self.judge(process, look).into_iter().enumerate() {
                 let decision = decision(process, region, reason);
+                wants_any |= matches!(reason, Reason::Full | Reason::BackingOff);
                 match reason {
                     Reason::Full => wanted.push(region),
+                    Reason::Huge if Claimant::may_give(&process.regions[region]) => {
+                        idle.push(region);
+                    }
                     Reason::Sparse | Reason::PartiallyMapped => decisions.push(decision),
                     _ => left.push(decision),
                 }
             }
-            let allowed = self.processes[&process.process].promotions_allowed();
-            claimants.push((index, Claimant::new(process, wanted, allowed)));
+            let history = &self.processes[&process.process];
+            let (allowed, lacks) =
+                (history.promotions_allowed(), history.lacks_huge_page && wants_any);
+            claimants.push((index, Claimant::new(process, wanted, idle, allowed, lacks)));
         }
         let looks = &look.processes;
-        let means = Means::new(look, self.cpu_actions(), &self.settings);
+        // Where the kernel does not make huge pages of what was taken back, no more is.
+        let take_backs = u64::from(self.settings.compactions).saturating_sub(self.awaited);
+        let means = Means::new(look, self.cpu_actions(), take_backs, &self.settings);
+        self.taken_back.clear();
         share::share(looks, claimants, means, &self.settings, |process, region, reason| {
             let decision = decision(&looks[process], region, reason);
+            if reason == Reason::TakenBack {
+                self.taken_back.insert((decision.process, decision.address));
+            }
             if reason.action().is_some() { decisions.push(decision) } else { left.push(decision) }
         });
+        self.awaited += self.taken_back.len() as u64;
         decisions.extend(left);
         decisions
     }
@@ -114,7 +138,11 @@ impl Policy {
 
     /// Takes in the outcome of an action.
     pub fn learn(&mut self, outcome: &ActionOutcome) {
-        if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
+        let was_taken_back = self.taken_back.contains(&(outcome.process, outcome.address));
+        if (outcome.action, outcome.effect) == (Action::Promote, Effect::Done) {
+            self.awaited = self.awaited.saturating_sub(1);
+        }
+        if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) && !was_taken_back {
             let is_fruitless = outcome.freed_pages == 0;
             self.fruitless_splits = if is_fruitless { self.fruitless_splits + 1 } else { 0 };
         }

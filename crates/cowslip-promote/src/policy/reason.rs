@@ -17,6 +17,8 @@ pub enum Reason {
     Sparse,
     /// It was huge, part of it was released, and the kernel may still hold that part: split.
     PartiallyMapped,
+    /// It is huge and idle, and another target has a greater claim to a huge page, of which none is free: split.
+    TakenBack,
     /// It is huge, and not known to be nearly empty.
     Huge,
     /// It is huge and nearly empty, and it may be filling up.
@@ -66,7 +68,7 @@ impl Reason {
     pub fn action(self) -> Option<Action> {
         match self {
             Self::Full => Some(Action::Promote),
-            Self::Sparse | Self::PartiallyMapped => Some(Action::Demote),
+            Self::Sparse | Self::PartiallyMapped | Self::TakenBack => Some(Action::Demote),
             _ => None,
         }
     }
@@ -78,6 +80,9 @@ impl Reason {
             Self::Sparse => "split: it is huge, and hardly any of its pages hold anything",
             Self::PartiallyMapped => {
                 "split: it was huge, part of it was released, and the kernel may hold that part still"
+            }
+            Self::TakenBack => {
+                "split: it is huge and idle, and a target with a greater claim finds no huge page"
             }
             Self::Huge => "left: it is huge, and not known to be nearly empty",
             Self::Filling => "left: it is huge and nearly empty, and may be filling up",

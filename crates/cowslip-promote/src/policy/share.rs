@@ -4,12 +4,15 @@
 //! The metric is Ingens': a claim is `weight / (huge · (f + penalty · (1 − f)))`, where `f` is the fraction
 //! of the huge pages that are in use. Processes of one group have one share and one claim together. The group
 //! with the greatest claim is served next; in a group, the process whose own claim is the greatest.
+//!
+//! Where the kernel finds no huge page for a target, the group with the least claim gives up idle ones, as long as its claim to
+//! have them back would be less than the claim of the group that lacks one. Split, they are memory that the kernel can compact.
 
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
 use crate::model::added_bytes;
-use crate::model::{Limit, Look, ProcessLook, Region, Settings};
+use crate::model::{Limit, Look, ProcessLook, Region, RegionKind, Settings};
 
 /// A region of a process counts as in use from this much heat on.
 const HOT_PERCENT: u8 = 10;
@@ -38,6 +41,11 @@ impl Holdings {
         self.hot += other.hot;
     }
 
+    /// Its claim to have an idle huge page back, once it has given one up.
+    fn claim_without_one(&self, idle_penalty: f64) -> f64 {
+        Self { huge: self.huge.saturating_sub(1), ..*self }.claim(idle_penalty)
+    }
+
     fn claim(&self, idle_penalty: f64) -> f64 {
         let in_use = if self.huge == 0 { 1.0 } else { self.hot as f64 / self.huge as f64 };
         self.weight
@@ -50,14 +58,25 @@ pub(super) struct Claimant {
     own: Holdings,
     /// Index of its group, or of a group of its own.
     group: usize,
-    /// Promotions that the budget for stalls still allows.
+    /// Promotions and splits that the budget for stalls still allows.
     allowed: u64,
     /// Indices of the regions it wants, the next one last.
     wanted: Vec<usize>,
+    /// Indices of huge regions that it does not use, the coldest last.
+    idle: Vec<usize>,
+    /// True if it wants a huge page, and the kernel found none.
+    lacks_huge_page: bool,
 }
 
 impl Claimant {
-    pub(super) fn new(look: &ProcessLook, mut wanted: Vec<usize>, allowed: u64) -> Self {
+    pub(super) fn new(
+        look: &ProcessLook,
+        mut wanted: Vec<usize>,
+        mut idle: Vec<usize>,
+        allowed: u64,
+        lacks_huge_page: bool,
+    ) -> Self {
+        idle.sort_by_key(|&index| std::cmp::Reverse(look.regions[index].heat_percent));
         wanted.sort_by_key(|&index| {
             let region = &look.regions[index];
             (
@@ -66,7 +85,14 @@ impl Claimant {
                 std::cmp::Reverse(region.address),
             )
         });
-        Self { own: Holdings::of(look), group: 0, allowed, wanted }
+        let own = Holdings::of(look);
+        Self { own, group: 0, allowed, wanted, idle, lacks_huge_page }
+    }
+
+    /// True if another target may have this huge region.
+    pub(super) fn may_give(region: &Region) -> bool {
+        let is_idle = region.heat_percent.is_some_and(|heat| heat < HOT_PERCENT);
+        region.kind == RegionKind::Private && region.is_huge && is_idle
     }
 }
 
@@ -95,6 +121,8 @@ pub(super) struct Means<'a> {
     huge_pages: u64,
     /// Promotions that the budget of processor time allows.
     actions: u64,
+    /// Idle huge pages that targets may be asked to give up.
+    take_backs: u64,
     is_pressed: bool,
     /// Limits by the name of their group.
     limits: BTreeMap<&'a str, Limit>,
@@ -102,7 +130,12 @@ pub(super) struct Means<'a> {
 }
 
 impl<'a> Means<'a> {
-    pub(super) fn new(look: &'a Look, actions: u64, settings: &'a Settings) -> Self {
+    pub(super) fn new(
+        look: &'a Look,
+        actions: u64,
+        take_backs: u64,
+        settings: &'a Settings,
+    ) -> Self {
         let (system, keep) = (&look.system, u64::from(settings.keep_available_percent));
         let limits = look.processes.iter().flat_map(|process| &process.limits);
         Self {
@@ -110,6 +143,7 @@ impl<'a> Means<'a> {
             keep_bytes: system.total_bytes / 100 * keep,
             huge_pages: system.free_huge_pages.max(u64::from(settings.compactions)),
             actions,
+            take_backs,
             is_pressed: system.pressure_percent >= settings.pressure_percent,
             limits: limits.map(|limit| (limit.group.as_str(), limit.clone())).collect(),
             settings,
@@ -144,7 +178,32 @@ impl<'a> Means<'a> {
     }
 }
 
-/// Grants or refuses every wish: `decided(process, region, reason)` is called once for each.
+/// Takes an idle huge page back for the group with the greatest claim of those that lack one, from the one with the least
+/// claim: the claimant and its region.
+fn take_back(
+    groups: &mut [Holdings],
+    claimants: &mut [(usize, Claimant)],
+    idle_penalty: f64,
+) -> Option<(usize, usize)> {
+    let lacking = claimants.iter().filter(|(_, it)| it.lacks_huge_page).map(|(_, it)| it.group);
+    let claim = |group: &usize| groups[*group].claim(idle_penalty);
+    let group = lacking.max_by(|a, b| claim(a).total_cmp(&claim(b)))?;
+    let may_give = |it: &Claimant| it.group != group && it.allowed > 0 && !it.idle.is_empty();
+    let givers = claimants.iter_mut().filter(|(_, it)| may_give(it));
+    let claim_of = |it: &Claimant| groups[it.group].claim_without_one(idle_penalty);
+    let (process, giver) = givers.min_by(|(_, a), (_, b)| claim_of(a).total_cmp(&claim_of(b)))?;
+    if claim_of(giver) >= claim(&group) {
+        return None;
+    }
+    let region = giver.idle.pop()?;
+    giver.allowed -= 1;
+    groups[giver.group].huge -= 1;
+    // It comes at a later look.
+    groups[group].granted += 1;
+    Some((*process, region))
+}
+
+/// Decides about every region that is wanted or idle: `decided(process, region, reason)` is called once for each.
 /// The grants come in the order in which to act.
 pub(super) fn share(
     looks: &[ProcessLook],
@@ -166,9 +225,10 @@ pub(super) fn share(
                 a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
             },
         );
-        let Some((process, claimant)) = greatest else { return };
+        let Some((process, claimant)) = greatest else { break };
+        let process = *process;
         let region = claimant.wanted.pop().expect("it wants something");
-        let look = &looks[*process];
+        let look = &looks[process];
         let granted = match claimant.allowed {
             0 => Err(Reason::StallBudget),
             _ => means.take(look, &look.regions[region]),
@@ -178,16 +238,24 @@ pub(super) fn share(
                 claimant.allowed -= 1;
                 claimant.own.granted += 1;
                 groups[claimant.group].granted += 1;
-                served.push(*process);
+                served.push(process);
                 Reason::Full
             }
             Err(Reason::Fragmented | Reason::MemoryLow)
-                if served.iter().any(|it| it != process) =>
+                if served.iter().any(|it| *it != process) =>
             {
                 Reason::FairShare
             }
             Err(reason) => reason,
         };
-        decided(*process, region, reason);
+        decided(process, region, reason);
+    }
+    for _ in 0..means.take_backs.min(means.actions) {
+        let taken = take_back(&mut groups, &mut claimants, settings.idle_penalty);
+        let Some((giver, region)) = taken else { break };
+        decided(giver, region, Reason::TakenBack);
+    }
+    for (process, claimant) in &claimants {
+        claimant.idle.iter().for_each(|&region| decided(*process, region, Reason::Huge));
     }
 }

@@ -313,6 +313,57 @@ fn huge_pages_are_shared_by_weight_and_idle_ones_count_more() {
     assert!(near(4 * idle, busy), "idle huge pages count four times: {idle} and {busy}");
 }
 
+/// A process that holds 300 huge pages, all there are, and one of weight 9 that wants 400: returns the huge pages of each after
+/// two minutes. The kernel makes one of what was split, unless `is_deaf`.
+fn take_back(heat: [Option<u8>; 2], idle_penalty: f64, is_deaf: bool) -> [usize; 2] {
+    let mut policy = Policy::new(Settings { idle_penalty, ..Settings::default() }).unwrap();
+    let full = |n, is_huge, heat_percent| Region { is_huge, heat_percent, ..region(n, 512) };
+    let holder = process(1, (1..301).map(|n| full(n, true, heat[0])).collect());
+    let wants = process(2, (1..401).map(|n| full(n, false, heat[1])).collect());
+    let mut processes = [holder, ProcessLook { weight: 9, ..wants }];
+    let mut split = 0;
+    for second in 0..120 {
+        let now_ns = second * SECOND;
+        let system = System { free_huge_pages: 0, ..plenty() };
+        for it in policy.decide(&Look { system, ..look(now_ns, &processes) }) {
+            let Some(action) = it.reason.action() else { continue };
+            let is_there = action == Action::Demote || (split > 0 && !is_deaf);
+            let is_put_off = action == Action::Promote && policy.is_backing_off(it.process, now_ns);
+            if is_put_off {
+                continue;
+            }
+            let errno = (!is_there).then_some(Errno::NOMEM);
+            let done = outcome(it.address, now_ns, MS / 2, errno);
+            policy.learn(&ActionOutcome { process: it.process, action, ..done });
+            if !is_there {
+                continue;
+            }
+            split = if action == Action::Demote { split + 1 } else { split - 1 };
+            let process = processes.iter_mut().find(|p| p.process == it.process).unwrap();
+            process.regions[(it.address >> 21) as usize - 1].is_huge = action == Action::Promote;
+        }
+    }
+    processes.map(|process| process.regions.iter().filter(|it| it.is_huge).count())
+}
+
+#[test]
+fn idle_huge_pages_are_taken_back_for_a_greater_claim() {
+    let share = |[idle, hot]: [usize; 2]| hot as f64 / (idle + hot) as f64;
+    let by_weight = take_back([Some(0), Some(100)], 1.0, false);
+    assert!((0.85..=0.95).contains(&share(by_weight)), "{by_weight:?}");
+    let penalised = take_back([Some(0), Some(100)], 4.0, false);
+    assert!((0.95..=0.99).contains(&share(penalised)), "idle ones count more: {penalised:?}");
+    assert_eq!(take_back([Some(100), Some(100)], 4.0, false), [300, 0], "in use");
+    assert_eq!(take_back([None, None], 4.0, false), [300, 0], "not known to be idle");
+}
+
+#[test]
+fn what_brings_others_no_huge_page_is_not_taken_back() {
+    let [left, gained] = take_back([Some(0), Some(100)], 4.0, true);
+    let most = Settings::default().compactions as usize;
+    assert_eq!((left, gained), (300 - most, 0));
+}
+
 #[test]
 fn the_processes_of_a_group_have_one_share_together() {
     let full = |pid, group: Option<&str>, weight| ProcessLook {
@@ -458,7 +509,7 @@ fn find<'a>(look: &'a Look, decision: &Decision) -> Option<(&'a ProcessLook, &'a
 
 #[test]
 fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
-    let (mut promotions, mut splits) = (0, 0);
+    let (mut promotions, mut splits, mut taken_back) = (0, 0, 0);
     for seed in SEEDS {
         any_history(seed, |look, before, decisions, policy| {
             let settings = policy.settings();
@@ -483,6 +534,11 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     assert!(region.is_huge && region.nonzero_pages.unwrap() < 103);
                     continue;
                 }
+                if decision.reason == Reason::TakenBack {
+                    taken_back += 1;
+                    assert!(region.is_huge && region.heat_percent.unwrap() < 10);
+                    continue;
+                }
                 if decision.reason == Reason::PartiallyMapped {
                     assert!(!region.is_huge && region.pages > 0 && region.pages < 461);
                     continue;
@@ -503,7 +559,11 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
             assert!(acts.is_sorted_by(|a, b| a >= b), "what is to be done comes first");
         });
     }
-    assert!(promotions > 500 && splits > 50, "{promotions} and {splits}: the dice are no good");
+    let counts = [promotions, splits, taken_back];
+    assert!(
+        counts.iter().zip([500, 50, 5]).all(|(count, least)| *count > least),
+        "{counts:?}: the dice are no good"
+    );
 }
 
 #[test]
