@@ -1,4 +1,5 @@
-# Sourced by packaging/test: roots of a Debian as its installer leaves it, with systemd, a compiler, CMake and Redis.
+# Sourced by packaging/test and packaging/container/test: roots of a Debian as its installer leaves it, with systemd, a
+# compiler, CMake and Redis.
 
 root_packages=gcc,libc6-dev,pkg-config,cmake,make,redis-server,systemd-sysv,dbus
 # One with other packages has another name.

@@ -11,10 +11,11 @@ use cowslip_sys::{Errno, dynamic};
 /// command waits for it, -1 waits until `cowslip branch --release`. `name` may be NULL: the process is then found by
 /// its id alone.
 ///
-/// In each copy it returns the copy's number, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
-/// the time is up, ECANCELED after `--release`, EINTR when a signal handler ran, EBUSY while another thread is in this
-/// call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or longer
-/// than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
+/// In each copy it returns the copy's number, 0 or more. In the program itself it returns -1, with errno.
+///
+/// errno is EAGAIN when the time is up, ECANCELED after `--release`, EINTR when a signal handler ran, EBUSY while
+/// another thread is in this call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of
+/// digits alone or longer than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
 ///
 /// A copy is like the child of fork(2): only the calling thread lives on in it.
 #[unsafe(no_mangle)]

@@ -185,6 +185,22 @@ fn the_store_has_its_content_again() {
     assert_eq!(status.code(), Some(2), "no file named");
 }
 
+#[test]
+fn a_child_writes_down_the_counters_of_one_instant() {
+    let folder = installed();
+    let example = root().join("examples/fork.c");
+    let program = compile("cc", &example, folder.path(), &["-O2", "-Wall", "-Wextra", "-Werror"]);
+    let output = Command::new(program).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let counters = output.stdout.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    assert!(counters.eq(0..1 << 20), "the child's counters are not those of the fork");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let (changed, metrics) = told.split_once('\n').unwrap();
+    assert_eq!(changed, "524288 counters changed");
+    let metrics: serde_json::Value = serde_json::from_str(metrics).unwrap();
+    assert!(metrics.as_object().unwrap().values().all(serde_json::Value::is_u64), "{metrics}");
+}
+
 /// Makes an image of the words 3, 4 ... at a root, and a server that has it, until the pipe is written to.
 fn serve(image: &Path, socket: &Path) -> (PipeWriter, JoinHandle<()>) {
     const COUNT: usize = 1 << 19;
