@@ -8,6 +8,7 @@ use minijinja::value::Value;
 use serde_json::json;
 
 use super::said;
+use crate::commands::compare::record::commit;
 use crate::commands::compare::result::format;
 
 /// Room beside the first and the last entry, and above and below all.
@@ -35,7 +36,8 @@ pub(super) fn chart(history: &History, group: &Group) -> Value {
         format!("M{from} {}H{to}", y(level.median))
     });
     let marks = group.changes.iter().enumerate().map(|(index, change)| {
-        context! { number => index + 1, x => x(change.at as f64 - 0.5) }
+        let commit = group.points[change.at].commit.as_deref().map(commit::short);
+        context! { number => index + 1, x => x(change.at as f64 - 0.5), commit }
     });
     let tips: Vec<_> = group
         .points

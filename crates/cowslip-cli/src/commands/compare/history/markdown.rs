@@ -42,11 +42,8 @@ pub(super) fn render(found: &[Found], args: &HistoryArgs) -> String {
             text += &format!("\n{name}: {}.\n", escaped(&note));
         }
         for group in &history.groups[1..] {
-            let machine = escaped(&said::machine(&group.machine));
-            let entries = group.points.len();
-            text += &format!(
-                "\n{name}: entries of another machine, kept apart: {entries}, of {machine}.\n"
-            );
+            let apart = escaped(&said::apart(history, group));
+            text += &format!("\n{name}: not compared with those: {apart}.\n");
         }
     }
     text

@@ -21,7 +21,7 @@ fn render(found: &[Found], args: &HistoryArgs) -> Result<String, minijinja::Erro
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
         name => &args.name,
-        alpha => args.alpha,
+        alpha => format!("{} %", 100.0 * args.alpha),
         series => found.iter().map(|it| series(it, args)).collect::<Vec<_>>(),
     })
 }
@@ -45,6 +45,7 @@ fn group(history: &History, group: &Group, args: &HistoryArgs) -> Value {
             step => said::step(&history.metric, change),
             place => said::place(group, change),
             commits => said::commits(group, change),
+
             facts => said::facts(change),
         }
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cowslip_compare::history::{Change, Group, History, Point};
+use cowslip_compare::history::{Change, Group, History, MACHINE, Point};
 use cowslip_report::text::{count, printable};
 
 use super::{Found, HistoryArgs};
@@ -13,10 +13,7 @@ use crate::commands::compare::result::words;
 /// The first line on a series.
 pub(super) fn headline(history: &History) -> String {
     let group = &history.groups[0];
-    let entries = match group.points.len() {
-        1 => "1 entry".to_owned(),
-        many => format!("{many} entries"),
-    };
+    let entries = entries(group);
     let changes = match group.changes.len() {
         0 => "no change".to_owned(),
         many => count(many, "change"),
@@ -32,7 +29,7 @@ pub(super) fn verdict(found: &Found, args: &HistoryArgs) -> String {
         many => format!("the newest {many} entries"),
     };
     match &group.newest {
-        None => format!("{newest} hold no change"),
+        None => format!("no change in {newest}"),
         Some(change) => {
             let by = step(&found.history.metric, change);
             let matters = if found.fails { "" } else { ", which does not matter here" };
@@ -103,16 +100,37 @@ pub(super) fn facts(change: &Change) -> Vec<String> {
 
 /// A machine by its facts.
 pub(super) fn machine(facts: &BTreeMap<String, String>) -> String {
-    let said = facts.iter().map(|(name, value)| match name.as_str() {
-        "cpu.model" => printable(value),
-        "cpu.count" if value == "1" => "1 processor".to_owned(),
-        "cpu.count" => format!("{} processors", printable(value)),
-        "kernel" => format!("Linux {}", printable(value)),
-        "thp.enabled" => format!("huge pages {}", printable(value)),
-        _ => format!("{} {}", printable(name), printable(value)),
-    });
-    let all: Vec<String> = said.collect();
+    let said = |name: &&str| {
+        let value = printable(facts.get(*name)?);
+        Some(match *name {
+            "cpu.count" if value == "1" => "1 processor".to_owned(),
+            "cpu.count" => format!("{value} processors"),
+            "kernel" => format!("Linux {value}"),
+            "thp.enabled" => format!("huge pages {value}"),
+            _ => value,
+        })
+    };
+    let all: Vec<String> = MACHINE.iter().filter_map(said).collect();
     if all.is_empty() { "an unknown machine".to_owned() } else { all.join(", ") }
+}
+
+/// Describes the entries of another machine than the newest, and the way to compare them if one fact differs.
+pub(super) fn apart(history: &History, other: &Group) -> String {
+    let newest = &history.groups[0].machine;
+    let differing: Vec<&&str> =
+        MACHINE.iter().filter(|name| newest.get(**name) != other.machine.get(**name)).collect();
+    let advice = match differing.as_slice() {
+        [only] => format!(" (--ignore {only} compares them)"),
+        _ => String::new(),
+    };
+    format!("{} of another machine, {}{advice}", entries(other), machine(&other.machine))
+}
+
+fn entries(group: &Group) -> String {
+    match group.points.len() {
+        1 => "1 entry".to_owned(),
+        many => format!("{many} entries"),
+    }
 }
 
 /// The limits of an analysis, a sentence each.

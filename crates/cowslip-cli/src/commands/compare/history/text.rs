@@ -14,16 +14,12 @@ pub(super) fn render(found: &[Found], args: &HistoryArgs) -> String {
         let mark = if one.fails { "worse: " } else { "" };
         lines.push(format!("{}: {mark}{}", printable(&history.name), said::verdict(one, args)));
         for (index, group) in history.groups.iter().enumerate() {
-            let machine = said::machine(&group.machine);
             lines.push(match index {
-                0 => format!("  {}, on {machine}", said::headline(history)),
-                _ => format!(
-                    "  not compared with that: {} of another machine, {machine}",
-                    match group.points.len() {
-                        1 => "1 entry".to_owned(),
-                        many => format!("{many} entries"),
-                    }
-                ),
+                0 => {
+                    let machine = said::machine(&group.machine);
+                    format!("  {}, on {machine}", said::headline(history))
+                }
+                _ => format!("  not compared with those: {}", said::apart(history, group)),
             });
             let changes = group.changes.iter().rev();
             lines.extend(changes.map(|it| format!("    {}", said::sentence(history, group, it))));

@@ -33,6 +33,9 @@ pub(super) fn record(args: &RecordArgs) -> CommandResult {
         let mut entry = Entry::of(&benchmark.runs, &here, time).map_err(trouble)?;
         entry.commit = args.commit.clone().or(entry.commit).or_else(commit::of_this_folder);
         entry.label = args.label.clone();
+        if args.from.is_none() {
+            entry.facts.insert("command".to_owned(), args.command.join(" "));
+        }
         let name = match benchmark.name.as_str() {
             "" => args.name.clone(),
             benchmark => format!("{}/{benchmark}", args.name),
