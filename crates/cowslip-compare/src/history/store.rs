@@ -113,22 +113,20 @@ impl Store {
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_stem().and_then(|stem| decoded(stem.to_str()?));
-            if path.extension().is_some_and(|it| it == EXTENSION) {
-                names.extend(name);
-            }
+            // Files that this did not name are none of its series.
+            names.extend(name.filter(|name| self.file(name).is_ok_and(|file| file == path)));
         }
         names.sort();
         Ok(names)
     }
 }
 
-/// The name that [`Store::file`] wrote; `None` for another file.
+/// The name in the form of [`Store::file`]; `None` for another form.
 fn decoded(stem: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = stem.bytes();
     while let Some(byte) = rest.next() {
         match byte {
-            b'.' if bytes.is_empty() => return None,
             b'%' => {
                 let code = [rest.next()?, rest.next()?];
                 bytes.push(u8::from_str_radix(str::from_utf8(&code).ok()?, 16).ok()?);
