@@ -7,6 +7,9 @@
 /// Fewer values are no level of their own: one or two may be outliers.
 pub(super) const FEWEST: usize = 3;
 
+/// The number of ends up to which places are looked for. A level that goes is then found in the rest.
+const MOST_ENDS: usize = 200;
+
 /// A place and its statistic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
@@ -20,7 +23,7 @@ pub(super) struct Split {
 pub(super) struct Splits {
     /// Of all values before and after it.
     pub(super) whole: Split,
-    /// Of the values up to any later one: finds a level that came and went.
+    /// Of the values up to a later one: finds a level that came and went.
     pub(super) part: Split,
 }
 
@@ -47,20 +50,25 @@ impl Scanner {
             return None;
         }
         let Self { before, all, inverse } = self;
+        before.fill(0.0);
+        for (at, value) in values.iter().enumerate() {
+            for (sum, other) in before[at + 1..].iter_mut().zip(&values[at + 1..]) {
+                *sum += (other - value).abs();
+            }
+        }
         let mut part = Split { at: 0, energy: f64::NEG_INFINITY };
         let mut whole = part;
         let mut total = 0.0;
+        let step = values.len().div_ceil(MOST_ENDS);
         for (last, value) in values.iter().enumerate() {
-            let distances = values[..last].iter().map(|other| (other - value).abs());
-            let mut sum = 0.0;
-            for (all, distance) in all.iter_mut().zip(distances) {
-                *all += distance;
-                sum += distance;
+            for (sum, other) in all.iter_mut().zip(&values[..last]) {
+                *sum += (other - value).abs();
             }
-            (before[last], all[last]) = (sum, sum);
-            total += sum;
+            all[last] = before[last];
+            total += before[last];
             let count = last + 1;
-            if count >= 2 * FEWEST {
+            let is_end = count == values.len() || count.is_multiple_of(step);
+            if count >= 2 * FEWEST && is_end {
                 whole = best(&before[..count], &all[..count], total, inverse);
                 if whole.energy > part.energy {
                     part = whole;
