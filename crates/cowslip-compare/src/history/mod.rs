@@ -8,11 +8,13 @@ mod analysis;
 mod change_points;
 mod energy;
 mod entry;
+mod group;
 mod seen;
 mod store;
 
-pub use analysis::{Change, Group, History, Level, Point, Settings, analyse};
+pub use analysis::{History, Settings, analyse};
 pub use change_points::{ChangePoint, change_points};
 pub use entry::{Entry, MACHINE, Metrics, SCHEMA};
+pub use group::{Change, Group, Level, Point};
 pub use seen::smallest_step;
 pub use store::{Series, Store};

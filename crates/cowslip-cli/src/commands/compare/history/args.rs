@@ -61,7 +61,6 @@ impl HistoryArgs {
             alpha: self.alpha,
             newest: self.newest as usize,
             ignored: self.ignore.clone(),
-            ..Settings::default()
         }
     }
 }

@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
         let part = self.folders.part(side);
         let failed = || exit::io(format!("record {}", part.display()));
         let file = File::create(&part).map_err(failed())?;
-        let Some((_, status)) = self.once.recorded(what, command, file, &failed)? else {
+        let Some((_, status)) = self.once.recorded(what, command, file, failed)? else {
             return Ok(Ended::Interrupted);
         };
         self.folders.keep(side)?;
