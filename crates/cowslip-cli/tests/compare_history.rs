@@ -5,9 +5,12 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{COWSLIP, Folder, Ran, run};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command, in a folder.
 fn compare(folder: &Folder, words: &[&str]) -> Ran {
@@ -94,6 +97,38 @@ fn a_command_that_fails_adds_nothing() {
         assert_eq!(compare(&folder, words).status.code(), Some(2), "{words:?}");
     }
     assert!(!folder.0.join("cowslip-history").exists());
+}
+
+#[test]
+fn after_ctrl_c_nothing_is_added_and_the_command_has_ended() {
+    let folder = Folder::new("history-ctrl-c");
+    let mut command = Command::new(COWSLIP);
+    command.args([
+        "compare",
+        "record",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > part; mv part pid; sleep 600",
+    ]);
+    command.stderr(Stdio::piped()).current_dir(&folder.0);
+    let mut child = command.spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let pid = loop {
+        if let Ok(pid) = fs::read_to_string(folder.0.join("pid")) {
+            break pid;
+        }
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "it runs");
+        std::thread::yield_now();
+    };
+    run(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("interrupted; nothing is added to a"), "{said}");
+    assert!(!folder.0.join("cowslip-history").exists());
+    assert!(!PathBuf::from("/proc").join(pid.trim()).exists());
 }
 
 #[test]
