@@ -282,13 +282,19 @@ fn the_page_has_the_series_and_hostile_names_stay_text() {
     assert_eq!(text.matches("h0").count(), 58, "a point for each entry");
     assert!(!text.contains("<script>alert") && text.contains("&lt;script&gt;alert"));
     assert!(!text.contains("http:") && !text.contains("https:") && !text.contains("src="));
-    let hover = "<script>document.querySelector('.plot').dispatchEvent(
-        new PointerEvent('pointermove', {bubbles: true, clientX: 9000, clientY: 0}));
-        document.body.dataset.fits = document.documentElement.scrollWidth <= innerWidth</script>";
-    fs::write(&page, text.replace("</body>", &format!("{hover}</body>"))).unwrap();
-    for width in ["--window-size=390,900", "--window-size=1280,900"] {
+    // A window is 500 pixels wide at least.
+    for width in [390, 1280] {
+        let script = format!(
+            "<script>document.documentElement.style.width = '{width}px';
+            document.body.dataset.fits = document.body.scrollWidth <= {width} &&
+                document.body.offsetWidth <= {width};
+            document.querySelector('.plot').dispatchEvent(
+                new PointerEvent('pointermove', {{bubbles: true, clientX: 9000, clientY: 0}}))</script>"
+        );
+        fs::write(&page, text.replace("</body>", &format!("{script}</body>"))).unwrap();
         let mut chromium = Command::new("chromium");
-        chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", width]);
+        chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
+        chromium.arg(format!("--window-size={width},900"));
         match chromium.arg(format!("file://{}", page.display())).stderr(Stdio::null()).output() {
             Ok(dom) => {
                 let dom = String::from_utf8_lossy(&dom.stdout);
