@@ -93,7 +93,7 @@ fn a_regression_is_found_and_explained() {
         "the page says that minor faults rose: {cause}\n{}",
         ran.stdout
     );
-    for page in ["compare.html", "bad.html"] {
+    for page in ["compare.html", "bad.html", "history.html"] {
         assert!(
             fs::read_to_string(folder.0.join(page)).unwrap().contains("<!DOCTYPE html>"),
             "{page}"

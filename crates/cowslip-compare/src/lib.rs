@@ -1,9 +1,10 @@
 //! Finds the differences between good and bad runs of a program.
 //!
 //! * [`recorder`] samples the kernel's counters beside a program, into a [`recording`].
-//! * [`inputs`] reads runs: recordings, and files of sysstat, perf, hyperfine and spreadsheets.
+//! * [`inputs`] reads runs: recordings, and files of sysstat, perf, benchmarks' tools and spreadsheets.
 //! * [`compare`] tests every metric of them, and ranks those that differ. [`TimeSplit`] divides the time.
 //! * [`stats`] has the tests.
+//! * [`history`] keeps the results of commits, and finds those that changed them.
 //!
 //! ```
 //! use cowslip_compare::inputs::Run;
@@ -20,6 +21,7 @@
 
 mod comparison;
 mod error;
+pub mod history;
 pub mod inputs;
 pub mod recorder;
 pub mod recording;

@@ -1,9 +1,9 @@
-//! Files of the tools: sysstat 12.6, perf 6.1, hyperfine 1.15.
+//! Files of the tools: sysstat 12.6, perf 6.1, hyperfine 1.15, pytest-benchmark 5.3, Google Benchmark 1.7, criterion 0.8.
 
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
-use cowslip_compare::inputs::{Run, parse, read};
+use cowslip_compare::inputs::{Benchmark, Run, parse, read, read_benchmarks};
 use cowslip_compare::{ErrorKind, Options, Unit, compare};
 
 fn data(name: &str) -> PathBuf {
@@ -24,6 +24,81 @@ fn a_file_of_hyperfine_has_a_run_of_each_of_its_runs() {
     assert_eq!(runs[1].facts["command"], "true");
     assert_eq!(read(&data("hyperfine.json@2")).unwrap()[0].facts["command"], "sleep 0.003");
     assert_eq!(read(&data("hyperfine.json@3")).unwrap_err().kind(), ErrorKind::Usage);
+}
+
+fn names(benchmarks: &[Benchmark]) -> Vec<&str> {
+    benchmarks.iter().map(|it| it.name.as_str()).collect()
+}
+
+#[test]
+fn a_file_of_pytest_benchmark_has_a_run_of_each_round_and_its_machine() {
+    let all = read_benchmarks(&data("pytest-benchmark.json")).unwrap();
+    assert_eq!(names(&all), ["test_sort.py::test_sort", "test_sort.py::test_sum"]);
+    assert_eq!(all[0].runs.len(), 12);
+    assert_eq!(value(&all[0].runs[0], "wall_seconds"), 0.0016590819999692031);
+    let facts = &all[0].runs[0].facts;
+    assert_eq!((&*facts["cpu.model"], &*facts["cpu.count"]), ("AMD EPYC", "2"));
+    assert_eq!(&*facts["kernel"], "6.18.44-fc-v669");
+    assert!(!facts.contains_key("commit"), "it was made outside of a repository");
+    let text = std::fs::read_to_string(data("pytest-benchmark.json")).unwrap();
+    let committed = text
+        .replace("\"unversioned\"", "\"c0ffee\"")
+        .replace("\"dirty\": false", "\"dirty\": true");
+    let run = &parse(&committed, "a", Some(2)).unwrap()[0];
+    assert_eq!(run.facts["commit"], "c0ffee-dirty");
+    let only = read_benchmarks(&data("pytest-benchmark.json@2")).unwrap();
+    assert_eq!((names(&only), &only[0].runs), (vec![""], &all[1].runs));
+    let without = text.replace("\"data\"", "\"no_data\"");
+    let run = &parse(&without, "a", Some(1)).unwrap()[..];
+    assert_eq!(
+        (run.len(), value(&run[0], "wall_seconds")),
+        (1, 0.001537939599802485),
+        "the median"
+    );
+}
+
+#[test]
+fn a_file_of_google_benchmark_has_a_run_of_each_repetition() {
+    let all = read_benchmarks(&data("google-benchmark.json")).unwrap();
+    assert_eq!(names(&all), ["BM_sort/64/min_time:0.020", "BM_sort/512/min_time:0.020"]);
+    let runs = &all[0].runs;
+    assert_eq!(runs.len(), 6, "aggregates are no runs");
+    let metrics: Vec<&String> = runs[0].metrics.keys().collect();
+    assert_eq!(metrics, ["cpu_seconds", "items_per_second", "moves", "wall_seconds"]);
+    let seconds = value(&runs[0], "wall_seconds");
+    assert!((seconds / 2.5972555006527454e-7 - 1.0).abs() < 1e-12, "microseconds: {seconds}");
+    let text = std::fs::read_to_string(data("google-benchmark.json")).unwrap();
+    let error = parse(&text.replace("\"iteration\"", "\"aggregate\""), "a", None).unwrap_err();
+    assert!(error.to_string().contains("--benchmark_report_aggregates_only"), "{error}");
+    let failed = text.replacen("\"run_type\"", "\"error_occurred\": true, \"run_type\"", 1);
+    assert_eq!(parse(&failed, "a", Some(1)).unwrap().len(), 5);
+}
+
+#[test]
+fn a_folder_of_criterion_has_benchmarks_and_a_sample_is_a_run_an_iteration() {
+    let all = read_benchmarks(&data("criterion")).unwrap();
+    assert_eq!(names(&all), ["alone", "sums/both/wrapping/100"]);
+    assert_eq!(all[0].runs.len(), 12);
+    assert_eq!(value(&all[0].runs[1], "wall_seconds"), 3605842.0 / 1443804.0 / 1e9);
+    assert_eq!(read(&data("criterion@1")).unwrap(), all[0].runs);
+    let error = read(&data("criterion")).unwrap_err();
+    assert!(error.to_string().contains("criterion: it has 2 benchmarks"), "{error}");
+    for folder in ["criterion/alone", "criterion/alone/new", "criterion/alone/new/sample.json"] {
+        assert_eq!(read(&data(folder)).unwrap(), all[0].runs, "{folder}");
+    }
+    let estimate = &read(&data("criterion/alone/new/estimates.json")).unwrap()[..];
+    let text = std::fs::read_to_string(data("criterion/alone/new/estimates.json")).unwrap();
+    let estimates: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let slope = estimates["slope"]["point_estimate"].as_f64().unwrap();
+    assert_eq!((estimate.len(), value(&estimate[0], "wall_seconds")), (1, slope / 1e9));
+}
+
+#[test]
+fn a_file_of_one_benchmark_is_one_without_a_name() {
+    let all = read_benchmarks(&data("perf-appended.json")).unwrap();
+    assert_eq!((names(&all), all[0].runs.len()), (vec![""], 2));
+    let commands = read_benchmarks(&data("hyperfine.json")).unwrap();
+    assert_eq!(names(&commands), ["true", "sleep 0.003"]);
 }
 
 #[test]
@@ -163,7 +238,15 @@ fn damaged_files_are_read_or_refused() {
 "#;
     let csv = "a,b,c\n1,2,3\n2,2,4\n3,2,9\n4,1,1\n5,5,5\n6,6,6\n7,7,7\n8,8,8\n";
     let mut texts = vec![recording.to_owned(), csv.to_owned()];
-    for name in ["hyperfine.json", "perf-interval.json", "perf-appended.json", "sadf.json"] {
+    for name in [
+        "hyperfine.json",
+        "perf-interval.json",
+        "perf-appended.json",
+        "sadf.json",
+        "pytest-benchmark.json",
+        "google-benchmark.json",
+        "criterion/alone/new/sample.json",
+    ] {
         texts.push(std::fs::read_to_string(data(name)).unwrap());
     }
     for text in &texts {

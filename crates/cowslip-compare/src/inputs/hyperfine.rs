@@ -5,12 +5,19 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Run, choose};
+use super::{Benchmark, Run};
 use crate::{Error, Result};
 
-pub(super) fn parse(results: &Value, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+pub(super) fn parse(results: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let results = results.as_array().map(Vec::as_slice).unwrap_or_default();
-    let result = choose(results, part, "command")?;
+    let mut all = results.iter().map(|it| command(it, name)).collect::<Result<Vec<_>>>()?;
+    if let [only] = all.as_mut_slice() {
+        only.name.clear();
+    }
+    Ok(all)
+}
+
+fn command(result: &Value, name: &str) -> Result<Benchmark> {
     let fields = result.as_object().into_iter().flatten();
     let lists: Vec<(&str, &Vec<Value>)> = fields
         .filter(|(field, _)| *field != "exit_codes")
@@ -33,5 +40,5 @@ pub(super) fn parse(results: &Value, name: &str, part: Option<usize>) -> Result<
         }
         run
     });
-    Ok(runs.collect())
+    Ok(Benchmark { name: command.unwrap_or_default().to_owned(), runs: runs.collect() })
 }

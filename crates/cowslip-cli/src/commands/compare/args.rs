@@ -4,19 +4,23 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::history::HistoryArgs;
+use super::record::RecordArgs;
 use super::result::How;
 use super::run::RunArgs;
 
 /// Find what differs between good and bad runs: every metric in them is tested, and ranked
 ///
-/// A file is a recording of `cowslip compare run`, or of `sadf -j`, `perf stat -j` or `hyperfine
-/// --export-json`, or CSV with a header; a directory stands for all its files.
+/// A file is a recording of `cowslip compare run`, or of `sadf -j`, `perf stat -j`, `hyperfine --export-json`,
+/// pytest-benchmark, Google Benchmark or criterion, or CSV with a header; a directory stands for all its files.
 #[derive(clap::Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     override_usage = "cowslip compare [OPTIONS] <GOOD>... -- <BAD>...\n       \
-    cowslip compare run [OPTIONS] --good <COMMAND> --bad <COMMAND> --output <DIR>",
+    cowslip compare run [OPTIONS] --good <COMMAND> --bad <COMMAND> --output <DIR>\n       \
+    cowslip compare record [OPTIONS] <NAME> -- <COMMAND>...\n       \
+    cowslip compare history [OPTIONS] <NAME>",
     after_help = "Examples:\n  cowslip compare good-1.json good-2.json -- bad-1.json bad-2.json\n  \
     cowslip compare runs/good -- runs/bad --html page.html\n  \
     cowslip compare --metric '^vmstat\\.thp' --all runs/good -- runs/bad\n  \
@@ -42,4 +46,6 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
     Run(RunArgs),
+    Record(RecordArgs),
+    History(HistoryArgs),
 }

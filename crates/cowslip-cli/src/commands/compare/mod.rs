@@ -1,6 +1,8 @@
 //! `cowslip compare`: what differs between good and bad runs.
 
 mod args;
+mod history;
+mod record;
 mod result;
 mod run;
 
@@ -14,8 +16,11 @@ use args::Action;
 pub(super) use args::Args;
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    if let Some(Action::Run(args)) = &args.action {
-        return run::run(args);
+    match &args.action {
+        Some(Action::Run(args)) => return run::run(args),
+        Some(Action::Record(args)) => return record::record(args),
+        Some(Action::History(args)) => return history::history(args),
+        None => {}
     }
     let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
     if let Some(option) = args.bad.iter().find(is_option).filter(|path| !path.exists()) {

@@ -7,7 +7,7 @@ use cowslip_report::units::{fixed, human};
 use super::How;
 
 /// A value in the unit that the metric's name ends with.
-pub(super) fn value(metric: &str, value: f64) -> String {
+pub(in crate::commands::compare) fn value(metric: &str, value: f64) -> String {
     let (name, per) = match metric.strip_suffix("/s") {
         Some(name) => (name, "/s"),
         None => (metric, ""),
@@ -24,7 +24,7 @@ pub(super) fn value(metric: &str, value: f64) -> String {
     text + per
 }
 
-pub(super) fn seconds(seconds: f64) -> String {
+pub(in crate::commands::compare) fn seconds(seconds: f64) -> String {
     human(seconds * 1e9, "ns")
 }
 
@@ -33,7 +33,7 @@ pub(super) fn is_relevant(row: &Row, effect: f64) -> bool {
     row.change.is_none_or(|change| change.value.abs() >= effect)
 }
 
-pub(super) fn percent(share: f64) -> String {
+pub(in crate::commands::compare) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
         size if size >= 1e9 => format!("{:+.0e}×", share + share.signum()),
@@ -51,7 +51,7 @@ fn signed(value: f64, decimals: usize) -> String {
     if value > 0.0 && !is_nought { format!("+{text}") } else { text }
 }
 
-pub(super) fn p(p: f64) -> String {
+pub(in crate::commands::compare) fn p(p: f64) -> String {
     if p < 1e-3 { format!("{p:.1e}") } else { format!("{p:.3}") }
 }
 

@@ -85,7 +85,7 @@ impl How {
 
 /// The difference that is a failure.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FailOn {
+pub(in crate::commands::compare) enum FailOn {
     /// The metric rose
     #[value(alias = "rose")]
     Slower,
@@ -110,7 +110,7 @@ pub(super) enum SortArg {
     Effect,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(in crate::commands::compare) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|it| 0.0 < *it && *it < 1.0);
     share.ok_or("a number between 0 and 1 is wanted".to_owned())
 }

@@ -2,13 +2,13 @@
 
 mod cause;
 mod explanation;
-mod format;
+pub(in crate::commands::compare) mod format;
 mod how;
 mod known;
 mod page;
 mod strip_plot;
 mod table;
-mod words;
+pub(in crate::commands::compare) mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,8 +20,7 @@ use cowslip_sys::exit_code;
 use serde_json::json;
 
 use crate::exit::{self, CORRUPT, CommandResult, Failure, NO, USAGE};
-use how::FailOn;
-pub(in crate::commands::compare) use how::How;
+pub(in crate::commands::compare) use how::{FailOn, How, share};
 
 /// The runs of a file or of a folder.
 pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
@@ -110,7 +109,7 @@ fn nothing_in_common(comparison: &Comparison, how: &How) -> String {
     )
 }
 
-fn trouble(error: cowslip_compare::Error) -> Failure {
+pub(in crate::commands::compare) fn trouble(error: cowslip_compare::Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::Corrupt => CORRUPT,
         ErrorKind::Io(kind) => exit_code::of_file(&kind.into()),

@@ -43,7 +43,7 @@ pub(super) fn change(row: &Row) -> String {
 }
 
 /// A metric's name in everyday words; a name of the kernel's stays unchanged.
-pub(super) fn name(metric: &str) -> String {
+pub(in crate::commands::compare) fn name(metric: &str) -> String {
     let (of_process, rest) = match metric.split_once('.') {
         Some(("rusage", rest)) => ("", rest),
         Some(("process", rest)) => ("the command's ", rest),

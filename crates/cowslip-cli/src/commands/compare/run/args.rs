@@ -28,35 +28,42 @@ pub(crate) struct RunArgs {
     /// Where the recordings go; made if it is not there
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: PathBuf,
-    /// Runs of each
-    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
-    pub(super) runs: u32,
-    /// Runs of each before them, which are not recorded
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=100_000u32))]
-    pub(super) warmup: u32,
-    /// A command before each run
-    #[arg(long, value_name = "COMMAND")]
-    pub(super) prepare: Option<String>,
-    /// A command after each run
-    #[arg(long, value_name = "COMMAND")]
-    pub(super) cleanup: Option<String>,
+    #[command(flatten)]
+    pub(super) way: Way,
     /// Which goes first in each pair of runs
     #[arg(long, value_enum, default_value_t = Order::Random)]
     pub(super) order: Order,
     /// Makes the random order the same again
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     pub(super) seed: u64,
-    /// Seconds between samples
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = between(0.001..=86_400.0))]
-    pub(super) interval: f64,
-    /// Keep runs whose command fails
-    #[arg(long)]
-    pub(super) ignore_failure: bool,
-    /// Let the commands write to stdout and stderr
-    #[arg(long)]
-    pub(super) show_output: bool,
     #[command(flatten)]
     pub(super) how: How,
+}
+
+/// The way to run and record a command, which `compare run` and `compare record` share.
+#[derive(clap::Args, Debug)]
+pub(in crate::commands::compare) struct Way {
+    /// Runs of each
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
+    pub(in crate::commands::compare) runs: u32,
+    /// Runs of each before them, which are not recorded
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=100_000u32))]
+    pub(in crate::commands::compare) warmup: u32,
+    /// A command before each run
+    #[arg(long, value_name = "COMMAND")]
+    pub(in crate::commands::compare) prepare: Option<String>,
+    /// A command after each run
+    #[arg(long, value_name = "COMMAND")]
+    pub(in crate::commands::compare) cleanup: Option<String>,
+    /// Seconds between samples
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = between(0.001..=86_400.0))]
+    pub(in crate::commands::compare) interval: f64,
+    /// Keep runs whose command fails
+    #[arg(long)]
+    pub(in crate::commands::compare) ignore_failure: bool,
+    /// Let the commands write to stdout and stderr
+    #[arg(long)]
+    pub(in crate::commands::compare) show_output: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

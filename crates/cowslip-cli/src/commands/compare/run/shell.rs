@@ -11,7 +11,7 @@ use crate::exit::{self, Failure};
 
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ended {
+pub(in crate::commands::compare) enum Ended {
     /// By itself.
     Itself,
     /// We ended it, because of a signal.

@@ -1,0 +1,97 @@
+//! The analysis of a series, separately for each machine.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::entry::{Entry, MACHINE};
+use super::group::{Group, Valued};
+use super::store::Series;
+use crate::comparison::WALL;
+use crate::stats::median;
+use crate::{Error, Result};
+
+/// Options of an analysis.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The metric; by default [`WALL`], or the only one.
+    pub metric: Option<String>,
+    /// The share of series without a change that have a change point.
+    pub alpha: f64,
+    /// The number of newest entries in which a change counts as new.
+    pub newest: usize,
+    /// Facts of [`MACHINE`] by which entries are not separated.
+    pub ignored: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (metric, ignored) = (None, Vec::new());
+        Self { metric, alpha: 0.01, newest: 10, ignored }
+    }
+}
+
+/// The analysis of a series.
+#[derive(Clone, Debug, Serialize)]
+pub struct History {
+    /// The name of the series.
+    pub name: String,
+    /// The analysed metric.
+    pub metric: String,
+    /// Entries without that metric.
+    pub left_out: usize,
+    /// The entries of each machine, that of the newest entry first.
+    pub groups: Vec<Group>,
+}
+
+/// Finds the changes of a metric in a series.
+///
+/// # Errors
+/// The series lacks the metric, or has several and none is chosen.
+pub fn analyse(series: &Series, settings: &Settings) -> Result<History> {
+    let metric = metric(series, settings)?;
+    let values = series.entries.iter().enumerate().filter_map(|(index, entry)| {
+        let runs = entry.metrics.get(&metric)?.iter().copied();
+        let value = median(runs.filter(|it| it.is_finite()))?;
+        let runs = entry.metrics[&metric].len();
+        Some(Valued { number: index + 1, entry, value, runs })
+    });
+    let values: Vec<Valued<'_>> = values.collect();
+    let mut machines: Vec<(BTreeMap<String, String>, Vec<Valued<'_>>)> = Vec::new();
+    for it in &values {
+        let machine = machine(it.entry, &settings.ignored);
+        match machines.iter_mut().find(|(known, _)| *known == machine) {
+            Some((_, values)) => values.push(*it),
+            None => machines.push((machine, vec![*it])),
+        }
+    }
+    let newest = |values: &[Valued<'_>]| values.last().map(|it| it.number);
+    machines.sort_by_key(|(_, values)| Reverse(newest(values)));
+    let left_out = series.entries.len() - values.len();
+    let groups = machines.into_iter().map(|(machine, it)| Group::of(machine, &it, settings));
+    let groups = groups.collect();
+    Ok(History { name: series.name.clone(), metric, left_out, groups })
+}
+
+fn metric(series: &Series, settings: &Settings) -> Result<String> {
+    let mut names: Vec<&String> = series.entries.iter().flat_map(|it| it.metrics.keys()).collect();
+    names.sort();
+    names.dedup();
+    let wanted = settings.metric.as_deref().unwrap_or(WALL);
+    let names: Vec<&str> = names.into_iter().map(String::as_str).collect();
+    match (names.as_slice(), &settings.metric) {
+        (names, _) if names.contains(&wanted) => Ok(wanted.to_owned()),
+        ([only], None) => Ok((*only).to_owned()),
+        (names, _) => {
+            let there = names.join(", ");
+            Err(Error::usage(format!("{} has no metric {wanted}, but {there}", series.name)))
+        }
+    }
+}
+
+fn machine(entry: &Entry, ignored: &[String]) -> BTreeMap<String, String> {
+    let separating = MACHINE.iter().filter(|name| !ignored.iter().any(|it| it == *name));
+    let facts = separating.filter_map(|name| entry.facts.get_key_value(*name));
+    facts.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
