@@ -4,6 +4,7 @@ mod args;
 mod folders;
 mod order;
 mod shell;
+mod until;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,11 @@ use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::RunArgs;
 use folders::{Folders, Side};
 use shell::{Ended, Shell};
+use until::Until;
+
+/// Runs of each by default, and the most of them with `--until`.
+const RUNS: u32 = 10;
+const MOST_RUNS: u32 = 200;
 
 pub(super) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
@@ -37,9 +43,11 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
         signals: Signals::listen(None).map_err(exit::system("listen for signals"))?,
         facts: facts(),
         ignored: BTreeMap::new(),
+        until: args.until.map(|percent| Until::new(percent, &args.how)),
     };
     let mut progress = Progress::new();
-    let turns = order::turns(args.order, args.runs, args.seed);
+    let runs = args.runs.unwrap_or(if args.until.is_some() { MOST_RUNS } else { RUNS });
+    let turns = order::turns(args.order, runs, args.seed);
     let warm_up = order::turns(args.order, args.warmup, args.seed ^ 1);
     for (phase, turns, is_recorded) in
         [("warming up", &warm_up, false), ("recording", &turns, true)]
@@ -54,10 +62,14 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
                 progress.finish();
                 return session.interrupted();
             }
+            if is_recorded && session.is_precise(&mut progress)? {
+                break;
+            }
         }
     }
     progress.finish();
     session.tell_ignored();
+    session.tell_precision()?;
     Ok(session.folders)
 }
 
@@ -68,6 +80,7 @@ struct Session<'a> {
     facts: BTreeMap<String, String>,
     /// The number of ignored failures, by side and by exit status.
     ignored: BTreeMap<(&'static str, String), u32>,
+    until: Option<Until<'a>>,
 }
 
 impl Session<'_> {
@@ -121,7 +134,10 @@ impl Session<'_> {
         let ended = self.check(side, ended, status)?;
         if ended == Ended::Itself {
             writer.finish(totals(wall, status, &usage)).map_err(failed())?;
-            self.folders.keep(side)?;
+            let file = self.folders.keep(side)?;
+            if let Some(until) = &mut self.until {
+                until.add(side, &file)?;
+            }
             if !status.success() {
                 *self.ignored.entry((side.name(), status.to_string())).or_insert(0) += 1;
             }
@@ -142,6 +158,34 @@ impl Session<'_> {
         for ((side, how), runs) in &self.ignored {
             errln!("cowslip: {runs} {side} runs ended with {how}");
         }
+    }
+
+    /// Returns true if the result is as precise as `--until` asks.
+    fn is_precise(&self, progress: &mut Progress) -> Result<bool, Failure> {
+        let Some(until) = &self.until else { return Ok(false) };
+        let width = until.width()?;
+        if let Some(width) = width {
+            progress.rename(&format!("recording, interval {}", percent_wide(width)));
+        }
+        Ok(until.is_reached(width))
+    }
+
+    /// Reports the precision that `--until` has come to.
+    fn tell_precision(&self) -> Result<(), Failure> {
+        let Some(until) = &self.until else { return Ok(()) };
+        let width = until.width()?;
+        let after = format!("after {} runs of each", until.runs());
+        match width {
+            Some(width) if until.is_reached(Some(width)) => {
+                errln!("cowslip: the interval is {} {after}", percent_wide(width));
+            }
+            Some(width) => errln!(
+                "cowslip: the interval is still {} {after}; more --runs make it narrower",
+                percent_wide(width)
+            ),
+            None => errln!("cowslip: {after} the interval is not judged yet; it needs ten"),
+        }
+        Ok(())
     }
 
     fn command(&self, side: Side) -> &str {
@@ -167,6 +211,10 @@ impl Session<'_> {
         errln!("cowslip: {said}, which are compared");
         Ok(self.folders)
     }
+}
+
+fn percent_wide(width: f64) -> String {
+    format!("{} % wide", cowslip_report::units::fixed(100.0 * width, 2))
 }
 
 /// A command that failed, with the exit code that `env(1)` would pass on.
