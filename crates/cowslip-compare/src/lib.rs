@@ -28,7 +28,7 @@ pub mod recording;
 pub mod stats;
 
 pub use comparison::{
-    Comparison, Counters, FactDifference, Measure, MeasureChoice, Options, PartOfTime, Row, Sort,
-    TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
+    Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, MeasureChoice,
+    Options, PartOfTime, Row, Sort, TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! The division of time, for runs with known parts.
 
 use cowslip_compare::inputs::{Run, parse};
-use cowslip_compare::{PartOfTime, TimePart, TimeSplit};
+use cowslip_compare::{Entry, FaultKind, PartOfTime, TimePart, TimeSplit};
 
 /// The times of a run in seconds, and its bytes to and from a disk.
 #[derive(Clone, Copy)]
@@ -81,6 +81,99 @@ fn what_was_added_is_found_and_all_parts_are_all_of_it() {
             assert!((sum - added).abs() < 1e-9, "{sum} of {added}");
         }
     }
+}
+
+/// A run with looks at its threads: seconds in which all slept, all waited for locks, and threads overlapped; each is
+/// of nine tenths of the wall time.
+struct Looked {
+    wall: f64,
+    user: f64,
+    asleep: f64,
+    locked: f64,
+    overlap: f64,
+}
+
+impl Looked {
+    fn run(&self, factor: f64) -> Run {
+        let Self { wall, user, asleep, locked, overlap } = self;
+        let seen = [*wall, *asleep, *locked, *overlap].map(|seconds| 0.9 * seconds * factor);
+        let [seen, asleep, locked, overlap] = seen;
+        let text = format!(
+            r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
+{{"metrics": [{{"name": "process.schedstat.wait_seconds", "kind": "counter"}}, {{"name": "process.seen_seconds", "kind": "counter"}}, {{"name": "process.asleep_seconds", "kind": "counter"}}, {{"name": "process.locked_seconds", "kind": "counter"}}, {{"name": "process.overlap_seconds", "kind": "counter"}}]}}
+{{"sample": {{"at_ns": 0, "values": [0, 0, 0, 0, 0]}}}}
+{{"sample": {{"at_ns": 1000000000, "values": [0, {seen}, {asleep}, {locked}, {overlap}]}}}}
+{{"totals": {{"wall_seconds": {}, "rusage.user_seconds": {}, "rusage.system_seconds": 0.1, "rusage.minor_faults": {}}}}}
+"#,
+            wall * factor,
+            user * factor,
+            (1_000.0 * factor).round()
+        );
+        parse(&text, "run", None).unwrap().remove(0)
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        [1.0, 0.99, 1.01, 1.005, 0.995].into_iter().map(|factor| self.run(factor)).collect()
+    }
+}
+
+#[test]
+fn the_ledger_adds_up_and_time_of_threads_at_once_is_taken_back() {
+    let good = Looked { wall: 1.0, user: 1.7, asleep: 0.0, locked: 0.0, overlap: 0.8 };
+    let bad = Looked { wall: 2.0, user: 1.7, asleep: 0.25, locked: 0.05, overlap: 0.15 };
+    let split = TimeSplit::of(&good.runs(), &bad.runs(), 0.05).unwrap();
+    let added = |part| split.ledger.iter().find(|it| it.part == part).unwrap().added;
+    for (part, wanted) in [
+        (TimePart::User, 0.0),
+        (TimePart::System, 0.0),
+        (TimePart::ProcessorWait, 0.0),
+        (TimePart::LockWait, 0.05),
+        (TimePart::Asleep, 0.2),
+        (TimePart::Overlap, 0.65),
+        (TimePart::Unexplained, 0.1),
+    ] {
+        assert!((added(part).value - wanted).abs() < 1e-9, "{part:?}: {:?}", added(part));
+        if let Some((low, high)) = added(part).interval {
+            assert!(low < wanted + 1e-9 && wanted < high + 1e-9, "{part:?}: {low} {high}");
+        }
+    }
+    let sum = |of: &dyn Fn(&Entry) -> f64| split.ledger.iter().map(of).sum::<f64>();
+    assert!((sum(&|it| it.added.value) - split.wall.added.value).abs() < 1e-9);
+    assert!(
+        (sum(&|it| it.means.0) - 1.0).abs() < 1e-9 && (sum(&|it| it.means.1) - 2.0).abs() < 1e-9
+    );
+    // Without looks the remainder stays one entry.
+    let split = self::split(QUIET, Took { asleep: 0.6, ..QUIET });
+    let parts: Vec<TimePart> = split.ledger.iter().map(|it| it.part).collect();
+    assert_eq!(parts, split.parts.iter().map(|it| it.part).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_fault_has_a_cost_if_runs_of_one_side_show_it() {
+    let run = |faults: f64, each: f64, noise: f64| {
+        let run = Run::new("run").with("wall_seconds", 1.0).with("rusage.user_seconds", 0.5);
+        let system = 0.1 + faults * each + noise;
+        run.with("rusage.system_seconds", system).with("rusage.minor_faults", faults)
+    };
+    let split = |each: f64, noise: f64| {
+        let side = |faults: f64| -> Vec<Run> {
+            let run = |index: u32| {
+                let odd = if index.is_multiple_of(2) { noise } else { -noise };
+                run(faults * (1.0 + 0.05 * f64::from(index / 2)), each, odd)
+            };
+            (0..10).map(run).collect()
+        };
+        TimeSplit::of(&side(100_000.0), &side(300_000.0), 0.05).unwrap()
+    };
+    let faults = split(1e-6, 1e-3).faults;
+    assert_eq!((faults.len(), faults[0].kind), (1, FaultKind::Minor));
+    assert!((faults[0].added.value - 220_000.0).abs() < 1e-6, "{faults:?}");
+    let seconds = faults[0].seconds.unwrap();
+    let (low, high) = seconds.interval.unwrap();
+    assert!((seconds.value - 0.22).abs() < 0.02 && low < 0.22 && 0.22 < high, "{seconds:?}");
+    // Without a cost, or with much else, there are counts only.
+    assert!(split(0.0, 1e-3).faults[0].seconds.is_none());
+    assert!(split(1e-6, 0.1).faults[0].seconds.is_none());
 }
 
 #[test]

@@ -63,6 +63,11 @@ impl Progress {
         self.bar.tick();
     }
 
+    /// Gives the phase another name, on a terminal.
+    pub fn rename(&mut self, name: &str) {
+        self.bar.set_message(format!("{}{name}", self.stage));
+    }
+
     /// `position` of `length` steps of this phase are done.
     pub fn set(&self, position: u64, length: u64) {
         self.advance(BAR, position, length);

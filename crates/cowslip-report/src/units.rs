@@ -75,11 +75,11 @@ pub fn fixed(value: f64, decimals: usize) -> String {
 }
 
 fn decimals(size: f64, significant: i32) -> usize {
-    let before_point = size.log10().floor() as i32 + 1;
+    // Zero has no digit before the point, and no logarithm.
+    let behind = significant.saturating_sub(size.log10().floor() as i32 + 1);
     // A number that rounds up to another digit before the point has one fewer behind it.
-    let is_rounded_up =
-        size * 10_f64.powi(significant - before_point) >= 10_f64.powi(significant) - 0.5;
-    usize::try_from(significant - before_point - i32::from(is_rounded_up)).unwrap_or(0)
+    let is_rounded_up = size * 10_f64.powi(behind) >= 10_f64.powi(significant) - 0.5;
+    usize::try_from(behind - i32::from(is_rounded_up)).unwrap_or(0)
 }
 
 fn scaled(value: f64, base: f64, units: &[&str]) -> String {

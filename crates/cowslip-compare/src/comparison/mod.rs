@@ -1,6 +1,7 @@
 //! Tests every metric of good and bad runs, and ranks those that differ.
 
 mod facts;
+mod ledger;
 mod measure;
 mod notes;
 mod row;
@@ -14,6 +15,7 @@ use crate::stats::adjusted;
 use crate::{Error, Result};
 
 pub use facts::FactDifference;
+pub use ledger::{Entry, FaultKind, Faults};
 pub use measure::{Counters, Measure, MeasureChoice};
 pub use row::{Row, Verdict};
 pub use time::{PartOfTime, TimePart, TimeSplit};
@@ -155,6 +157,10 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     for (row, adjusted) in adjusted(&p.collect::<Vec<_>>()).into_iter().enumerate() {
         let row = &mut comparison.rows[row];
         row.judge(if adjusted.is_nan() { row.p } else { adjusted }, options);
+    }
+    let primary = comparison.primary.clone();
+    for row in comparison.rows.iter_mut().filter(|row| Some(&row.metric) == primary.as_ref()) {
+        row.measure_shift(options.alpha);
     }
     if unit == Unit::Sample && comparison.runs == (1, 1) {
         comparison.rows.iter_mut().for_each(Row::measure_dependence);

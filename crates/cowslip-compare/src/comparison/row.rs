@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Measure, Options};
 use crate::stats::{
     Autocorrelation, Estimate, Moments, RankTest, Welch, detectable_difference, hedges_g,
-    relative_change, runs_needed,
+    relative_change, runs_needed, shift,
 };
 
 /// The verdict on a metric.
@@ -45,6 +45,8 @@ pub struct Row {
     pub effect: Option<Estimate>,
     /// The bad mean over the good one, less one.
     pub change: Option<Estimate>,
+    /// Hodges and Lehmann's shift of bad over good, of the primary metric.
+    pub shift: Option<Estimate>,
     /// The smallest difference of the means that this many values find with a probability of 80 %.
     pub detectable: Option<f64>,
     /// Values a side to find the difference seen here with a probability of 80 %.
@@ -87,6 +89,7 @@ impl Row {
             runs_for_this: needed(means.1 - means.0),
             runs_for_wanted: needed(wanted),
             independent_share: None,
+            shift: None,
             verdict: Verdict::Unproven,
             metric,
             measure,
@@ -115,6 +118,10 @@ impl Row {
         };
         let shares = [share(&self.good), share(&self.bad)];
         self.independent_share = shares.into_iter().flatten().min_by(f64::total_cmp);
+    }
+
+    pub(super) fn measure_shift(&mut self, alpha: f64) {
+        self.shift = shift(&self.good, &self.bad, alpha);
     }
 
     /// t of (good, bad); without one, infinity with the sign of the difference.

@@ -2,11 +2,12 @@
 //!
 //! The times of a command's threads are summed up. The parts add up to the wall time, and their differences to its
 //! difference: the remainder is called asleep. For a program that runs on several processors at once the remainder is
-//! negative, by as much as they ran at the same time.
+//! negative, by as much as they ran at the same time. The ledger divides the remainder.
 
 use serde::Serialize;
 
 use super::WALL;
+use super::ledger::{Entry, Faults, Remainder};
 use crate::inputs::{Metric, Run};
 use crate::stats::{Moments, Welch};
 
@@ -24,8 +25,16 @@ pub enum TimePart {
     ProcessorWait,
     /// Waiting for a disk.
     DiskWait,
+    /// All threads waited, one of them for a lock and the others for locks or children. In the ledger only.
+    LockWait,
     /// Waiting for anything else.
     Asleep,
+    /// Time of threads beside another one, which the parts count twice: negative. In the ledger only.
+    Overlap,
+    /// The rest of the wall time. In the ledger only.
+    Unexplained,
+    /// The wall time.
+    Wall,
     /// Not on a processor, for any reason: the runs do not say how long they waited for one.
     NotRunning,
 }
@@ -66,6 +75,15 @@ pub struct TimeSplit {
     pub means: (f64, f64),
     /// The parts, which add up to it.
     pub parts: Vec<PartOfTime>,
+    /// The same with the last part divided as far as the recordings tell; its entries add up to the wall time, too.
+    pub ledger: Vec<Entry>,
+    /// The difference of the wall time.
+    pub wall: Entry,
+    /// Seconds of threads that waited for locks while another thread ran: the reason why fewer ran at once. They are no
+    /// part of the wall time.
+    pub lock_wait: Option<Entry>,
+    /// Page faults by kind, a part of system time.
+    pub faults: Vec<Faults>,
 }
 
 /// Least processor time of all runs of a side that a tick of 4 ms divides well enough.
@@ -87,6 +105,7 @@ impl TimeSplit {
         let wall = both(&total(WALL))?;
         let (user, system) =
             (both(&total("rusage.user_seconds"))?, both(&total("rusage.system_seconds"))?);
+        let faults = Faults::all(&both, &system, alpha);
         let running = sum(&user, &system);
         let waits = both(&|run| count(run, "process.schedstat.wait_seconds"));
         let woken = both(&total("rusage.voluntary_switches"));
@@ -110,8 +129,10 @@ impl TimeSplit {
                 let woken = usual.for_wake_ups(woken.as_ref(), &beyond);
                 beyond = less(&beyond, &woken);
                 parts.push((TimePart::ProcessorWait, beyond, waits));
+                let own = both(&|run| count(run, "process.disk_wait_seconds"));
                 let disk = both(&disk_wait).map(|disk| {
                     let disk = zip(&disk, &rest, |disk, rest| disk.min(rest.max(0.0)));
+                    let disk = own.as_ref().map_or(disk.clone(), |own| zip(own, &disk, f64::max));
                     rest = less(&rest, &disk);
                     disk
                 });
@@ -125,6 +146,14 @@ impl TimeSplit {
                 parts.push((TimePart::Asleep, carried, rest));
             }
         }
+        let remainder = Remainder::of(&both, &wall);
+        let ledger = parts
+            .iter()
+            .flat_map(|(part, _, values)| match &remainder {
+                Some(remainder) if *part == TimePart::Asleep => remainder.divide(values, alpha),
+                _ => vec![Entry::of(*part, values, alpha)],
+            })
+            .collect();
         let part = |(part, carried, values): (TimePart, Both, Both)| {
             let [good, bad] = [&carried[0], &carried[1]].map(|side| Moments::of(side));
             let welch = Welch::of(&good.ok()?, &bad.ok()?, alpha).ok();
@@ -132,7 +161,9 @@ impl TimeSplit {
             Some(PartOfTime { part, means: means(&values), carried, welch })
         };
         let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
-        Some(Self { means: means(&wall), parts })
+        let lock_wait = remainder.and_then(|it| it.lock_wait(alpha));
+        let wall = Entry::of(TimePart::Wall, &wall, alpha);
+        Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults })
     }
 }
 
@@ -163,9 +194,9 @@ impl Usual {
 }
 
 /// A value of each good and of each bad run.
-type Both = [Vec<f64>; 2];
+pub(super) type Both = [Vec<f64>; 2];
 
-fn mean(values: &[f64]) -> f64 {
+pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
@@ -173,17 +204,17 @@ fn added(both: &Both) -> f64 {
     mean(&both[1]) - mean(&both[0])
 }
 
-fn means([good, bad]: &Both) -> (f64, f64) {
+pub(super) fn means([good, bad]: &Both) -> (f64, f64) {
     (mean(good), mean(bad))
 }
 
-fn count(run: &Run, name: &str) -> Option<f64> {
+pub(super) fn count(run: &Run, name: &str) -> Option<f64> {
     run.metrics.get(name)?.growth().map(|growth| growth.count)
 }
 
 /// The kernel's count of the command's waits for disks, if it has one, or the time of all requests of the machine: all
-/// of it if the command moved a sector each time that it waited, less if it moved less. `None` without numbers of
-/// disks.
+/// of it if the command moved a sector each time that it waited, less if it moved less. At least the time in which
+/// looks found a thread of a command with disk traffic blocked, and none active. `None` without numbers of disks.
 fn disk_wait(run: &Run) -> Option<f64> {
     let own = count(run, "process.disk_wait_seconds");
     let is_request =
@@ -194,10 +225,16 @@ fn disk_wait(run: &Run) -> Option<f64> {
     let moved: f64 = moved.iter().filter_map(|name| count(run, name)).sum();
     let waits = run.metrics.get("rusage.voluntary_switches").map_or(0.0, Metric::value);
     let share = (moved / (SECTOR_BYTES * waits.max(1.0))).min(1.0);
-    own.into_iter().chain(requests.map(|seconds| seconds * share)).reduce(f64::max)
+    let looked =
+        count(run, "process.blocked_seconds").filter(|_| moved > 0.0).and_then(|blocked| {
+            let seen = count(run, "process.seen_seconds").filter(|seen| *seen > 0.0)?;
+            Some(blocked / seen * run.metrics.get(WALL)?.value())
+        });
+    let requests = requests.map(|seconds| seconds * share);
+    own.into_iter().chain(requests).chain(looked).reduce(f64::max)
 }
 
-fn zip(a: &Both, b: &Both, of: impl Fn(f64, f64) -> f64) -> Both {
+pub(super) fn zip(a: &Both, b: &Both, of: impl Fn(f64, f64) -> f64) -> Both {
     let side = |which: usize| a[which].iter().zip(&b[which]).map(|(a, b)| of(*a, *b)).collect();
     [side(0), side(1)]
 }
@@ -206,6 +243,6 @@ fn sum(a: &Both, b: &Both) -> Both {
     zip(a, b, |a, b| a + b)
 }
 
-fn less(a: &Both, b: &Both) -> Both {
+pub(super) fn less(a: &Both, b: &Both) -> Both {
     zip(a, b, |a, b| a - b)
 }

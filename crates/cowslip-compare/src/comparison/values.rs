@@ -56,7 +56,8 @@ pub(super) enum Values {
 }
 
 /// Metrics of a process and its descendants by the recorder, and by `wait4(2)`.
-const SAME: [(&str, &str); 3] = [
+const SAME: [(&str, &str); 4] = [
+    ("process.seen_seconds", "wall_seconds"),
     ("process.minor_faults", "rusage.minor_faults"),
     ("process.major_faults", "rusage.major_faults"),
     ("process.cpu_share", "rusage.user_seconds"),

@@ -3,6 +3,7 @@
 mod devices;
 mod facts;
 mod processor;
+mod states;
 mod system;
 mod tree;
 mod waits;

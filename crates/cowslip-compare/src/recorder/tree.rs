@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::states::States;
 use super::waits::Waits;
 use super::{Reading, TICKS, Watch, add, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
-/// Interval of the looks at a command's threads, if the kernel does not report those that end.
-const LOOK: Duration = Duration::from_millis(10);
-/// Interval of taking the kernel's records, if it does.
+/// Interval of taking the kernel's records before a command has begun.
 const DRAIN: Duration = Duration::from_millis(100);
 
 /// Fields of `smaps_rollup`, and our names.
@@ -48,6 +47,7 @@ pub(super) struct Tree {
     /// Sums of [`IO`]; `None` if no member's could be read.
     io: Option<[f64; IO.len()]>,
     waits: Waits,
+    states: States,
 }
 
 /// The used fields of `/proc/PID/stat`.
@@ -85,6 +85,7 @@ impl Tree {
             used: [0.0; 3],
             io: (watch == Watch::Command).then_some([0.0; IO.len()]),
             waits: if watch == Watch::Command { Waits::of_command() } else { Waits::default() },
+            states: States::default(),
         };
         if let Watch::Process(pid) = watch {
             tree.follow(pid);
@@ -97,26 +98,36 @@ impl Tree {
             self.members.insert(pid, stat.start_ticks);
         }
         self.waits.follow(pid);
+        if self.watch == Watch::Command {
+            self.states.begin();
+        }
     }
 
     /// The longest time between two looks; `None` if only samples are needed.
     pub(super) fn patience(&self) -> Option<Duration> {
-        match (self.watch, self.waits.is_told()) {
-            (Watch::Command, true) => Some(DRAIN),
-            (Watch::Command, false) => Some(LOOK),
-            _ => None,
-        }
+        (self.watch == Watch::Command).then(|| self.states.patience().unwrap_or(DRAIN))
     }
 
     /// A cheap look, for facts that would be gone by the next sample.
     pub(super) fn glance(&mut self) {
-        if self.waits.is_told() {
-            return self.waits.drain();
+        let at = Instant::now();
+        let threads = self.find_threads();
+        self.states.look(at, &threads);
+        match self.waits.is_told() {
+            true => self.waits.drain(),
+            false => self.waits.look(self.members.keys()),
         }
+    }
+
+    /// The threads of all members, and of descendants, which become members.
+    fn find_threads(&mut self) -> Vec<(u32, u32)> {
+        let mut all = Vec::new();
         let mut queue: Vec<u32> = self.members.keys().copied().collect();
         while let Some(pid) = queue.pop() {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
             for thread in threads {
+                let number = thread.file_name().to_str().and_then(|it| it.parse().ok());
+                all.extend(number.map(|number| (pid, number)));
                 let children = fs::read_to_string(thread.path().join("children"));
                 for child in children.unwrap_or_default().split_ascii_whitespace() {
                     let Some(child) =
@@ -131,7 +142,7 @@ impl Tree {
                 }
             }
         }
-        self.waits.look(self.members.keys());
+        all
     }
 
     pub(super) fn read(&mut self, into: &mut Vec<Reading>) {
@@ -154,7 +165,10 @@ impl Tree {
         }
         let is_running = !self.alive.is_empty();
         match self.watch {
-            Watch::Command => self.waits.read_command(self.members.keys(), into),
+            Watch::Command => {
+                self.waits.read_command(self.members.keys(), into);
+                self.states.read(into);
+            }
             _ => self.waits.read_seen(is_running, into),
         }
         for (name, count) in

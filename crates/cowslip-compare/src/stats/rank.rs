@@ -40,11 +40,8 @@ impl RankTest {
         let u = rank_sum - n1 * (n1 + 1.0) / 2.0;
         let greater = u.max(n1 * n2 - u);
         let (fewer, more) = (first.len().min(second.len()), first.len().max(second.len()));
-        let counted = if ties == 0.0 && fewer <= SMALL {
-            exact(fewer, more, (n1 * n2 - greater) as usize)
-        } else {
-            None
-        };
+        let counted =
+            if ties == 0.0 { exact(fewer, more, (n1 * n2 - greater) as usize) } else { None };
         let p = counted.unwrap_or_else(|| asymptotic(n1, n2, greater, ties));
         Ok(Self { u, p: p.min(1.0), is_exact: counted.is_some() })
     }
@@ -76,10 +73,25 @@ fn asymptotic(n1: f64, n2: f64, greater: f64, ties: f64) -> f64 {
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
+/// The smallest U of samples of these sizes, without ties, with a p of `alpha` or more.
+pub(super) fn smallest_unsurprising(n1: usize, n2: usize, alpha: f64) -> usize {
+    let (mut low, mut high) = (0, n1 * n2 / 2 + 1);
+    while low < high {
+        let u = low + (high - low) / 2;
+        let p = exact(n1.min(n2), n1.max(n2), u)
+            .unwrap_or_else(|| asymptotic(n1 as f64, n2 as f64, (n1 * n2 - u) as f64, 0.0));
+        if p < alpha { low = u + 1 } else { high = u }
+    }
+    low
+}
+
 /// Twice the share of orders with a U of at most `least`; `None` if they are too many to count.
 ///
 /// The counts are the coefficients of the Gaussian binomial Π (1 − xⁿ²⁺ⁱ) / (1 − xⁱ).
 fn exact(fewer: usize, more: usize, least: usize) -> Option<f64> {
+    if fewer > SMALL {
+        return None;
+    }
     let mut orders = 1_i128;
     for i in 1..=fewer {
         orders = orders.checked_mul((more + i) as i128)? / i as i128;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::commands::compare::run::Way;
+use crate::commands::numbers::whole;
 
 /// Add a result to a series: the runs of a command, or a file of another tool
 #[derive(clap::Args, Debug)]
@@ -33,6 +34,9 @@ pub(crate) struct RecordArgs {
     /// A name for people, such as a version
     #[arg(long, value_name = "TEXT")]
     pub(super) label: Option<String>,
+    /// Runs of the command
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
+    pub(super) runs: u32,
     #[command(flatten)]
     pub(super) way: Way,
     /// The command and its arguments

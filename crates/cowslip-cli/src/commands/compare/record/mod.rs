@@ -56,7 +56,7 @@ fn run(args: &RecordArgs) -> Result<Vec<Run>, Failure> {
     let mut once = Once::new(&args.way)?;
     let mut progress = Progress::new();
     let mut runs = Vec::new();
-    for (phase, turns) in [("warming up", args.way.warmup), ("recording", args.way.runs)] {
+    for (phase, turns) in [("warming up", args.way.warmup), ("recording", args.runs)] {
         if turns == 0 {
             continue;
         }

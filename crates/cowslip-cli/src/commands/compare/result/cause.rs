@@ -43,8 +43,7 @@ fn outcome(row: &Row, alpha: f64) -> String {
     let values = [good, bad].map(|value| format::value(&row.metric, value));
     let mut sure = format!("{} to {}", values[0], values[1]);
     if let Some((low, high)) = row.change.and_then(|change| change.interval) {
-        let level = cowslip_report::units::fixed(100.0 * (1.0 - alpha), 1);
-        let level = level.trim_end_matches('0').trim_end_matches('.');
+        let level = format::level(alpha);
         let [low, high] = [low, high].map(format::percent);
         sure += &format!(", {level} % interval {low} to {high}");
     }

@@ -1,6 +1,6 @@
 //! Explains where the time of runs went, and by which counters.
 
-use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Verdict};
+use cowslip_compare::{Comparison, PartOfTime, Row, TimePart, TimeSplit, Verdict};
 
 use super::cause::MOST;
 use super::format::{self, is_relevant};
@@ -42,7 +42,7 @@ pub(super) fn explanation(
             let sign = if part.added() > 0.0 { "+" } else { "-" };
             let perhaps = if part.differs(alpha) { "" } else { "perhaps " };
             let seconds = format::seconds(part.added().abs());
-            format!("{perhaps}{} ({sign}{seconds})", called(part.part))
+            format!("{perhaps}{} ({sign}{seconds})", reason(split, part))
         })
         .collect();
     let verb = if added > 0.0 { "went to" } else { "was saved in" };
@@ -65,6 +65,20 @@ pub(super) fn explanation(
         (_, true) => "no counter of the kernel explains it".to_owned(),
     };
     format!("{went}{of}; {why}")
+}
+
+/// A part in words; the remainder is a change of the threads that run at once where that is the greater share of it.
+fn reason(split: &TimeSplit, part: &PartOfTime) -> &'static str {
+    let added = |wanted: TimePart| {
+        split.ledger.iter().find(|it| it.part == wanted).map_or(0.0, |it| it.added.value)
+    };
+    let overlap = added(TimePart::Overlap);
+    match part.part {
+        TimePart::Asleep if overlap / part.added() <= 0.5 => called(part.part),
+        TimePart::Asleep if overlap > 0.0 => "fewer threads at once",
+        TimePart::Asleep => "more threads at once",
+        part => called(part),
+    }
 }
 
 fn counters(comparison: &Comparison, causes: &[Cause<'_>], effect: f64) -> String {

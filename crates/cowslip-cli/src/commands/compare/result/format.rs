@@ -45,10 +45,16 @@ pub(in crate::commands::compare) fn percent(share: f64) -> String {
 }
 
 /// Formats a value with its sign, which it lacks if it is rounded to zero.
-fn signed(value: f64, decimals: usize) -> String {
+pub(super) fn signed(value: f64, decimals: usize) -> String {
     let text = fixed(value, decimals);
     let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));
     if value > 0.0 && !is_nought { format!("+{text}") } else { text }
+}
+
+/// The confidence of intervals, in percent.
+pub(super) fn level(alpha: f64) -> String {
+    let level = fixed(100.0 * (1.0 - alpha), 1);
+    level.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 pub(in crate::commands::compare) fn p(p: f64) -> String {
@@ -114,6 +120,46 @@ pub(super) fn headline(comparison: &Comparison) -> String {
     )
 }
 
+/// The difference of the primary metric by its means and by Hodges and Lehmann's shift, and the smallest one that
+/// would have been shown if it is not.
+pub(super) fn certainty(comparison: &Comparison, alpha: f64) -> Vec<String> {
+    let Some(row) = comparison.primary_row() else { return Vec::new() };
+    let change = |change: f64| {
+        let sign = if change < 0.0 { "-" } else { "+" };
+        format!("{sign}{}", value(&row.metric, change.abs()))
+    };
+    let with_interval = |estimate: f64, interval: Option<(f64, f64)>| {
+        let interval =
+            interval.map(|(low, high)| format!(" ({} to {})", change(low), change(high)));
+        change(estimate) + &interval.unwrap_or_default()
+    };
+    let means = row.welch.map(|welch| {
+        let (low, high) = welch.interval;
+        with_interval(-welch.difference, Some((-high, -low)))
+    });
+    let mut all = Vec::new();
+    if let (Some(means), Some(shift)) = (means, row.shift) {
+        let shift = with_interval(shift.value, shift.interval);
+        all.push(format!(
+            "{} % intervals: the means differ by {means}, Hodges and Lehmann's shift is {shift}",
+            level(alpha)
+        ));
+    }
+    let least = row.detectable.filter(|_| row.verdict == Verdict::Unproven);
+    all.extend(least.map(|least| {
+        let relative = percent(least / row.means.0.abs());
+        let relative = match row.means.0 {
+            0.0 => String::new(),
+            _ => format!(" ({})", relative.trim_start_matches('+')),
+        };
+        format!(
+            "a difference by {}{relative} or more would have been shown with a probability of 80 %",
+            value(&row.metric, least)
+        )
+    }));
+    all
+}
+
 /// Further facts and advice, a sentence each.
 pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &How) -> Vec<String> {
     let mut all: Vec<String> = comparison.facts.iter().map(fact).collect();
@@ -160,7 +206,8 @@ fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
         None => "in half of the metrics a change".to_owned(),
     };
     let mut all = Vec::new();
-    let relative = rows.iter().filter(|row| row.means.0 != 0.0);
+    let is_said = primary.is_some_and(|row| row.verdict == Verdict::Unproven);
+    let relative = rows.iter().filter(|row| row.means.0 != 0.0 && !is_said);
     let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
     if let Some(change) = median(found) {
         let change = percent(change);

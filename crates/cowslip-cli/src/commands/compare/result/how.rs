@@ -19,7 +19,7 @@ pub(in crate::commands::compare) struct How {
     pub(super) fdr: f64,
     /// The primary metric: tested alone at --alpha, it decides the exit code [default: wall_seconds, if it is there]
     #[arg(long, value_name = "METRIC")]
-    pub(super) primary: Option<String>,
+    pub(in crate::commands::compare) primary: Option<String>,
     /// Which way that metric must differ, by --effect or more, for exit code 1 [default: slower; any without such a metric]
     #[arg(long, value_enum)]
     pub(super) fail_on: Option<FailOn>,
@@ -58,7 +58,7 @@ impl How {
         self.effect / 100.0
     }
 
-    pub(super) fn options(&self) -> Options {
+    pub(in crate::commands::compare) fn options(&self) -> Options {
         Options {
             alpha: self.alpha,
             fdr: self.fdr,

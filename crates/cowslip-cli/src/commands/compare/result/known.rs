@@ -184,6 +184,15 @@ const OF_MACHINE: [&str; 9] = [
     "disk.",
 ];
 
+/// Times by looks at the command's threads, which the ledger shows.
+const LOOKS: [&str; 5] = [
+    "process.blocked_seconds",
+    "process.asleep_seconds",
+    "process.locked_seconds",
+    "process.lock_wait_seconds",
+    "process.overlap_seconds",
+];
+
 /// Returns true for a known consequence of the program's work that costs nothing by itself: `numa_local`,
 /// `pgalloc_normal`, `idle`. The first line omits it.
 pub(super) fn is_consequence(row: &Row) -> bool {
@@ -193,5 +202,6 @@ pub(super) fn is_consequence(row: &Row) -> bool {
         None => name == *metric,
     };
     name == WALL
+        || LOOKS.contains(&name)
         || OF_MACHINE.iter().any(|kind| name.starts_with(kind)) && !KNOWN.iter().any(is_known)
 }

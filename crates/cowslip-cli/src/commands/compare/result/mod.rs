@@ -5,6 +5,8 @@ mod explanation;
 pub(in crate::commands::compare) mod format;
 mod how;
 mod known;
+mod ledger;
+mod modes;
 mod page;
 mod strip_plot;
 mod table;
@@ -30,6 +32,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
 /// The text above and below a comparison's table.
 struct Said {
     cause: String,
+    /// The head and the rows of the ledger of time, if it is known.
+    ledger: Vec<ledger::Cells>,
+    /// Sentences about the primary metric.
+    primary: Vec<String>,
     /// One sentence each.
     advice: Vec<String>,
 }
@@ -51,8 +57,13 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
     if comparison.rows.is_empty() && comparison.constant.is_empty() {
         return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
     }
+    let modes = modes::find(&comparison, [&good, &bad], how);
+    let mut primary = format::certainty(&comparison, how.alpha);
+    primary.extend(modes.iter().map(modes::SideModes::sentence));
     let said = Said {
         cause: cause::sentence(&comparison, split.as_ref(), how.alpha, how.relevant()),
+        ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, how.alpha)),
+        primary,
         advice: format::advice(&comparison, split.as_ref(), how),
     };
     let fails = fails(&comparison, how);
@@ -70,6 +81,7 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
             "fails": fails,
             "cause": said.cause,
             "time": split,
+            "modes": modes,
             "comparison": comparison,
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;

@@ -26,6 +26,8 @@ fn render(comparison: &Comparison, said: &Said, how: &How) -> Result<String, min
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
         cause => &said.cause,
+        ledger => &said.ledger,
+        primary => &said.primary,
         headline => format::headline(comparison),
         advice => &said.advice,
         alpha => how.alpha,

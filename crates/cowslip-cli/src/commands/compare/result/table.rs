@@ -21,13 +21,19 @@ const HEADS: [&str; 10] = [
 const WORDS: [usize; 2] = [0, 1];
 
 pub(super) fn render(comparison: &Comparison, said: &Said, how: &How) -> String {
-    let mut lines = vec![text::printable(&said.cause), format::headline(comparison), String::new()];
+    let mut lines = vec![text::printable(&said.cause), String::new()];
+    if !said.ledger.is_empty() {
+        let rows = said.ledger.iter().map(|row| row.to_vec()).collect();
+        lines.extend(aligned(rows, &[0]));
+        lines.push(String::new());
+    }
+    lines.extend(said.primary.iter().map(|it| text::printable(it)));
+    lines.extend([format::headline(comparison), String::new()]);
     let is_shown = |row: &&Row| how.all || row.verdict != Verdict::Unproven;
     let rows: Vec<Vec<String>> = comparison.rows.iter().filter(is_shown).map(cells).collect();
     if !rows.is_empty() {
         let heads = HEADS.map(str::to_owned).to_vec();
-        let rows = right_align([heads].into_iter().chain(rows).collect());
-        lines.extend(text::align(&rows).iter().map(|line| line.trim_end().to_owned()));
+        lines.extend(aligned([heads].into_iter().chain(rows).collect(), &WORDS));
         lines.push(String::new());
     }
     lines.extend(said.advice.iter().map(|it| text::printable(it)));
@@ -50,12 +56,14 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn right_align(mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
-    for column in (0..HEADS.len()).filter(|column| !WORDS.contains(column)) {
+/// Lines of rows with as many cells each; columns of words are left-aligned, the others right-aligned.
+fn aligned(mut rows: Vec<Vec<String>>, words: &[usize]) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    for column in (0..columns).filter(|column| !words.contains(column)) {
         let widest = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         for row in &mut rows {
             row[column] = format!("{:>widest$}", row[column]);
         }
     }
-    rows
+    text::align(&rows).iter().map(|line| line.trim_end().to_owned()).collect()
 }

@@ -11,7 +11,11 @@ pub(super) fn called(part: TimePart) -> &'static str {
         TimePart::Running => "processor time",
         TimePart::ProcessorWait => "waiting for a processor",
         TimePart::DiskWait => "waiting for a disk",
+        TimePart::LockWait => "waiting for locks",
         TimePart::Asleep => "being asleep",
+        TimePart::Overlap => "threads at once, counted twice",
+        TimePart::Unexplained => "not explained",
+        TimePart::Wall => "wall time",
         TimePart::NotRunning => "waiting",
     }
 }

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::commands::compare::result::How;
-use crate::commands::numbers::{between, whole};
+use crate::commands::numbers::{between, positive, whole};
 
 /// Run a good and a bad command in turns, record the kernel's counters, and compare
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
+    cowslip compare run --until 2 --good './old' --bad './new' -o runs\n  \
     cowslip compare run --good 'THP=always ./x' --bad 'THP=never ./x' --prepare 'sync' -o runs\n\n\
     The recordings stay in DIR/good and DIR/bad: cowslip compare DIR/good -- DIR/bad. After Ctrl-C the \
     runs that were finished are compared. The metrics of the machine are those of all it does: let it do \
@@ -28,6 +29,13 @@ pub(crate) struct RunArgs {
     /// Where the recordings go; made if it is not there
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: PathBuf,
+    /// Runs of each; with --until at most [default: 10, with --until 200]
+    #[arg(short = 'n', long, value_parser = whole(1..=100_000u32))]
+    pub(super) runs: Option<u32>,
+    /// Go on, after ten runs of each, until the interval of the primary metric's change is narrower than this, in
+    /// percent of the good mean
+    #[arg(long, value_name = "PERCENT", value_parser = positive(f64::INFINITY))]
+    pub(super) until: Option<f64>,
     #[command(flatten)]
     pub(super) way: Way,
     /// Which goes first in each pair of runs
@@ -43,9 +51,6 @@ pub(crate) struct RunArgs {
 /// The way to run and record a command, which `compare run` and `compare record` share.
 #[derive(clap::Args, Debug)]
 pub(in crate::commands::compare) struct Way {
-    /// Runs of each
-    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
-    pub(in crate::commands::compare) runs: u32,
     /// Runs of each before them, which are not recorded
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=100_000u32))]
     pub(in crate::commands::compare) warmup: u32,

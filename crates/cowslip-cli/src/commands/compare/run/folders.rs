@@ -60,13 +60,13 @@ impl Folders {
         self.folder(side).join(".part")
     }
 
-    /// Makes the part the next recording.
-    pub(super) fn keep(&mut self, side: Side) -> Result<(), Failure> {
+    /// Makes the part the next recording, and returns its file.
+    pub(super) fn keep(&mut self, side: Side) -> Result<PathBuf, Failure> {
         let number = self.kept[side as usize] + 1;
         let file = self.folder(side).join(format!("{number:05}.jsonl"));
         fs::rename(self.part(side), &file).map_err(exit::io(format!("name {}", file.display())))?;
         self.kept[side as usize] = number;
-        Ok(())
+        Ok(file)
     }
 
     /// The number of recordings on each side.

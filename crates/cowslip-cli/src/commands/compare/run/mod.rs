@@ -5,6 +5,7 @@ mod folders;
 mod once;
 mod order;
 mod shell;
+mod until;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,6 +18,11 @@ pub(super) use args::{RunArgs, Way};
 use folders::{Folders, Side};
 pub(super) use once::Once;
 pub(super) use shell::Ended;
+use until::Until;
+
+/// Runs of each by default, and the most of them with `--until`.
+const RUNS: u32 = 10;
+const MOST_RUNS: u32 = 200;
 
 pub(super) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
@@ -27,10 +33,16 @@ pub(super) fn run(args: &RunArgs) -> CommandResult {
 /// Runs the commands and returns the recordings; after Ctrl-C those of the finished runs.
 fn record(args: &RunArgs) -> Result<Folders, Failure> {
     let folders = Folders::create(&args.output)?;
-    let mut session =
-        Session { args, folders, once: Once::new(&args.way)?, ignored: BTreeMap::new() };
+    let mut session = Session {
+        args,
+        folders,
+        once: Once::new(&args.way)?,
+        ignored: BTreeMap::new(),
+        until: args.until.map(|percent| Until::new(percent, &args.how)),
+    };
     let mut progress = Progress::new();
-    let turns = order::turns(args.order, args.way.runs, args.seed);
+    let runs = args.runs.unwrap_or(if args.until.is_some() { MOST_RUNS } else { RUNS });
+    let turns = order::turns(args.order, runs, args.seed);
     let warm_up = order::turns(args.order, args.way.warmup, args.seed ^ 1);
     for (phase, turns, is_recorded) in
         [("warming up", &warm_up, false), ("recording", &turns, true)]
@@ -45,10 +57,14 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
                 progress.finish();
                 return session.interrupted();
             }
+            if is_recorded && session.is_precise(&mut progress)? {
+                break;
+            }
         }
     }
     progress.finish();
     session.tell_ignored();
+    session.tell_precision()?;
     Ok(session.folders)
 }
 
@@ -58,6 +74,7 @@ struct Session<'a> {
     once: Once<'a>,
     /// The number of ignored failures, by side and by exit status.
     ignored: BTreeMap<(&'static str, String), u32>,
+    until: Option<Until<'a>>,
 }
 
 impl<'a> Session<'a> {
@@ -85,7 +102,10 @@ impl<'a> Session<'a> {
         let Some((_, status)) = self.once.recorded(what, command, file, failed)? else {
             return Ok(Ended::Interrupted);
         };
-        self.folders.keep(side)?;
+        let file = self.folders.keep(side)?;
+        if let Some(until) = &mut self.until {
+            until.add(side, &file)?;
+        }
         if !status.success() {
             *self.ignored.entry((side.name(), status.to_string())).or_insert(0) += 1;
         }
@@ -97,6 +117,34 @@ impl<'a> Session<'a> {
         for ((side, how), runs) in &self.ignored {
             errln!("cowslip: {runs} {side} runs ended with {how}");
         }
+    }
+
+    /// Returns true if the result is as precise as `--until` asks.
+    fn is_precise(&self, progress: &mut Progress) -> Result<bool, Failure> {
+        let Some(until) = &self.until else { return Ok(false) };
+        let width = until.width()?;
+        if let Some(width) = width {
+            progress.rename(&format!("recording, interval {}", percent_wide(width)));
+        }
+        Ok(until.is_reached(width))
+    }
+
+    /// Reports the precision that `--until` has come to.
+    fn tell_precision(&self) -> Result<(), Failure> {
+        let Some(until) = &self.until else { return Ok(()) };
+        let width = until.width()?;
+        let after = format!("after {} runs of each", until.runs());
+        match width {
+            Some(width) if until.is_reached(Some(width)) => {
+                errln!("cowslip: the interval is {} {after}", percent_wide(width));
+            }
+            Some(width) => errln!(
+                "cowslip: the interval is still {} {after}; more --runs make it narrower",
+                percent_wide(width)
+            ),
+            None => errln!("cowslip: {after} the interval is not judged yet; it needs ten"),
+        }
+        Ok(())
     }
 
     fn command(&self, side: Side) -> &'a str {
@@ -118,4 +166,8 @@ impl<'a> Session<'a> {
         errln!("cowslip: {said}, which are compared");
         Ok(self.folders)
     }
+}
+
+fn percent_wide(width: f64) -> String {
+    format!("{} % wide", cowslip_report::units::fixed(100.0 * width, 2))
 }

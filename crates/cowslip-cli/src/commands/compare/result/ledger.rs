@@ -1,0 +1,109 @@
+//! The difference of the wall time as a table of parts that add up to it.
+
+use cowslip_compare::stats::Estimate;
+use cowslip_compare::{Entry, FaultKind, Faults, TimePart, TimeSplit};
+use cowslip_report::units::{fixed, human};
+
+use super::format;
+use super::words::called;
+
+/// Cells of a row: its name, good, bad, difference, interval.
+pub(super) type Cells = [String; 5];
+
+/// Rows, the head first.
+pub(super) fn rows(split: &TimeSplit, alpha: f64) -> Vec<Cells> {
+    let all = || split.ledger.iter().chain([&split.wall]);
+    let greatest = all().flat_map(|it| [it.means.0, it.means.1]).fold(0.0, |a, b| b.abs().max(a));
+    let unit = Unit::of(greatest);
+    let overlaps = split.ledger.iter().any(|it| it.part == TimePart::Overlap && !is_nought(it));
+    let head = match overlaps {
+        true => format!("{} a run, of all threads", unit.name),
+        false => format!("{} a run", unit.name),
+    };
+    let interval = format!("{} % interval", format::level(alpha));
+    let mut rows =
+        vec![[head, "good".to_owned(), "bad".to_owned(), "difference".to_owned(), interval]];
+    for entry in all().filter(|it| it.part == TimePart::Wall || !is_nought(it)) {
+        rows.push(unit.row(entry));
+        if matches!(entry.part, TimePart::System | TimePart::Running) {
+            rows.extend(split.faults.iter().map(faults));
+        }
+        if entry.part == TimePart::Overlap {
+            let waits = split.lock_wait.iter().filter(|waits| !is_nought(waits));
+            rows.extend(waits.map(|waits| {
+                let [_, rest @ ..] = unit.row(waits);
+                let [good, bad, added, interval] = rest;
+                ["  others meanwhile waiting for locks".to_owned(), good, bad, added, interval]
+            }));
+        }
+    }
+    rows
+}
+
+fn is_nought(entry: &Entry) -> bool {
+    entry.means == (0.0, 0.0)
+}
+
+/// One unit for all rows, so that they add up as they are read.
+struct Unit {
+    name: &'static str,
+    per_second: f64,
+    decimals: usize,
+}
+
+impl Unit {
+    fn of(greatest: f64) -> Self {
+        let (name, per_second, decimals) = match greatest {
+            it if it >= 1.0 => ("s", 1.0, 3),
+            it if it >= 0.01 => ("ms", 1e3, 1),
+            _ => ("ms", 1e3, 3),
+        };
+        Self { name, per_second, decimals }
+    }
+
+    fn row(&self, entry: &Entry) -> Cells {
+        let plain = |seconds: f64| fixed(seconds * self.per_second, self.decimals);
+        let signed = |seconds: f64| format::signed(seconds * self.per_second, self.decimals);
+        [
+            label(entry.part).to_owned(),
+            plain(entry.means.0),
+            plain(entry.means.1),
+            signed(entry.added.value),
+            range(&entry.added, signed),
+        ]
+    }
+}
+
+fn label(part: TimePart) -> &'static str {
+    match part {
+        TimePart::Asleep => "asleep otherwise",
+        _ => called(part),
+    }
+}
+
+fn range(estimate: &Estimate, text: impl Fn(f64) -> String) -> String {
+    let range = estimate.interval.map(|(low, high)| format!("{} to {}", text(low), text(high)));
+    range.unwrap_or_default()
+}
+
+fn faults(faults: &Faults) -> Cells {
+    let name = match faults.kind {
+        FaultKind::Minor => "  minor faults",
+        FaultKind::Major => "  major faults",
+        FaultKind::Huge => "  huge page faults, machine",
+    };
+    let count = |count: f64| human(count.abs(), "1/s").trim_end_matches("/s").replace(' ', "");
+    let sign = if faults.added.value < 0.0 { "-" } else { "+" };
+    let seconds = |seconds: f64| {
+        let sign = if seconds < 0.0 { "-" } else { "+" };
+        format!("{sign}{}", format::seconds(seconds.abs()))
+    };
+    let cost = faults.seconds.map(|cost| format!("about {}", seconds(cost.value)));
+    [
+        name.to_owned(),
+        count(faults.means.0),
+        count(faults.means.1),
+        format!("{sign}{}", count(faults.added.value)),
+        cost.unwrap_or_default(),
+    ]
+}

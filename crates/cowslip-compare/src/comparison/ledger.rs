@@ -1,0 +1,162 @@
+//! The difference of the wall time as a sum: entries of a ledger, each with its interval.
+
+use serde::Serialize;
+
+use super::TimePart;
+use super::time::{Both, count, less, means, zip};
+use crate::inputs::Run;
+use crate::stats::{Estimate, Moments, Welch, two_sided_quantile};
+
+/// A part of the wall time in all runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Entry {
+    /// The part.
+    pub part: TimePart,
+    /// Mean seconds in good and bad runs.
+    pub means: (f64, f64),
+    /// The seconds that bad runs have more of it, with Welch's interval unless both sides are constant.
+    pub added: Estimate,
+}
+
+impl Entry {
+    pub(super) fn of(part: TimePart, values: &Both, alpha: f64) -> Self {
+        let means = means(values);
+        let [good, bad] = [&values[0], &values[1]].map(|side| Moments::of(side).ok());
+        let welch = good.zip(bad).and_then(|(good, bad)| Welch::of(&bad, &good, alpha).ok());
+        let interval = welch.map(|welch| welch.interval);
+        Self { part, means, added: Estimate { value: means.1 - means.0, interval } }
+    }
+}
+
+/// The looks at all threads at once, as seconds of each run's wall time.
+pub(super) struct Remainder {
+    asleep: Both,
+    locked: Option<Both>,
+    overlap: Both,
+    /// Seconds of threads that waited for locks while another was active.
+    lock_wait: Option<Both>,
+}
+
+/// Reads a value of every run, unless a run lacks it.
+type OfRuns<'a> = dyn Fn(&dyn Fn(&Run) -> Option<f64>) -> Option<Both> + 'a;
+
+impl Remainder {
+    pub(super) fn of(both: &OfRuns<'_>, wall: &Both) -> Option<Self> {
+        let seen = both(&|run| count(run, "process.seen_seconds"))?;
+        let part = |name: &'static str| {
+            let share = |seconds: f64, seen: f64| if seen > 0.0 { seconds / seen } else { 0.0 };
+            let shares = zip(&both(&|run| count(run, name))?, &seen, share);
+            Some(zip(&shares, wall, |share, wall| share * wall))
+        };
+        Some(Self {
+            asleep: part("process.asleep_seconds")?,
+            locked: part("process.locked_seconds"),
+            lock_wait: part("process.lock_wait_seconds"),
+            overlap: part("process.overlap_seconds")?,
+        })
+    }
+
+    /// Waits for locks beside active threads, which are no part of the wall time.
+    pub(super) fn lock_wait(&self, alpha: f64) -> Option<Entry> {
+        Some(Entry::of(TimePart::LockWait, self.lock_wait.as_ref()?, alpha))
+    }
+
+    /// Divides the time that is not on a processor and waits for neither a processor nor a disk.
+    pub(super) fn divide(&self, rest: &Both, alpha: f64) -> Vec<Entry> {
+        let overlap = zip(&self.overlap, rest, |overlap, _| -overlap);
+        let unexplained = less(&less(rest, &self.asleep), &overlap);
+        let asleep =
+            self.locked.as_ref().map_or(self.asleep.clone(), |locked| less(&self.asleep, locked));
+        let entry = |part, values: &Both| Entry::of(part, values, alpha);
+        let mut all: Vec<Entry> =
+            self.locked.iter().map(|locked| entry(TimePart::LockWait, locked)).collect();
+        all.extend([
+            entry(TimePart::Asleep, &asleep),
+            entry(TimePart::Overlap, &overlap),
+            entry(TimePart::Unexplained, &unexplained),
+        ]);
+        all
+    }
+}
+
+/// The kind of a page fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// Answered without a device.
+    Minor,
+    /// Answered from a device.
+    Major,
+    /// Answered with a huge page, in the whole machine.
+    Huge,
+}
+
+/// Page faults of a kind.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Faults {
+    /// The kind.
+    pub kind: FaultKind,
+    /// Mean counts in good and bad runs.
+    pub means: (f64, f64),
+    /// The faults that bad runs have more, with Welch's interval unless both sides are constant.
+    pub added: Estimate,
+    /// The seconds of system time that those take, if runs of the same side show the cost of a fault: where its
+    /// interval is narrower than the cost itself.
+    pub seconds: Option<Estimate>,
+}
+
+impl Faults {
+    /// The kinds that the runs had, of those that they know.
+    pub(super) fn all(both: &OfRuns<'_>, system: &Both, alpha: f64) -> Vec<Self> {
+        let total = |name: &'static str| {
+            both(&move |run: &Run| {
+                let metric = run.metrics.get(name)?;
+                Some(metric.growth().map_or_else(|| metric.value(), |growth| growth.count))
+            })
+        };
+        let of = |(kind, name): (FaultKind, &'static str)| {
+            let counts = total(name)?;
+            let Entry { means, added, .. } = Entry::of(TimePart::System, &counts, alpha);
+            let seconds = cost(&counts, system, alpha).map(|cost| Estimate {
+                value: cost.value * added.value,
+                interval: cost.interval.map(|(low, high)| {
+                    let (one, other) = (low * added.value, high * added.value);
+                    (one.min(other), one.max(other))
+                }),
+            });
+            (means != (0.0, 0.0)).then_some(Self { kind, means, added, seconds })
+        };
+        [
+            (FaultKind::Minor, "rusage.minor_faults"),
+            (FaultKind::Major, "rusage.major_faults"),
+            (FaultKind::Huge, "vmstat.thp_fault_alloc"),
+        ]
+        .into_iter()
+        .filter_map(of)
+        .collect()
+    }
+}
+
+/// The slope of seconds over counts among runs of the same side, if its interval is narrower than itself.
+fn cost(counts: &Both, seconds: &Both, alpha: f64) -> Option<Estimate> {
+    let (mut squares, mut both, mut rest, mut degrees) = (0.0, 0.0, 0.0, -1.0);
+    let (count_means, seconds_means) = (means(counts), means(seconds));
+    for (side, count_mean, seconds_mean) in
+        [(0, count_means.0, seconds_means.0), (1, count_means.1, seconds_means.1)]
+    {
+        for (count, seconds) in counts[side].iter().zip(&seconds[side]) {
+            let (count, seconds) = (count - count_mean, seconds - seconds_mean);
+            squares += count * count;
+            both += count * seconds;
+            rest += seconds * seconds;
+        }
+        degrees += counts[side].len() as f64 - 1.0;
+    }
+    if squares == 0.0 || degrees < 1.0 {
+        return None;
+    }
+    let value = both / squares;
+    let error = ((rest - value * both).max(0.0) / degrees / squares).sqrt();
+    let half = two_sided_quantile(alpha, degrees) * error;
+    (half < value / 2.0).then_some(Estimate { value, interval: Some((value - half, value + half)) })
+}
