@@ -2,6 +2,7 @@
 
 mod action;
 mod coverage;
+mod gain;
 mod heat_source;
 mod limit;
 mod observation;
@@ -10,6 +11,8 @@ mod system;
 
 pub use action::{Action, ActionOutcome, Effect};
 pub use coverage::{Coverage, percent};
+pub(crate) use gain::{Block, Spent};
+pub use gain::{GainState, Measurement, Unclear, UnitOfWork, Verdict};
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};
