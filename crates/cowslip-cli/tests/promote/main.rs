@@ -9,6 +9,7 @@ mod group;
 mod hostile;
 mod lazily_freed;
 mod limits;
+mod measure;
 mod once;
 mod scarce;
 mod service;
