@@ -35,9 +35,10 @@ pub use cowslip::{Error, ErrorKind, Result};
 pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
 pub use khugepaged::{ManagedThp, interference};
 pub use model::{
-    Action, ActionOutcome, Coverage, Effect, GainState, HeatSource, HugeSource, LazyFreeSource,
-    Limit, Look, Measurement, ORDERS, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind,
-    Settings, System, Unclear, UnitOfWork, Verdict, percent,
+    Action, ActionOutcome, Advice, Coverage, Effect, GainState, HeatSource, HugeSource,
+    LazyFreeSource, Limit, Look, Measurement, ORDERS, ProcessId, ProcessLook, REGION_PAGES,
+    Recommendation, Region, RegionKind, Settings, SizeAdvice, System, Unclear, UnitOfWork, Verdict,
+    percent,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};

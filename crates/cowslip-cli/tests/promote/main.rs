@@ -3,6 +3,7 @@
 //! The oracles are the kernel's sums (`smaps_rollup`) and the program itself: it counts its wrong words, while one of
 //! its threads writes.
 
+mod advise;
 mod daemon;
 mod explain;
 mod group;

@@ -1,6 +1,7 @@
 //! Observations and actions as plain values: the policy and the record know nothing else.
 
 mod action;
+mod advice;
 mod coverage;
 mod gain;
 mod heat_source;
@@ -10,6 +11,7 @@ mod settings;
 mod system;
 
 pub use action::{Action, ActionOutcome, Effect};
+pub use advice::{Advice, Recommendation, SizeAdvice};
 pub use coverage::{Coverage, percent};
 pub(crate) use gain::{Block, Spent};
 pub use gain::{GainState, Measurement, Unclear, UnitOfWork, Verdict};

@@ -7,6 +7,7 @@ mod entries;
 mod lazily_freed;
 mod limits;
 mod observe;
+mod pages;
 mod partially_mapped;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! The place of a counter of work.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +38,9 @@ pub enum WorkSource {
     /// A file that gets a line for each unit.
     Lines(PathBuf),
 }
+
+/// The most that is read of a file with a number.
+const MOST_NUMBER_BYTES: u64 = 256;
 
 const FORM: &str = "http://127.0.0.1:PORT/PATH#METRIC, lines:FILE or FILE is wanted";
 
@@ -107,7 +110,8 @@ impl WorkSource {
                 sum(&get(*address, path)?, name, labels).ok_or_else(missing)
             }
             Self::Number(path) | Self::Lines(path) => {
-                let text = regular::read(path)?;
+                let mut text = Vec::new();
+                regular::open(path)?.take(MOST_NUMBER_BYTES).read_to_end(&mut text)?;
                 let word = String::from_utf8_lossy(&text);
                 word.split_ascii_whitespace()
                     .next()

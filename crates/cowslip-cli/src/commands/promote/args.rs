@@ -22,6 +22,7 @@ const A_YEAR: u64 = 366 * 86_400;
     cowslip promote --replay redis.jsonl --threshold 70\n  \
     cowslip promote --pid 4711 --explain 0x7f0000200000\n  \
     cowslip promote measure 4711 --unit lines:access.log\n  \
+    cowslip promote advise 4711\n  \
     cowslip promote top\n\n\
     It needs CAP_SYS_NICE, and for other users' processes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.")]
 pub(crate) struct PromoteArgs {
@@ -93,6 +94,7 @@ pub(super) struct Who {
 pub(super) enum View {
     Top(TopArgs),
     Measure(MeasureArgs),
+    Advise(AdviseArgs),
 }
 
 /// Show processes and their huge pages, live: those of a running daemon, or any
@@ -158,6 +160,23 @@ pub(super) struct MeasureArgs {
     #[arg(long, value_name = "PERCENT", value_parser = positive(100.0))]
     pub(super) stall_budget: Option<f64>,
     /// Write the result as JSON to a file, or `-` for stdout (then no sentence)
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Say what each size of pages would cost and cover for a program
+///
+/// Nothing is changed. Sizes between 4 KiB and 2 MiB are the kernel's from Linux 6.8 on
+/// (/sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled).
+#[derive(clap::Args, Debug)]
+pub(super) struct AdviseArgs {
+    /// The process
+    #[arg(value_name = "PID", value_parser = whole(1..=i32::MAX))]
+    pub(super) pid: i32,
+    /// The used part from which pages count as dense
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = whole(1..=100u8))]
+    pub(super) threshold: u8,
+    /// Write it as JSON to a file, or `-` for stdout (then no table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }

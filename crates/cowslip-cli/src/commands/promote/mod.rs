@@ -1,5 +1,6 @@
 //! `cowslip promote`: huge pages for running programs.
 
+mod advise;
 pub(crate) mod args;
 mod check;
 mod explain;
@@ -31,6 +32,7 @@ use operator::Console;
 pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     match &args.view {
         Some(View::Top(args)) => return top::run(args),
+        Some(View::Advise(args)) => return advise::run(args),
         Some(View::Measure(args)) => return measure::run(args),
         None => {}
     }
