@@ -23,6 +23,8 @@ pub enum Kind {
     MinorFaults,
     /// Page faults that read from a device, counted as they end.
     MajorFaults,
+    /// Instructions of the processor; `ENOENT` where it does not count them, as in most virtual machines.
+    Instructions,
     /// A place in the kernel's code, by its number.
     Tracepoint(u32),
 }
@@ -32,7 +34,7 @@ pub enum Kind {
 pub struct Attributes {
     /// The counted occurrences.
     pub kind: Kind,
-    /// One of this many occurrences is reported.
+    /// One of this many occurrences is reported; 0: they are only counted.
     pub period: u64,
     /// Adds a call stack of the program with at most this many frames.
     pub frames: Option<u16>,
@@ -72,6 +74,9 @@ impl Attributes {
             Kind::PageFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS),
             Kind::MinorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN),
             Kind::MajorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+            Kind::Instructions => {
+                (bindings::PERF_TYPE_HARDWARE, bindings::PERF_COUNT_HW_INSTRUCTIONS.into())
+            }
             Kind::Tracepoint(id) => {
                 raw.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
                 (bindings::PERF_TYPE_TRACEPOINT, id.into())
@@ -106,6 +111,8 @@ impl Attributes {
     }
 }
 
+const ANY_CPU: i32 = -1;
+
 /// An event of one thread, and of the threads and processes that it creates from then on, on one processor.
 #[derive(Debug)]
 pub struct Event {
@@ -120,6 +127,18 @@ impl Event {
     /// # Errors
     /// See [`Refusal`](super::Refusal).
     pub fn open(attributes: &Attributes, thread: i32, cpu: u32) -> Result<Self> {
+        Self::open_at(attributes, thread, i32::try_from(cpu).map_err(|_| Errno::INVAL)?)
+    }
+
+    /// Opens it to count on whatever processor the thread runs.
+    ///
+    /// # Errors
+    /// See [`Refusal`](super::Refusal).
+    pub fn open_anywhere(attributes: &Attributes, thread: i32) -> Result<Self> {
+        Self::open_at(attributes, thread, ANY_CPU)
+    }
+
+    fn open_at(attributes: &Attributes, thread: i32, cpu: i32) -> Result<Self> {
         failpoints::check(Op::PerfOpen)?;
         let mut raw = attributes.raw();
         match open(&mut raw, thread, cpu) {
@@ -187,8 +206,7 @@ impl AsFd for Event {
     }
 }
 
-fn open(raw: &mut bindings::perf_event_attr, thread: i32, cpu: u32) -> Result<OwnedFd> {
-    let cpu = i32::try_from(cpu).map_err(|_| Errno::INVAL)?;
+fn open(raw: &mut bindings::perf_event_attr, thread: i32, cpu: i32) -> Result<OwnedFd> {
     let flags = bindings::PERF_FLAG_FD_CLOEXEC.into();
     // SAFETY: the kernel reads `size` bytes of the structure, and writes its `size` if it refuses.
     let file = unsafe { sys::perf_event_open(raw, thread, cpu, -1, flags) };

@@ -9,11 +9,9 @@ use cowslip_sys::process;
 use cowslip_sys::units::CHUNK_BYTES;
 
 use super::{Round, Session};
-use crate::model::{
-    Block, GainState, Measurement, ProcessId, Spent, System, Unclear, UnitOfWork, Verdict,
-};
+use crate::model::{Block, GainState, Measurement, ProcessId, Spent, System, Unclear, Verdict};
 use crate::policy::{Decision, MOST_BLOCKS, Reason, Trial, check_load, order};
-use crate::work::Meter;
+use crate::work::{Instructions, Meter};
 use sample::Sample;
 
 /// Fewer dense regions than this are not worth a measurement.
@@ -58,8 +56,7 @@ impl Session {
                 return Ok(self.keep(process, measurement));
             }
         };
-        measurement.unit =
-            Some(if let Meter::Time = meter { UnitOfWork::Time } else { UnitOfWork::Counter });
+        measurement.unit = Some(meter.unit());
         let mut sample = Sample::half_of(wanted, self.promoter.policy().settings());
         let mut trial = Trial::default();
         let tried = self.run(&mut trial, &mut sample, &mut meter, &mut progress);
@@ -121,10 +118,16 @@ impl Session {
         measurement
     }
 
-    /// The named counter, or time if the load is steady.
+    /// The named counter, else time if the load is steady, else instructions where they are counted.
     fn meter(&mut self, process: ProcessId) -> Result<Result<Meter, Unclear>> {
         let Some(work) = self.promoter.target(process)?.work.clone() else {
-            return Ok(self.examine_load(process)?.map(|()| Meter::Time));
+            return Ok(match self.examine_load(process)? {
+                Ok(()) => Ok(Meter::Time),
+                Err(why @ (Unclear::Saturated | Unclear::Unsteady)) => {
+                    Instructions::of(process.pid).map(Meter::Instructions).map_err(|_| why)
+                }
+                Err(why) => Err(why),
+            });
         };
         let same = self.promoter.targets().filter(|it| it.work.as_ref() == Some(&work)).count();
         if same > 1 {
