@@ -5,7 +5,7 @@ use std::io;
 
 use cowslip_sys::perf::{Attributes, Event, Kind};
 
-/// Counters of all threads of a process, and of those that they make.
+/// Counters of all threads of a process, and of the threads that they make. Its children do not count.
 #[derive(Debug)]
 pub(crate) struct Instructions(Vec<Event>);
 
@@ -21,6 +21,7 @@ impl Instructions {
             period: 0,
             frames: None,
             in_kernel: false,
+            in_children: false,
             follows: false,
             starts_at_exec: false,
         };
@@ -46,30 +47,46 @@ impl Instructions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
-    use std::thread;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
+    /// A shell that grows, and that runs a child.
+    const SHELL: &str =
+        "echo; read go; s=x; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do s=$s$s; done
+                         ls / >/dev/null; echo; read end";
+
+    /// Faults of a process without those of its children, by the kernel.
+    fn faults(pid: u32) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let words: Vec<&str> = stat[stat.rfind(')').unwrap()..].split(' ').collect();
+        words[8].parse::<u64>().unwrap() + words[10].parse::<u64>().unwrap()
+    }
 
     /// Page faults stand for instructions, which few virtual machines count.
     #[test]
-    fn threads_that_were_there_and_new_ones_count() {
-        const PAGES: usize = 1000;
-        let touch = || {
-            let page = cowslip_sys::units::page_size_bytes();
-            std::hint::black_box(vec![1u8; PAGES * page]);
-        };
-        let (go, wait) = mpsc::channel::<()>();
-        let older = thread::spawn(move || {
-            wait.recv().unwrap();
-            touch();
-            thread::spawn(touch).join().unwrap();
-        });
-        let counters = match Instructions::count_of(Kind::PageFaults, cowslip_sys::process::pid()) {
+    fn a_process_counts_and_its_children_do_not() {
+        let mut command = Command::new("sh");
+        let mut shell = command
+            .args(["-c", SHELL])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(shell.stdout.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let counters = match Instructions::count_of(Kind::PageFaults, shell.id() as i32) {
             Ok(counters) => counters,
             Err(error) => return println!("SKIPPED: perf: {error}"),
         };
-        let before = counters.count().unwrap();
-        go.send(()).unwrap();
-        older.join().unwrap();
-        assert!(counters.count().unwrap() - before >= PAGES as f64);
+        let (before, faults_before) = (counters.count().unwrap(), faults(shell.id()));
+        writeln!(shell.stdin.as_ref().unwrap()).unwrap();
+        said.read_line(&mut line).unwrap();
+        let (counted, all) =
+            (counters.count().unwrap() - before, faults(shell.id()) - faults_before);
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        // Faults in the kernel are among all of them.
+        assert!(counted > 0.0 && counted <= all as f64, "{counted} of {all}");
     }
 }

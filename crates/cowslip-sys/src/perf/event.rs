@@ -40,6 +40,8 @@ pub struct Attributes {
     pub frames: Option<u16>,
     /// Includes occurrences in the kernel on behalf of the program.
     pub in_kernel: bool,
+    /// Includes processes that the thread makes, besides threads.
+    pub in_children: bool,
     /// Reports new mappings, threads, processes and names as well.
     pub follows: bool,
     /// Starts when the thread executes another program.
@@ -90,6 +92,7 @@ impl Attributes {
         }
         raw.set_disabled(self.starts_at_exec.into());
         raw.set_inherit(1);
+        raw.set_inherit_thread((!self.in_children).into());
         // A waiter is woken when the ring is half full, not by each record.
         raw.set_watermark(1);
         raw.set_sample_id_all(1);

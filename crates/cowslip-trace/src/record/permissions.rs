@@ -82,6 +82,7 @@ fn open(kind: Kind, in_kernel: bool, thread: i32, cpu: u32) -> Result<Event, Err
         frames: None,
         in_kernel,
         follows: false,
+        in_children: true,
         starts_at_exec: false,
     };
     Event::open(&attributes, thread, cpu)

@@ -84,6 +84,7 @@ impl Source {
             frames: None,
             in_kernel: false,
             follows: false,
+            in_children: true,
             starts_at_exec: false,
         };
         Self { role, attributes, filter: None, fields: Vec::new(), probe: None }
