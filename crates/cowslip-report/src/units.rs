@@ -75,6 +75,10 @@ pub fn fixed(value: f64, decimals: usize) -> String {
 }
 
 fn decimals(size: f64, significant: i32) -> usize {
+    // Zero has no logarithm.
+    if size == 0.0 {
+        return 0;
+    }
     let before_point = size.log10().floor() as i32 + 1;
     // A number that rounds up to another digit before the point has one fewer behind it.
     let is_rounded_up =

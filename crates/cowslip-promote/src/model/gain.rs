@@ -77,7 +77,7 @@ pub enum Unclear {
     UnitShared,
     /// The counter of work cannot be read, or does not grow.
     NoWork,
-    /// No huge page is free, or the memory limit is near.
+    /// No huge page is free, programs wait for memory, or the memory limit is near.
     NoRoom,
     /// A child shares the memory, the program releases it, or the kernel makes huge pages of it.
     Disturbed,
@@ -99,7 +99,9 @@ impl Unclear {
             Self::Unsteady => "its load changes: name a counter of its work with --unit",
             Self::UnitShared => "other processes have the same unit: give each its own",
             Self::NoWork => "its unit of work cannot be read, or does not grow",
-            Self::NoRoom => "no huge page is free for it, or its memory limit is near",
+            Self::NoRoom => {
+                "no huge page is free for it, programs wait for memory, or its memory limit is near"
+            }
             Self::Disturbed => {
                 "a child shares its memory, it releases it, or the kernel makes huge pages of it"
             }

@@ -9,7 +9,7 @@ use cowslip_compare::stats::{Estimate, location};
 use crate::model::{Block, Unclear, Verdict};
 
 /// The numbers of blocks after which it is evaluated.
-const LOOKS: [usize; 3] = [8, 16, 32];
+const LOOKS: [usize; 4] = [8, 16, 32, 64];
 /// The most blocks.
 pub(crate) const MOST_BLOCKS: usize = LOOKS[LOOKS.len() - 1];
 /// The allowed probability of an interval that misses the truth, at all looks together.

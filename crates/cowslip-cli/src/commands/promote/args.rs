@@ -135,7 +135,7 @@ pub(super) struct TopArgs {
 ///
 /// A random half of its dense memory is made huge and split again, in turns. Processor time for a unit of its work is
 /// compared between the turns. If it falls, all dense memory becomes huge. Otherwise the half is split again. Content
-/// never changes. It takes 20 seconds to two minutes for each 256 MiB.
+/// never changes. It takes 20 seconds to four minutes, and longer from some GiB on.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Units:\n  http://127.0.0.1:9121/metrics#redis_commands_processed_total   a metric in \

@@ -18,6 +18,8 @@ use sample::Sample;
 const LEAST_REGIONS: usize = 8;
 /// The time that caches get after a change of state.
 const SETTLE: Duration = Duration::from_millis(50);
+/// The time in which other programs may stop waiting for memory.
+const RELIEF: Duration = Duration::from_secs(5);
 /// Periods in which the load is examined without a counter of work.
 const LOAD_PERIODS: usize = 6;
 /// Without a result, the daemon measures again after this time.
@@ -181,6 +183,7 @@ impl Session {
         let mut block = Block::default();
         for is_huge in order(fastrand::bool()) {
             if is_huge && !self.has_memory(sample)? {
+                self.sleep(RELIEF)?;
                 return Ok(Err(Unclear::NoRoom));
             }
             if self.turn(sample, is_huge)? > 0 {
