@@ -75,17 +75,18 @@ mod tests {
         let mut said = BufReader::new(shell.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let counters = match Instructions::count_of(Kind::PageFaults, shell.id() as i32) {
-            Ok(counters) => counters,
-            Err(error) => return println!("SKIPPED: perf: {error}"),
-        };
-        let (before, faults_before) = (counters.count().unwrap(), faults(shell.id()));
-        writeln!(shell.stdin.as_ref().unwrap()).unwrap();
-        said.read_line(&mut line).unwrap();
-        let (counted, all) =
-            (counters.count().unwrap() - before, faults(shell.id()) - faults_before);
+        let counted = Instructions::count_of(Kind::PageFaults, shell.id() as i32).map(|counters| {
+            let (before, all_before) = (counters.count().unwrap(), faults(shell.id()));
+            writeln!(shell.stdin.as_ref().unwrap()).unwrap();
+            said.read_line(&mut line).unwrap();
+            (counters.count().unwrap() - before, faults(shell.id()) - all_before)
+        });
         shell.kill().unwrap();
         shell.wait().unwrap();
+        let (counted, all) = match counted {
+            Ok(counted) => counted,
+            Err(error) => return println!("SKIPPED: perf: {error}"),
+        };
         // Faults in the kernel are among all of them.
         assert!(counted > 0.0 && counted <= all as f64, "{counted} of {all}");
     }
