@@ -29,16 +29,20 @@ mod promoter;
 mod record;
 mod replay;
 mod target;
+mod work;
 
 pub use cowslip::{Error, ErrorKind, Result};
 pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
 pub use khugepaged::{ManagedThp, interference};
 pub use model::{
-    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, LazyFreeSource, Limit, Look,
-    ORDERS, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System, percent,
+    Action, ActionOutcome, Advice, Coverage, Effect, GainState, HeatSource, HugeSource,
+    LazyFreeSource, Limit, Look, Measurement, ORDERS, ProcessId, ProcessLook, REGION_PAGES,
+    Recommendation, Region, RegionKind, Settings, SizeAdvice, System, Unclear, UnitOfWork, Verdict,
+    percent,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};
 pub use record::{Event, Recorder, SCHEMA, read_record};
 pub use replay::{Counts, Replay, Round, replay};
 pub use target::Target;
+pub use work::WorkSource;

@@ -10,6 +10,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
 use crate::model::Settings;
+use crate::work::WorkSource;
 
 /// The packaged unit's `RuntimeDirectory=`.
 pub const UNIT_FOLDER: &str = "/run/cowslip";
@@ -95,6 +96,17 @@ pub struct Rule {
     pub who: Who,
     /// Their weight.
     pub weight: u32,
+    /// True to promote them only where a measurement shows a gain.
+    pub measure: bool,
+    /// The counter of their work for that.
+    pub unit: Option<WorkSource>,
+}
+
+impl Rule {
+    /// These processes, with this weight, promoted without a measurement.
+    pub fn new(who: Who, weight: u32) -> Self {
+        Self { who, weight, measure: false, unit: None }
+    }
 }
 
 /// A selection of processes.
@@ -131,6 +143,9 @@ struct RuleText {
     cgroup: Option<PathBuf>,
     all: Option<bool>,
     weight: Option<u32>,
+    #[serde(default)]
+    measure: bool,
+    unit: Option<WorkSource>,
 }
 
 impl TryFrom<RuleText> for Rule {
@@ -148,7 +163,10 @@ impl TryFrom<RuleText> for Rule {
         let mut named = named.into_iter().flatten();
         match (named.next(), named.next()) {
             _ if weight == 0 => Err("a weight is to be 1 or more"),
-            (Some(who), None) => Ok(Self { who, weight }),
+            _ if target.unit.is_some() && !target.measure => Err("a unit is for measure = true"),
+            (Some(who), None) => {
+                Ok(Self { who, weight, measure: target.measure, unit: target.unit })
+            }
             _ => Err("a target has one of pid, match, cgroup, all = true"),
         }
     }
@@ -167,8 +185,8 @@ mod tests {
         )
         .unwrap();
         let who = Who::Match("redis-server".into());
-        assert_eq!(file.rules[0], Rule { who, weight: 2 });
-        assert_eq!(file.rules[1], Rule { who: Who::Cgroup("/a".into()), weight: 1 });
+        assert_eq!(file.rules[0], Rule::new(who, 2));
+        assert_eq!(file.rules[1], Rule::new(Who::Cgroup("/a".into()), 1));
         assert_eq!((file.settings.threshold_percent, file.manage_thp), (80, true));
     }
 
@@ -181,6 +199,8 @@ mod tests {
             ("[[target]]\nweight = 2", "one of pid"),
             ("[[target]]\npid = 7\nall = true", "one of pid"),
             ("[[target]]\npid = 7\nweight = 0", "weight"),
+            ("[[target]]\npid = 7\nunit = \"/a\"", "measure = true"),
+            ("[[target]]\npid = 7\nmeasure = true\nunit = \"http://a\"", "METRIC"),
             ("[settings]\nthreshold_percent = 300", "300"),
         ] {
             let error = Plan::parse(text).map(|_| ()).unwrap_err().to_string();

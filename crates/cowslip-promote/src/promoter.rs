@@ -86,6 +86,13 @@ impl Promoter {
         }
     }
 
+    /// A target, to measure its gain.
+    pub(crate) fn target(&mut self, process: ProcessId) -> Result<&mut Target> {
+        let gone =
+            || Error::new(ErrorKind::Vanished, "measure the process").because("it has ended");
+        self.targets.get_mut(&process).ok_or_else(gone)
+    }
+
     /// Drops all targets. The policy still knows those that are added again before the next look.
     pub fn clear(&mut self) {
         self.targets.clear();
@@ -139,11 +146,20 @@ impl Promoter {
     /// action, if the process is no longer a target, if an earlier outcome makes it wait, or if its control
     /// group has no room any more.
     pub fn act(&mut self, decision: &Decision) -> Option<ActionOutcome> {
-        let action: Action = decision.reason.action()?;
-        let is_promotion = action == Action::Promote;
+        let is_promotion = decision.reason.action()? == Action::Promote;
         if is_promotion && self.policy.is_backing_off(decision.process, process::now_ns()) {
             return None;
         }
+        let outcome = self.perform(decision)?;
+        self.policy.learn(&outcome);
+        Some(outcome)
+    }
+
+    /// Acts on a decision without consequences for later ones. `None` if the decision asks for no action, if the
+    /// process is no longer a target, or if its control group has no room.
+    pub(crate) fn perform(&mut self, decision: &Decision) -> Option<ActionOutcome> {
+        let action: Action = decision.reason.action()?;
+        let is_promotion = action == Action::Promote;
         let target = self.targets.get_mut(&decision.process)?;
         if is_promotion && !target.has_room(decision.pages, self.policy.settings()) {
             return None;
@@ -161,7 +177,6 @@ impl Promoter {
             Err(errno) => refused(decision, errno),
         };
         outcome.cpu_ns = process::thread_cpu_ns() - began;
-        self.policy.learn(&outcome);
         Some(outcome)
     }
 }

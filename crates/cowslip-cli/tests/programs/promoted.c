@@ -1,6 +1,7 @@
 /* A program that is promoted: it does what it is told to on its standard input, and knows what every byte of
  * its memory should be. Pages that were filled hold a pattern, except for one word that the writer counts in. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -85,6 +86,39 @@ static void *write_on(void *unused) {
   return unused;
 }
 
+/* Units of work for a turn on base pages and on huge ones: a gain that does not depend on the machine. */
+static atomic_int serves;
+static size_t units_on_base, units_on_huge;
+static pthread_t server;
+
+static int has_huge_pages(void) {
+  char text[4096];
+  int file = open("/proc/self/smaps_rollup", O_RDONLY);
+  ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  text[length > 0 ? length : 0] = 0;
+  char *line = strstr(text, "AnonHugePages:");
+  return line && atol(line + strlen("AnonHugePages:")) > 0;
+}
+
+static void *serve_on(void *unused) {
+  int file = open("units", O_WRONLY | O_CREAT, 0644), log = open("log", O_WRONLY | O_CREAT | O_APPEND, 0644);
+  size_t units = 0, more = 0;
+  for (size_t turn = 0; atomic_load(&serves); turn++) {
+    for (volatile int i = 0; i < 1000000; i++)
+      ;
+    /* Seldom: the kernel's walk over base pages takes time. */
+    if (turn % 4 == 0)
+      more = has_huge_pages() ? units_on_huge : units_on_base;
+    units += more;
+    dprintf(log, "%.*s", (int)more, "\n\n\n\n\n\n\n\n");
+    char text[32];
+    if (pwrite(file, text, snprintf(text, sizeof text, "%020zu\n", units), 0) < 0)
+      break;
+  }
+  return unused;
+}
+
 /* How many words are not what they should be. */
 static size_t wrong_words(void) {
   size_t wrong = 0;
@@ -149,6 +183,11 @@ int main(void) {
       atomic_store(&writes, 0);
       pthread_join(writer, 0);
       printf("%lu\n", (unsigned long)rounds);
+    } else if (!strcmp(command, "serve")) {
+      units_on_base = a, units_on_huge = b;
+      atomic_store(&serves, 1);
+      pthread_create(&server, 0, serve_on, 0);
+      puts("done");
     } else if (!strcmp(command, "fork")) {
       if (pipe(leash))
         return 1;

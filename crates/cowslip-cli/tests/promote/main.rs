@@ -3,12 +3,14 @@
 //! The oracles are the kernel's sums (`smaps_rollup`) and the program itself: it counts its wrong words, while one of
 //! its threads writes.
 
+mod advise;
 mod daemon;
 mod explain;
 mod group;
 mod hostile;
 mod lazily_freed;
 mod limits;
+mod measure;
 mod once;
 mod scarce;
 mod service;

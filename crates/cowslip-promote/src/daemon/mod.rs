@@ -46,6 +46,9 @@ pub fn run(
         }
         let mut round = session.look(session.content_ns())?;
         session.act(&mut round, |_, _| {})?;
+        if let Some((name, measurement)) = session.measure_next(&round)? {
+            session.operator().tell(&Notice::Measured(&name, &measurement));
+        }
         publish(session, &published, &round, &mut writes)?;
         session.wait(session.pause())?;
     }

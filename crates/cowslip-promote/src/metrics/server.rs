@@ -113,16 +113,52 @@ const SERVER_PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The socket's error, or that no metrics are served there.
 pub fn scrape(address: SocketAddr) -> io::Result<String> {
-    let mut server = TcpStream::connect_timeout(&address, SERVER_PATIENCE)?;
-    server.set_read_timeout(Some(SERVER_PATIENCE))?;
-    server.set_write_timeout(Some(SERVER_PATIENCE))?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    get(address, "/metrics")
+}
+
+/// The text that a server on this machine hands out at `path`.
+pub(crate) fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    let until = Instant::now() + SERVER_PATIENCE;
+    let stream = TcpStream::connect_timeout(&address, SERVER_PATIENCE)?;
+    let mut server = Client { stream: &stream, until };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     server.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    server.take(MOST_ANSWER_BYTES).read_to_string(&mut answer)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
-        _ => Err(io::Error::other("it serves no metrics")),
+    let mut answer = Vec::new();
+    server.take(MOST_ANSWER_BYTES).read_to_end(&mut answer)?;
+    let text = body(&answer).and_then(|body| String::from_utf8(body).ok());
+    text.ok_or_else(|| io::Error::other("it serves no metrics"))
+}
+
+/// The body of a complete answer that says 200.
+fn body(answer: &[u8]) -> Option<Vec<u8>> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut head = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(start) = head.parse(answer).ok()? else { return None };
+    let has = |name: &str, value: &str| {
+        let mut named = head.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
+        named.any(|it| it.value.eq_ignore_ascii_case(value.as_bytes()))
+    };
+    let body = &answer[start..];
+    match head.code {
+        Some(200) if has("transfer-encoding", "chunked") => unchunked(body),
+        Some(200) => Some(body.to_vec()),
+        _ => None,
+    }
+}
+
+fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let httparse::Status::Complete((start, length)) = httparse::parse_chunk_size(rest).ok()?
+        else {
+            return None;
+        };
+        let chunk = rest[start..].get(..usize::try_from(length).ok()?)?;
+        if chunk.is_empty() {
+            return Some(body);
+        }
+        body.extend_from_slice(chunk);
+        rest = rest[start + chunk.len()..].strip_prefix(b"\r\n")?;
     }
 }
 
@@ -152,6 +188,17 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nit 1\n"), "{answer}");
         assert_eq!(scrape(address).unwrap(), "it 1\n");
         assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn an_answer_in_chunks_is_joined_and_a_cut_one_is_none() {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let read = |rest: &str| body(format!("{head}{rest}").as_bytes());
+        assert_eq!(read("3\r\nit \r\n2\r\n1\n\r\n0\r\n\r\n"), Some(b"it 1\n".to_vec()));
+        for cut in ["3\r\nit", "", "3\r\nit 2\r\n", "ffffffffffffffff\r\nit", "x\r\n"] {
+            assert_eq!(read(cut), None, "{cut:?}");
+        }
+        assert_eq!(body(b"HTTP/1.1 404 Not Found\r\n\r\nit 1\n"), None);
     }
 
     #[test]

@@ -54,6 +54,7 @@ impl Snapshot {
     pub fn parse(text: &str) -> Option<Self> {
         let mut snapshot = Self { at_ns: cowslip_sys::process::now_ns(), ..Self::default() };
         for (name, labels, value) in text.lines().filter_map(sample) {
+            let Some(name) = name.strip_prefix(PREFIX) else { continue };
             let Some(pid) = labels.get("pid").and_then(|it| it.parse().ok()) else {
                 if labels.is_empty() {
                     snapshot.whole.insert(name.to_owned(), value);
@@ -106,22 +107,22 @@ impl Process {
     }
 }
 
-type Labels = BTreeMap<String, String>;
+pub(crate) type Labels = BTreeMap<String, String>;
 
-/// One line: the name without the prefix, the labels, the value. `None` for comments and for others' metrics.
-fn sample(line: &str) -> Option<(&str, Labels, f64)> {
-    let line = line.strip_prefix(PREFIX)?;
+/// One line: the name, the labels, the value. `None` for comments.
+pub(crate) fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(end);
     let (labels, value) = match rest.strip_prefix('{') {
         Some(rest) => labels(rest)?,
         None => (Labels::new(), rest),
     };
-    Some((name, labels, value.trim().parse().ok()?))
+    // A time may follow the value.
+    Some((name, labels, value.split_ascii_whitespace().next()?.parse().ok()?))
 }
 
 /// The labels up to the closing brace, and the rest after it.
-fn labels(mut rest: &str) -> Option<(Labels, &str)> {
+pub(crate) fn labels(mut rest: &str) -> Option<(Labels, &str)> {
     let mut labels = Labels::new();
     loop {
         rest = rest.trim_start_matches(',');

@@ -10,7 +10,7 @@ use crate::session::{ProcessTally, Tally};
 /// A metric of each process: its name, kind and help, and its value if known.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
-const OF_PROCESSES: [OfProcess; 17] = [
+const OF_PROCESSES: [OfProcess; 18] = [
     ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
     ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
     ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
@@ -61,6 +61,12 @@ const OF_PROCESSES: [OfProcess; 17] = [
     ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |it| {
         it.heat_percent.map(|percent| f64::from(percent) / 100.0)
     }),
+    (
+        "measured_gain_ratio",
+        GAUGE,
+        "Processor time for a unit of work that huge pages save.",
+        |it| it.measured?.change_percent.map(|change| -change.value / 100.0),
+    ),
     ("limit_room_bytes", GAUGE, "What its control group may have more, if it is limited.", |it| {
         it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
     }),

@@ -1,7 +1,9 @@
 //! Observations and actions as plain values: the policy and the record know nothing else.
 
 mod action;
+mod advice;
 mod coverage;
+mod gain;
 mod heat_source;
 mod limit;
 mod observation;
@@ -9,7 +11,10 @@ mod settings;
 mod system;
 
 pub use action::{Action, ActionOutcome, Effect};
+pub use advice::{Advice, Recommendation, SizeAdvice};
 pub use coverage::{Coverage, percent};
+pub(crate) use gain::{Block, Spent};
+pub use gain::{GainState, Measurement, Unclear, UnitOfWork, Verdict};
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};

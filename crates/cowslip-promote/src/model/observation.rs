@@ -3,7 +3,7 @@
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Action, ActionOutcome, Coverage, Effect, HeatSource, Limit, System};
+use super::{Action, ActionOutcome, Coverage, Effect, GainState, HeatSource, Limit, System};
 
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
@@ -113,6 +113,10 @@ fn is_private(kind: &RegionKind) -> bool {
     *kind == RegionKind::Private
 }
 
+fn is_assumed(gain: &GainState) -> bool {
+    *gain == GainState::Assumed
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -138,6 +142,9 @@ pub struct ProcessLook {
     pub resident_bytes: u64,
     /// True if it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
     pub is_disabled: bool,
+    /// The knowledge of its gain from huge pages.
+    #[serde(default, skip_serializing_if = "is_assumed")]
+    pub gain: GainState,
     /// The source of its regions' heat.
     pub heat_source: HeatSource,
     /// The source that tells which of its regions are huge.

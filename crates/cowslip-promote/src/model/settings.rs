@@ -52,6 +52,10 @@ pub struct Settings {
     pub promotion_cpu_percent: f64,
     /// Shortest time between two looks.
     pub interval_ms: u64,
+    /// Saved processor time for a unit of work from which a measured gain counts, percent.
+    pub min_gain_percent: f64,
+    /// The length of a period of a measurement.
+    pub measure_period_ms: u64,
 }
 
 impl Default for Settings {
@@ -75,6 +79,8 @@ impl Default for Settings {
             cpu_percent: 1.0,
             promotion_cpu_percent: 10.0,
             interval_ms: 5_000,
+            min_gain_percent: 2.0,
+            measure_period_ms: 500,
         }
     }
 }
@@ -116,6 +122,14 @@ impl Settings {
             (
                 (10..=3_600_000).contains(&self.interval_ms),
                 "interval_ms is to be 10 to 3600000 (an hour)",
+            ),
+            (
+                self.min_gain_percent > 0.0 && self.min_gain_percent < 100.0,
+                "min_gain_percent is to be above 0 and below 100",
+            ),
+            (
+                (20..=3_600_000).contains(&self.measure_period_ms),
+                "measure_period_ms is to be 20 to 3600000 (an hour)",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {

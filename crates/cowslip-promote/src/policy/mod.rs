@@ -7,6 +7,7 @@ mod history;
 mod judge;
 mod reason;
 mod share;
+mod trial;
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +15,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use reason::{Decision, Reason};
+pub(crate) use trial::{MOST_BLOCKS, Trial, check_load, order};
 
-use crate::model::{Action, ActionOutcome, Effect, Look, ProcessId, ProcessLook, Region, Settings};
+use crate::model::{
+    Action, ActionOutcome, Effect, GainState, Look, ProcessId, ProcessLook, Region, Settings,
+};
 use budget::Budget;
 use history::ProcessHistory;
 use share::{Claimant, Means};
@@ -186,6 +190,8 @@ impl Policy {
             match reason {
                 Reason::Sparse if self.fruitless_splits >= FRUITLESS_SPLITS => Reason::NotFreed,
                 Reason::Full if process.is_disabled => Reason::Disabled,
+                Reason::Full if process.gain == GainState::Unmeasured => Reason::Unmeasured,
+                Reason::Full if process.gain == GainState::NotShown => Reason::NoGain,
                 Reason::Full if history.backoff.is_waiting(look.at_ns) => Reason::BackingOff,
                 Reason::Sparse if history.promotions_allowed() == 0 => Reason::StallBudget,
                 Reason::Sparse if self.cpu_actions() == 0 => Reason::CpuBudget,

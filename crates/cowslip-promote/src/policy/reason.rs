@@ -41,6 +41,10 @@ pub enum Reason {
     Swapped,
     /// Its process disabled huge pages for itself.
     Disabled,
+    /// The gain of its process is still to be measured.
+    Unmeasured,
+    /// A measurement showed no gain for its process.
+    NoGain,
     /// The kernel was busy, and is asked again later.
     RetryLater,
     /// The kernel cannot make it huge.
@@ -109,6 +113,8 @@ impl Reason {
             Self::Disabled => {
                 "left: the process disabled huge pages for itself (prctl PR_SET_THP_DISABLE)"
             }
+            Self::Unmeasured => "left: the gain of its process is still to be measured",
+            Self::NoGain => "left: a measurement showed no gain for its process",
             Self::RetryLater => "left: the kernel was busy with a page of it, and is asked again",
             Self::GivenUp => {
                 "left: the kernel cannot make it huge (MADV_NOHUGEPAGE, userfaultfd, a mapping \

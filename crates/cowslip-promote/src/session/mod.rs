@@ -1,6 +1,7 @@
 //! A run of the promoter: looks, decides and acts at a pace that the targets bear.
 
 mod heat;
+mod measure;
 mod once;
 mod operator;
 mod report;
@@ -50,6 +51,8 @@ pub struct Session {
     ready_ns: BTreeMap<ProcessId, u64>,
     /// The time from which the budget of processor time allows the next action.
     rested_ns: u64,
+    /// When the gain of each process may be measured, if one was measured before.
+    measure_at_ns: BTreeMap<ProcessId, u64>,
 }
 
 /// One look and its consequences.
@@ -88,6 +91,7 @@ impl Session {
             is_full: false,
             ready_ns,
             rested_ns: 0,
+            measure_at_ns: BTreeMap::new(),
         })
     }
 
@@ -141,6 +145,7 @@ impl Session {
         }
         self.promoter.clear();
         self.left_alone.clear();
+        self.measure_at_ns.clear();
         named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
         self.plan = plan;
@@ -161,6 +166,7 @@ impl Session {
         for removed in gone {
             self.tally.end(removed.process);
             self.ready_ns.remove(&removed.process);
+            self.measure_at_ns.remove(&removed.process);
             if removed.error.errno() == Some(Errno::FBIG.raw_os_error()) {
                 self.left_alone.insert(removed.process);
             }
@@ -193,10 +199,7 @@ impl Session {
             round.look.take_in(&outcome);
             round.acts += usize::from(outcome.effect == Effect::Done);
             check_permitted(&outcome)?;
-            let Settings { stall_percent, promotion_cpu_percent, .. } = self.plan.settings;
-            let stalled_ns = rest_ns(outcome.took_ns, stall_percent);
-            self.ready_ns.insert(outcome.process, outcome.at_ns + stalled_ns);
-            self.rested_ns = outcome.at_ns + rest_ns(outcome.cpu_ns, promotion_cpu_percent);
+            self.rest_after(&outcome);
         }
         self.tally.cover(&round.look);
         Ok(())
@@ -211,6 +214,19 @@ impl Session {
         if decision.reason.action() == Some(Action::Promote) && backed_off_ns <= next_look_ns {
             ready_ns = ready_ns.max(backed_off_ns);
         }
+        self.rest_until(ready_ns)
+    }
+
+    /// Notes when the budgets allow the next action.
+    fn rest_after(&mut self, outcome: &ActionOutcome) {
+        let Settings { stall_percent, promotion_cpu_percent, .. } = self.plan.settings;
+        let stalled_ns = rest_ns(outcome.took_ns, stall_percent);
+        self.ready_ns.insert(outcome.process, outcome.at_ns + stalled_ns);
+        self.rested_ns = outcome.at_ns + rest_ns(outcome.cpu_ns, promotion_cpu_percent);
+    }
+
+    /// Waits until this time, or until the operator ends the session.
+    fn rest_until(&mut self, ready_ns: u64) -> Result<()> {
         while !self.stops() {
             let left_ns = ready_ns.saturating_sub(process::now_ns());
             if left_ns == 0 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cowslip_sys::Errno;
 
-use crate::model::{Coverage, HeatSource};
+use crate::model::{Coverage, HeatSource, Measurement};
 use crate::promoter::RemovedTarget;
 
 /// The program around a [`Session`](super::Session): its signals, its log, its files.
@@ -63,6 +63,8 @@ pub enum Notice<'a> {
     Reloaded,
     /// The new plan makes no sense: the previous one stays in force.
     ReloadFailed(&'a str),
+    /// The gain of this process was measured.
+    Measured(&'a str, &'a Measurement),
     /// This number of regions was changed, with this coverage now.
     Changed(usize, Coverage),
 }

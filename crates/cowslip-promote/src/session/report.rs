@@ -75,6 +75,7 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "overtaken": tally.overtaken,
         "refusals_by_errno": refusals,
         "regions_by_reason": regions,
+        "measured": tally.measured,
         "stall_ns": tally.stall_ns,
         "longest_stall_ns": tally.longest_stall_ns,
     })

@@ -33,10 +33,15 @@ pub struct Found {
 /// The processes given by number; a missing one, or one that may not be observed, is an error.
 pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
     let numbers = rules.iter().filter_map(|rule| match rule.who {
-        Who::Pid(pid) => Some((pid, rule.weight)),
+        Who::Pid(pid) => Some((pid, rule)),
         _ => None,
     });
-    numbers.map(|(pid, weight)| Target::open(pid, weight)).collect()
+    numbers.map(|(pid, rule)| open(pid, rule)).collect()
+}
+
+fn open(pid: i32, rule: &Rule) -> Result<Target> {
+    let target = Target::open(pid, rule.weight)?;
+    Ok(if rule.measure { target.to_measure(rule.unit.clone()) } else { target })
 }
 
 /// Adds what the other rules find; those that may not be looked at are left out.
@@ -66,7 +71,7 @@ pub(super) fn search(
                 found.too_many += 1;
                 continue;
             }
-            let target = match Target::open(pid, rule.weight) {
+            let target = match open(pid, rule) {
                 Ok(target) => target,
                 Err(error) => {
                     if error.kind() == ErrorKind::Denied {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::model::{
     Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, LazyFreeSource, Limit, Look,
-    ProcessId, REGION_PAGES, System,
+    Measurement, ProcessId, REGION_PAGES, System,
 };
 use crate::policy::{Decision, Reason};
 use cowslip_sys::units::page_size_bytes;
@@ -56,6 +56,8 @@ pub struct ProcessTally {
     pub stall_ns: u64,
     /// The longest of these times.
     pub longest_stall_ns: u64,
+    /// The last measurement of its gain, if there was one.
+    pub measured: Option<Measurement>,
     /// True if it is no longer a target.
     pub has_ended: bool,
 }

@@ -2,10 +2,12 @@
 
 mod act;
 mod arenas;
+mod effort;
 mod entries;
 mod lazily_freed;
 mod limits;
 mod observe;
+mod pages;
 mod partially_mapped;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +19,8 @@ use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{self as sys, Errno};
 
-use crate::model::{Coverage, ProcessId, Region, Settings, added_bytes};
+use crate::model::{Coverage, GainState, ProcessId, Region, Settings, added_bytes};
+use crate::work::WorkSource;
 use arenas::ForeignArena;
 
 pub(crate) use limits::Groups;
@@ -31,6 +34,9 @@ pub struct Target {
     name: String,
     pub(crate) weight: u32,
     pub(crate) group: Option<String>,
+    pub(crate) gain: GainState,
+    /// The counter of its work, if one was named.
+    pub(crate) work: Option<WorkSource>,
     /// The control group that its memory counts against, by the last look.
     memory_group: Option<cgroup::Group>,
     /// The address at which the next look continues to read huge pages.
@@ -64,6 +70,8 @@ impl Target {
                 name,
                 weight,
                 group: None,
+                gain: GainState::default(),
+                work: None,
                 memory_group: None,
                 next_content: 0,
                 knows_heat: false,
@@ -80,6 +88,13 @@ impl Target {
     #[must_use]
     pub fn in_group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
+        self
+    }
+
+    /// Has its gain from huge pages measured before its memory is promoted, by this counter of its work if there is one.
+    #[must_use]
+    pub fn to_measure(mut self, work: Option<WorkSource>) -> Self {
+        (self.gain, self.work) = (GainState::Unmeasured, work);
         self
     }
 

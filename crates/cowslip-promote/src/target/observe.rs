@@ -57,6 +57,7 @@ impl Target {
             resident_bytes: procfs::resident_bytes(&status),
             anonymous_bytes: procfs::field_bytes(&status, "RssAnon").unwrap_or(0),
             is_disabled: procfs::thp_is_disabled(&status),
+            gain: self.gain,
             heat_source,
             huge_source,
             lazy_free_source,

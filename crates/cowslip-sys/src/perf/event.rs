@@ -23,6 +23,8 @@ pub enum Kind {
     MinorFaults,
     /// Page faults that read from a device, counted as they end.
     MajorFaults,
+    /// Instructions of the processor; `ENOENT` where it does not count them, as in most virtual machines.
+    Instructions,
     /// A place in the kernel's code, by its number.
     Tracepoint(u32),
 }
@@ -42,12 +44,14 @@ pub enum Callers {
 pub struct Attributes {
     /// The counted occurrences.
     pub kind: Kind,
-    /// One of this many occurrences is reported.
+    /// One of this many occurrences is reported; 0: they are only counted.
     pub period: u64,
     /// Adds the program's callers.
     pub callers: Option<Callers>,
     /// Includes occurrences in the kernel on behalf of the program.
     pub in_kernel: bool,
+    /// Includes processes that the thread makes, besides threads.
+    pub in_children: bool,
     /// Reports new mappings, threads, processes and names as well.
     pub follows: bool,
     /// Starts when the thread executes another program.
@@ -82,6 +86,9 @@ impl Attributes {
             Kind::PageFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS),
             Kind::MinorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN),
             Kind::MajorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+            Kind::Instructions => {
+                (bindings::PERF_TYPE_HARDWARE, bindings::PERF_COUNT_HW_INSTRUCTIONS.into())
+            }
             Kind::Tracepoint(id) => {
                 raw.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
                 (bindings::PERF_TYPE_TRACEPOINT, id.into())
@@ -104,6 +111,7 @@ impl Attributes {
         }
         raw.set_disabled(self.starts_at_exec.into());
         raw.set_inherit(1);
+        raw.set_inherit_thread((!self.in_children).into());
         // A waiter is woken when the ring is half full, not by each record.
         raw.set_watermark(1);
         raw.set_sample_id_all(1);
@@ -124,6 +132,8 @@ impl Attributes {
         raw
     }
 }
+
+const ANY_CPU: i32 = -1;
 
 /// The programs that an event is of.
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +160,18 @@ impl Event {
     /// # Errors
     /// See [`Refusal`](super::Refusal).
     pub fn open(attributes: &Attributes, scope: Scope<'_>, cpu: u32) -> Result<Self> {
+        Self::open_at(attributes, scope, i32::try_from(cpu).map_err(|_| Errno::INVAL)?)
+    }
+
+    /// Opens it to count on whatever processor the thread runs.
+    ///
+    /// # Errors
+    /// See [`Refusal`](super::Refusal).
+    pub fn open_anywhere(attributes: &Attributes, thread: i32) -> Result<Self> {
+        Self::open_at(attributes, Scope::Thread(thread), ANY_CPU)
+    }
+
+    fn open_at(attributes: &Attributes, scope: Scope<'_>, cpu: i32) -> Result<Self> {
         failpoints::check(Op::PerfOpen)?;
         if matches!(attributes.callers, Some(Callers::Copy(_))) && !cfg!(target_arch = "x86_64") {
             return Err(Errno::OPNOTSUPP);
@@ -220,8 +242,7 @@ impl AsFd for Event {
     }
 }
 
-fn open(raw: &mut bindings::perf_event_attr, scope: Scope<'_>, cpu: u32) -> Result<OwnedFd> {
-    let cpu = i32::try_from(cpu).map_err(|_| Errno::INVAL)?;
+fn open(raw: &mut bindings::perf_event_attr, scope: Scope<'_>, cpu: i32) -> Result<OwnedFd> {
     let (who, flags) = match scope {
         Scope::Thread(thread) => (thread, 0),
         Scope::ControlGroup(directory) => (directory.as_raw_fd(), bindings::PERF_FLAG_PID_CGROUP),

@@ -87,6 +87,7 @@ fn open(kind: Kind, in_kernel: bool, scope: Scope<'_>, cpu: u32) -> Result<Event
         callers: None,
         in_kernel,
         follows: false,
+        in_children: true,
         starts_at_exec: false,
     };
     Event::open(&attributes, scope, cpu)

@@ -86,6 +86,7 @@ impl Source {
             callers: None,
             in_kernel: false,
             follows: false,
+            in_children: true,
             starts_at_exec: false,
         };
         Self { role, attributes, filter: None, fields: Vec::new(), probe: None }

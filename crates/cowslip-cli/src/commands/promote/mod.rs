@@ -1,8 +1,10 @@
 //! `cowslip promote`: huge pages for running programs.
 
+mod advise;
 pub(crate) mod args;
 mod check;
 mod explain;
+mod measure;
 mod once;
 mod operator;
 mod plan;
@@ -28,8 +30,11 @@ use cowslip_report::text;
 use operator::Console;
 
 pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
-    if let Some(View::Top(args)) = &args.view {
-        return top::run(args);
+    match &args.view {
+        Some(View::Top(args)) => return top::run(args),
+        Some(View::Advise(args)) => return advise::run(args),
+        Some(View::Measure(args)) => return measure::run(args),
+        None => {}
     }
     if let Some(record) = &args.replay {
         return replay::run(args, record);

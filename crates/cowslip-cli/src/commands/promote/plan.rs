@@ -22,11 +22,7 @@ pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
     plan.rules.extend(rules_of(&args.who));
     let settings = &mut plan.settings;
     if args.once && args.config.is_none() {
-        settings.interval_ms = ONCE_INTERVAL_MS;
-        settings.settle_ms = 2 * ONCE_INTERVAL_MS;
-        settings.stall_percent = ONCE_STALL_PERCENT;
-        settings.slow_ms = ONCE_SLOW_MS;
-        settings.promotion_cpu_percent = ONCE_CPU_PERCENT;
+        hurry(settings);
     }
     change(settings, args);
     plan.heat |= args.how.heat;
@@ -41,11 +37,32 @@ pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
+/// Settings of a run that a user waits for.
+fn hurry(settings: &mut Settings) {
+    settings.interval_ms = ONCE_INTERVAL_MS;
+    settings.settle_ms = 2 * ONCE_INTERVAL_MS;
+    settings.stall_percent = ONCE_STALL_PERCENT;
+    settings.slow_ms = ONCE_SLOW_MS;
+    settings.promotion_cpu_percent = ONCE_CPU_PERCENT;
+}
+
+/// A plan that measures the gain of one process.
+pub(super) fn measure(args: &args::MeasureArgs) -> Result<Plan, Failure> {
+    let rule = Rule { measure: true, unit: args.unit.clone(), ..Rule::new(Who::Pid(args.pid), 1) };
+    let mut plan = Plan { rules: vec![rule], ..Plan::default() };
+    hurry(&mut plan.settings);
+    plan.settings.stall_percent = args.stall_budget.unwrap_or(ONCE_STALL_PERCENT);
+    plan.settings.min_gain_percent = args.effect;
+    plan.settings.measure_period_ms = args.period;
+    plan.check()?;
+    Ok(plan)
+}
+
 /// A plan that looks at processes at intervals, and does nothing.
 pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Plan {
     let mut rules = rules_of(who);
     if rules.is_empty() {
-        rules.push(Rule { who: Who::All, weight: 1 });
+        rules.push(Rule::new(Who::All, 1));
     }
     let interval_ms = interval.as_millis() as u64;
     let settings = Settings { interval_ms, ..Settings::default() };
@@ -54,7 +71,7 @@ pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Plan {
 
 fn rules_of(who: &args::Who) -> Vec<Rule> {
     let mut rules = Vec::new();
-    let mut add = |who, weight| rules.push(Rule { who, weight });
+    let mut add = |who, weight| rules.push(Rule::new(who, weight));
     who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
     who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
     who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
