@@ -75,11 +75,11 @@ fn a_gain_is_found_by_each_kind_of_unit_and_all_memory_becomes_huge() {
             (&"gain".into(), Some(0)),
             "{kind}: {measured:#}{said}"
         );
-        // Three units for the same time are four.
+        // Three units for the same time are four. Its own look at its pages takes longer while they are small.
         let change = &measured["change_percent"];
         let (low, high) =
             (change["interval"][0].as_f64().unwrap(), change["interval"][1].as_f64().unwrap());
-        assert!(low < -20.0 && high > -30.0, "{kind}: {change}");
+        assert!(low < -15.0 && high > -45.0, "{kind}: {change}");
         assert_eq!(target.huge_mib(), 64, "{kind}");
         assert_eq!(target.tell("check"), "0");
     }
