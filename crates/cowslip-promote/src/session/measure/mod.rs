@@ -49,6 +49,8 @@ impl Session {
             huge_bytes: 0,
         };
         if wanted.len() < LEAST_REGIONS {
+            // A process that has ended has none.
+            self.promoter.target(process)?.cpu_ns()?;
             return Ok(self.keep(process, measurement));
         }
         let mut meter = match self.meter(process)? {
