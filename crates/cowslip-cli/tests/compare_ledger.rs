@@ -45,7 +45,7 @@ fn sleep_is_asleep_and_the_rows_add_up_to_the_wall_time() {
     let [good, bad] = ["good", "bad"].map(|side| folder.0.join("runs").join(side));
     let ran = run(Command::new(COWSLIP).arg("compare").arg(good).arg("--").arg(bad));
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    assert!(lines[0].contains("; the time went to being asleep (+2"), "{}", lines[0]);
+    assert!(lines[0].contains("; the time went to being asleep (+"), "{}", lines[0]);
     assert!(lines[2].trim_start().starts_with("ms a run"), "{}", ran.stdout);
     assert!(ran.stdout.contains("asleep otherwise") && ran.stdout.contains("  wall time "));
     assert!(ran.stdout.contains("Hodges and Lehmann's shift is +"), "{}", ran.stdout);
