@@ -13,7 +13,7 @@ use crate::commands::numbers::{positive, whole};
 #[command(after_help = "Examples:\n  cowslip compare history build\n  \
     cowslip compare history build --html build.html --junit build.xml\n  \
     cowslip compare history sorts/wrapping/100 --primary items_per_second --fail-on fell\n\n\
-    NAME also stands for all series called NAME/….\n\n\
+    NAME also stands for all series called NAME/*.\n\n\
     Exit codes: 0 the newest entries hold no change for the worse · 1 they do, by --effect or more (--fail-on) · \
     2 and above: it could not be found out")]
 pub(crate) struct HistoryArgs {
