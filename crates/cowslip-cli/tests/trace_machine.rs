@@ -58,6 +58,21 @@ fn programs_that_run_and_programs_that_start_are_seen_on_the_whole_machine() {
     assert!(trace.header.attached_pids.contains(&old.child.id()));
 }
 
+#[test]
+fn metrics_of_many_processes_are_refused_and_the_old_trace_stays() {
+    let Some((folder, _)) = place("trace-metrics") else { return };
+    let trace = folder.0.join("trace");
+    fs::write(&trace, "old").unwrap();
+    for subject in [&["--system"][..], &["--pid", "1", "--pid", "2"]] {
+        let mut command = Command::new(COWSLIP);
+        command.arg("trace").args(subject).arg("--metrics").arg(folder.0.join("metrics"));
+        let ran = run(command.arg("-o").arg(&trace));
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains("metrics are of one process"), "{}", ran.stderr);
+        assert_eq!(fs::read_to_string(&trace).unwrap(), "old");
+    }
+}
+
 /// A control group of version 2.
 struct Group(PathBuf);
 

@@ -124,8 +124,9 @@ impl States {
             _ => {}
         }
         match fs::read_to_string(format!("{folder}/syscall")) {
-            Ok(call) => Some(State::of_call(&call)),
-            Err(_) => {
+            Ok(call) if cfg!(target_arch = "x86_64") => Some(State::of_call(&call)),
+            // Other processors have other numbers.
+            _ => {
                 self.is_call_hidden = true;
                 Some(State::Asleep)
             }

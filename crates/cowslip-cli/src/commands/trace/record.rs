@@ -30,6 +30,13 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
         let what = "which program? Say COMMAND, --pid PID, --cgroup DIR or --system";
         return Err(Failure::new(USAGE, what));
     }
+    // Before an old trace is replaced.
+    if args.metrics.is_some() && args.command.is_empty() && args.pid.len() != 1 {
+        return Err(Failure::new(
+            USAGE,
+            "metrics are of one process: give a command, or one --pid",
+        ));
+    }
     let answer = trace(args);
     if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
 }
@@ -58,7 +65,8 @@ fn trace(args: &RecordArgs) -> CommandResult {
     let mut writer = Writer::new(file, recorder.header()).map_err(write)?;
     let metrics = match &args.metrics {
         Some(path) => {
-            let pid = watched(args, &mut recorder)?;
+            let pid = recorder.program().map(|program| program.pid());
+            let pid = pid.or(args.pid.first().copied()).expect("there is one, as checked");
             Some(Metrics::start(path, pid, &recorder.header().command)?)
         }
         None => None,
@@ -111,15 +119,6 @@ fn subject(args: &RecordArgs) -> Option<Subject> {
         Some(directory) => Some(Subject::ControlGroup(directory.clone())),
         None if args.system => Some(Subject::Machine),
         None => (!args.pid.is_empty()).then(|| Subject::Processes(args.pid.clone())),
-    }
-}
-
-/// The process for the metrics: the command's, or the running process.
-fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
-    match (recorder.program(), args.pid.as_slice()) {
-        (Some(program), _) => Ok(program.pid()),
-        (None, [pid]) => Ok(*pid),
-        _ => Err(Failure::new(USAGE, "metrics are of one process: give one --pid")),
     }
 }
 
