@@ -132,6 +132,32 @@ fn after_ctrl_c_nothing_is_added_and_the_command_has_ended() {
 }
 
 #[test]
+fn an_interrupt_ends_the_wait_for_a_folder_that_another_process_has() {
+    let folder = Folder::new("history-locked");
+    let store = folder.0.join("store");
+    fs::create_dir(&store).unwrap();
+    let held = fs::File::open(&store).unwrap();
+    held.lock().unwrap();
+    let done = folder.0.join("done");
+    let touch = format!("touch {}", done.display());
+    let mut command = Command::new(COWSLIP);
+    command.args(["compare", "record", "a", "--warmup", "0", "-n", "1", "--into"]).arg(&store);
+    let mut child = command.args(["--", "sh", "-c", &touch]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done.exists() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "it runs");
+        std::thread::yield_now();
+    }
+    run(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it waits for ever");
+        std::thread::yield_now();
+    }
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fs::read_dir(&store).unwrap().count(), 0);
+}
+
+#[test]
 fn files_of_other_tools_are_entries_a_series_for_each_benchmark() {
     let folder = Folder::new("history-import");
     let data = |name: &str| -> String {

@@ -47,8 +47,8 @@ fn what_was_added_is_read_and_names_are_those_given() {
     let store = Store::new(&folder.0.join("made"));
     let names = ["sort", "sort/a b", "sort/../../x[1]", "Ünicode::é", ".hidden"];
     for name in names {
-        assert_eq!(store.append(name, &entry("6", 1.0)).unwrap(), 1);
-        assert_eq!(store.append(name, &entry("6", 2.0)).unwrap(), 2);
+        assert_eq!(store.append(name, &entry("6", 1.0), &|| false).unwrap(), 1);
+        assert_eq!(store.append(name, &entry("6", 2.0), &|| false).unwrap(), 2);
         let file = store.file(name).unwrap();
         assert!(file.is_file() && file.parent() == Some(&folder.0.join("made")), "{file:?}");
     }
@@ -60,7 +60,10 @@ fn what_was_added_is_read_and_names_are_those_given() {
     let error = store.read("sor").unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("but .hidden, sort"));
     for name in ["", &"x".repeat(201)] {
-        assert_eq!(store.append(name, &entry("6", 1.0)).unwrap_err().kind(), ErrorKind::Usage);
+        assert_eq!(
+            store.append(name, &entry("6", 1.0), &|| false).unwrap_err().kind(),
+            ErrorKind::Usage
+        );
     }
     let none = Store::new(&folder.0.join("nowhere")).read("a").unwrap_err();
     assert_eq!(none.kind(), ErrorKind::Io(std::io::ErrorKind::NotFound));
@@ -72,7 +75,7 @@ fn two_writers_lose_nothing() {
     let write = |first: u32| {
         let store = Store::new(&folder.0);
         for number in 0..25 {
-            store.append("a", &entry("6", f64::from(first + number))).unwrap();
+            store.append("a", &entry("6", f64::from(first + number)), &|| false).unwrap();
         }
     };
     thread::scope(|scope| [100, 200].map(|first| scope.spawn(move || write(first))).map(drop));
@@ -91,7 +94,7 @@ fn a_torn_line_is_left_out_and_replaced_and_other_damage_is_refused() {
     let folder = Folder::new("history-torn");
     let store = Store::new(&folder.0);
     for seconds in [1.0, 2.0] {
-        store.append("a", &entry("6", seconds)).unwrap();
+        store.append("a", &entry("6", seconds), &|| false).unwrap();
     }
     let file = store.file("a").unwrap();
     let whole = fs::read_to_string(&file).unwrap();
@@ -100,7 +103,7 @@ fn a_torn_line_is_left_out_and_replaced_and_other_damage_is_refused() {
         fs::write(&file, &whole[..end]).unwrap();
         let kept = if end == whole.len() - 1 { 2 } else { 1 };
         assert_eq!(store.read("a").unwrap()[0].entries.len(), kept, "{end}");
-        store.append("a", &entry("6", 3.0)).unwrap();
+        store.append("a", &entry("6", 3.0), &|| false).unwrap();
         let entries = &store.read("a").unwrap()[0].entries;
         assert_eq!((entries.len(), entries.last()), (kept + 1, Some(&entry("6", 3.0))));
     }
@@ -109,9 +112,10 @@ fn a_torn_line_is_left_out_and_replaced_and_other_damage_is_refused() {
     {
         let damaged = whole.replacen(from, to, 1);
         fs::write(&file, &damaged).unwrap();
-        for error in
-            [store.read("a").unwrap_err(), store.append("a", &entry("6", 1.0)).unwrap_err()]
-        {
+        for error in [
+            store.read("a").unwrap_err(),
+            store.append("a", &entry("6", 1.0), &|| false).unwrap_err(),
+        ] {
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains(said), "{error}");
         }

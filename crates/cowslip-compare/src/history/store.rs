@@ -1,8 +1,9 @@
 //! Series in a folder: one file of JSON Lines each, which is replaced as a whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cowslip_sys::atomic_file;
 
@@ -10,6 +11,8 @@ use super::entry::{Entry, SCHEMA};
 use crate::{Error, Result};
 
 const EXTENSION: &str = "jsonl";
+/// The interval of looks at a lock that another process has.
+const NAP: Duration = Duration::from_millis(20);
 /// File systems allow 255 bytes for a name, and the temporary name is longer.
 const LONGEST_NAME: usize = 200;
 
@@ -56,17 +59,26 @@ impl Store {
         }
     }
 
-    /// Adds an entry at the end, and returns its number, from 1. Writers of one folder wait for each other. After a crash
-    /// the file is the old one or the new one.
+    /// Adds an entry at the end, and returns its number, from 1. Writers of one folder wait for each other, unless
+    /// `stops`. After a crash the file is the old one or the new one.
     ///
     /// # Errors
-    /// The file system's; a damaged file is not touched.
-    pub fn append(&self, name: &str, entry: &Entry) -> Result<usize> {
+    /// The file system's; a damaged file is not touched. Interrupted if it stopped.
+    pub fn append(&self, name: &str, entry: &Entry, stops: &dyn Fn() -> bool) -> Result<usize> {
         let file = self.file(name)?;
         let failed = |error| Error::io("add to", &file, &error);
         fs::create_dir_all(&self.folder).map_err(failed)?;
         let folder = File::open(&self.folder).map_err(failed)?;
-        folder.lock().map_err(failed)?;
+        while let Err(error) = folder.try_lock() {
+            match error {
+                TryLockError::WouldBlock if stops() => {
+                    return Err(failed(io::ErrorKind::Interrupted.into()));
+                }
+                // No call waits for a lock and for an interrupt.
+                TryLockError::WouldBlock => std::thread::sleep(NAP),
+                TryLockError::Error(error) => return Err(failed(error)),
+            }
+        }
         let old = read(&file)?.unwrap_or_default();
         let number = entries(&old).map_err(|error| error.on(&file))?.len() + 1;
         let mut text = whole_lines(&old);

@@ -16,10 +16,13 @@ use cowslip_report::{Progress, text};
 
 use super::result::{format, trouble};
 use super::run::{Ended, Once};
+use crate::commands::signals::Signals;
 use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::RecordArgs;
 
 pub(super) fn record(args: &RecordArgs) -> CommandResult {
+    // From the beginning: an interrupt after the last run counts, too.
+    let signals = Signals::listen(None).map_err(exit::system("listen for signals"))?;
     let (benchmarks, time) = match &args.from {
         Some(file) => (inputs::read_benchmarks(file).map_err(trouble)?, written(file)),
         None => (vec![Benchmark { name: String::new(), runs: run(args)? }], SystemTime::now()),
@@ -44,7 +47,7 @@ pub(super) fn record(args: &RecordArgs) -> CommandResult {
         entries.push((name, entry));
     }
     for (name, entry) in &entries {
-        let number = store.append(name, entry).map_err(trouble)?;
+        let number = store.append(name, entry, &|| signals.stops()).map_err(trouble)?;
         outln!("{}: entry {number}, {}", text::printable(name), summary(entry));
     }
     Ok(ExitCode::SUCCESS)
