@@ -157,6 +157,8 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
             }
             theirs.set_started();
             theirs.set_urgent(false);
+            // Without it every page that is not present counts as private: slower, but as correct.
+            let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
             if !matches!(served, Ok(Ok(End::Told))) {
                 // A freeze without a thread that reads its events would wait for ever (I6).
@@ -211,7 +213,6 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     let mut due_ns = None;
     let mut false_alarms = 0;
     let mut has_stayed_away = false;
-    let mut has_learnt = false;
     while !service.is_closing() {
         let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
@@ -269,11 +270,6 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
             due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
             continue;
         };
-        if !std::mem::replace(&mut has_learnt, true) {
-            // Under the lock: a fork would copy the descriptors that this opens. Without it every page that is not present
-            // counts as private: slower, but as correct.
-            let _ = service.scanner.learn_markers();
-        }
         let pause = work(service, &shared, &mut state);
         drop(state);
         due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
