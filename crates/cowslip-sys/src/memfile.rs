@@ -9,7 +9,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::cache::{self, Cached};
 use crate::failpoints::{self, Op};
-use crate::reserved_fd::Kept;
+use crate::reserved_fd::{Kept, ReservedFd};
 use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
 
@@ -68,7 +68,7 @@ pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
 pub fn memfd_device() -> Option<u64> {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     *DEVICE.get_or_init(|| {
-        let file = memfd("cowslip-probe", MemfdKind::Shmem, 0).ok()?;
+        let file = ReservedFd::open(|| memfd("cowslip-probe", MemfdKind::Shmem, 0)).ok()?;
         fs::fstat(&file).ok().map(|it| it.st_dev)
     })
 }

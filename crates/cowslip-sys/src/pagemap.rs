@@ -21,10 +21,12 @@ use bitflags::bitflags;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
 use crate::failpoints::{self, Op};
+use crate::memfile::{self, MemfdKind};
 use crate::memory::{self, Prot, Sharing};
-use crate::uffd::{Features, RegisterMode, Uffd};
+use crate::reserved_fd::ReservedFd;
+use crate::uffd::{self, Features, RegisterMode, Uffd};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use crate::{AsFd, Errno, OwnedFd, Result, memfile};
+use crate::{AsFd, Errno, OwnedFd, Result};
 
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
@@ -144,6 +146,16 @@ pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
     scan(pagemap, VirtRange::default(), 0, &mut []).map(|_| ())
 }
 
+impl Scanner<ReservedFd> {
+    /// A scanner of this process' memory, for it [alone](ReservedFd::open).
+    ///
+    /// # Errors
+    /// Those of opening `/proc/self/pagemap`.
+    pub fn open() -> Result<Self> {
+        ReservedFd::open(|| memfile::open_proc_self("pagemap")).map(Self::new)
+    }
+}
+
 impl<F: AsFd> Scanner<F> {
     /// A scanner over `pagemap`, an open `/proc/PID/pagemap`: that of this very process, if it is
     /// to [learn markers](Self::learn_markers).
@@ -179,7 +191,7 @@ impl<F: AsFd> Scanner<F> {
     pub fn learn_markers(&self) -> Result<()> {
         let page = page_size_bytes();
         let file =
-            crate::memfile::memfd("cowslip-probe", crate::memfile::MemfdKind::Shmem, page as u64)?;
+            ReservedFd::open(|| memfile::memfd("cowslip-probe", MemfdKind::Shmem, page as u64))?;
         let range = memory::reserve_apart(page, page)?;
         let learnt = self.learn_markers_at(range, file.as_fd());
         // SAFETY: the range was reserved above for this probe alone.
@@ -197,7 +209,7 @@ impl<F: AsFd> Scanner<F> {
     ) -> Result<Option<u64>> {
         // SAFETY: the range was reserved for this probe alone.
         unsafe { memory::map_file(range, file, 0, Sharing::Private, Prot::RW) }?;
-        let (fd, _) = crate::uffd::open()?;
+        let fd = uffd::open_reserved()?;
         let uffd = Uffd::new(fd, Features::PAGEFAULT_FLAG_WP | Features::WP_HUGETLBFS_SHMEM)?;
         uffd.register(range, RegisterMode::WP)?;
         uffd.write_protect(range, true)?;

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Setter, Updater, opcode};
 
 use crate::failpoints::{self, Op};
+use crate::reserved_fd::ReservedFd;
 use crate::units::VirtRange;
 use crate::{AsFd, Errno, OwnedFd, Result};
 
@@ -176,6 +177,11 @@ pub fn open() -> Result<(OwnedFd, Origin)> {
     // SAFETY: the opcode is USERFAULTFD_IOC_NEW, and its argument the flags.
     let fd = unsafe { ioctl::ioctl(&device, NewFromDevice { flags }) }.map_err(|_| refused)?;
     Ok((fd, Origin::Device))
+}
+
+/// Like [`open`], for this process [alone](ReservedFd::open).
+pub fn open_reserved() -> Result<ReservedFd> {
+    ReservedFd::open(|| open().map(|(fd, _)| fd))
 }
 
 /// Opens a userfaultfd that serves only faults in user mode (Linux 5.11). It needs no privilege.

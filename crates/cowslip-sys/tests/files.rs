@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
-use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, is_held, next_held, same_file};
+use cowslip_sys::reserved_fd::{FileIdentity, ForkGate, ReservedFd, is_held, next_held, same_file};
 use cowslip_sys::units::{ByteCount, PageCount, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{AsFd, AsRawFd, Errno, process, socket};
 use support::{Mapped, skip};
@@ -191,6 +191,39 @@ fn a_number_that_was_given_up_stays_taken_and_one_that_was_left_stays_open() {
 
 #[test]
 #[allow(unsafe_code)]
+fn a_child_keeps_what_it_inherits_or_claims_and_closes_nothing_that_it_shares() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let open = || memfile::memfd("test", MemfdKind::Shmem, 4096);
+    let inherited = ReservedFd::hold(open().unwrap());
+    let [private, claimed] = [(); 2].map(|()| ReservedFd::open(open).unwrap());
+    let all = [&inherited, &private, &claimed].map(AsRawFd::as_raw_fd);
+    let are_open = || all.map(|fd| FileIdentity::of(borrowed(fd).as_fd()).is_ok());
+    for shares_descriptors in [false, true] {
+        let gate = ForkGate::close();
+        // SAFETY: the child makes system calls only, and ends.
+        let pid = match unsafe { process::fork() }.unwrap() {
+            0 => {
+                claimed.claim();
+                gate.begin_child(shares_descriptors);
+                let kept = [true, shares_descriptors, true];
+                let is_right = are_open() == kept
+                    && all.map(is_held) == kept
+                    && FileIdentity::of(private.as_fd()).is_ok() == shares_descriptors;
+                [&inherited, &private, &claimed].into_iter().for_each(ReservedFd::close_early);
+                let is_right = is_right && are_open() == [shares_descriptors; 3];
+                // The gate is open, though the other process is in the middle of a fork.
+                process::exit_now(i32::from(!is_right || ReservedFd::open(open).is_err()))
+            }
+            pid => pid,
+        };
+        drop(gate);
+        assert_eq!(process::wait_for(pid), Ok(0), "shares descriptors: {shares_descriptors}");
+    }
+    assert_eq!(are_open(), [true; 3]);
+}
+
+#[test]
+#[allow(unsafe_code)]
 fn a_child_is_running_until_it_has_ended() {
     assert!(!process::is_running_child(1) && !process::is_running_child(i32::MAX));
     // SAFETY: the child makes system calls only, and ends.
@@ -214,7 +247,7 @@ fn a_child_is_running_until_it_has_ended() {
 fn more_held_descriptors_than_places_still_work() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let hold = |_| ReservedFd::hold(process::eventfd().unwrap());
-    let many: Vec<ReservedFd> = (0..300).map(hold).collect();
+    let many: Vec<ReservedFd> = (0..600).map(hold).collect();
     for held in &many {
         process::notify(held.as_fd());
         let mut ready = [false];

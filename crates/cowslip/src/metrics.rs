@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, process};
 
@@ -161,7 +162,8 @@ impl Counters {
     pub(crate) fn create() -> Result<&'static Self> {
         const OPERATION: &str = "make the page of counters";
         let len = page_size_bytes();
-        let file = memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64).during(OPERATION)?;
+        let open = || memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64);
+        let file = ReservedFd::open(open).during(OPERATION)?;
         let retired = RETIRED.try_lock().ok().and_then(|mut pages| pages.pop());
         let page = match retired {
             Some(page) => page,

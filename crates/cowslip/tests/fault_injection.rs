@@ -67,6 +67,7 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
         world.arenas().iter().for_each(|arena| arena.raw().pause_thaw());
         let views = freeze_all(&world.arenas()).unwrap();
         world.wait_written();
+        let no_window = without_window(op);
         let rule = fail(op, pass, 1, errno_of(errnos, pass));
         drop(views);
         world.arenas().iter().for_each(|arena| arena.raw().resume_thaw());
@@ -74,7 +75,7 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
             assert!(arena.wait_live(PATIENCE), "tried again");
         }
         let has_failed = rule.is_spent();
-        drop(rule);
+        drop((rule, no_window));
         world.check();
         if !has_failed {
             return pass;

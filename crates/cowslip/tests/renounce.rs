@@ -6,7 +6,7 @@ mod support;
 
 use std::io::{PipeWriter, Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip::raw::Departure;
 #[cfg(feature = "failpoints")]
@@ -96,6 +96,50 @@ fn a_reader_that_renounced_keeps_its_memory_without_a_descriptor() {
     fill(&counters, 4);
     assert_eq!(status_of(child), 0);
     assert!(holds(&counters, 4) && holds(&more, 2));
+}
+
+/// The userfaultfds, files of arenas, tokens and the like that are open.
+fn open_descriptors() -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut open: Vec<_> = open.filter_map(|it| std::fs::read_link(it.path()).ok()).collect();
+    let ours = ["/memfd:cowslip", "/#", "anon_inode:", "/proc/"];
+    open.retain(|link| ours.iter().any(|it| link.to_string_lossy().starts_with(it)));
+    open.retain(|link| !link.ends_with("fd"));
+    open.into_iter().map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_child_has_no_descriptor_that_another_thread_opens() {
+    let _watchdog = Watchdog::start("descriptors of other threads");
+    let _alone = alone();
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(2));
+    // Written before the first freeze: memory that is written afterwards needs another file.
+    fill(&counters, 1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let other = Arena::new(ByteCount::mib(4)).unwrap();
+                    other.raw().start_service();
+                }
+            });
+        }
+        let wrong = (0..scaled(300)).find(|_| {
+            let child = fork_child(&[&arena], || {
+                let open = open_descriptors();
+                // The file, and the token of all processes that map it.
+                if open.len() != 2 {
+                    let _ = writeln!(std::io::stderr(), "open in the child: {open:?}");
+                }
+                open.len() == 2 && holds(&counters, 1)
+            });
+            status_of(child.unwrap()) != 0
+        });
+        is_over.store(true, Relaxed);
+        assert_eq!(wrong, None, "the round");
+    });
 }
 
 #[test]

@@ -176,8 +176,9 @@ pub(crate) extern "C" fn in_child() {
     if deferred_errno::take().is_some() {
         process::exit_now(127);
     }
-    socket::begin_child(SHARES_DESCRIPTORS.load(Ordering::Relaxed));
+    let shares = SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed);
     if !is_forking_here() {
+        socket::begin_child(shares);
         ownership::begin_child();
         return;
     }
@@ -185,13 +186,13 @@ pub(crate) extern "C" fn in_child() {
     ownership::begin_child();
     alloc::unlock();
     if let Some((prepared, blocked)) = pending {
-        let shares = SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed);
         fork_state::set_shares_descriptors(shares);
         if shares {
             prepared.in_child_sharing_descriptors();
         } else {
             prepared.in_child();
         }
+        socket::begin_child(shares);
         wipe_rendezvous::arrive();
         child_limits::apply_niceness();
         if HAS_OTHER_CREDENTIALS.swap(false, Ordering::Relaxed) {

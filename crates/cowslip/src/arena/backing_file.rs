@@ -9,7 +9,7 @@ use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::process::MemoryLimit;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, procfs};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
 use super::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
@@ -69,12 +69,13 @@ pub(crate) struct BackingFile {
 impl BackingFile {
     pub(crate) fn open(backing: Backing, capacity: ByteCount) -> Result<Self> {
         const OPERATION: &str = "make the file behind an arena";
+        let memfd = |kind| ReservedFd::open(|| memfile::memfd("cowslip", kind, capacity.0));
         let (file, pages) = match backing {
-            Backing::Thp => match memfile::huge_tmpfs_file(capacity.0) {
+            Backing::Thp => match ReservedFd::open(|| memfile::huge_tmpfs_file(capacity.0)) {
                 Ok(file) if system_denies_huge_pages() => (file, Pages::Base),
                 Ok(file) => (file, Pages::HugeTmpfs),
                 Err(_) => {
-                    let file = memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0);
+                    let file = memfd(MemfdKind::Shmem);
                     let pages = match shmem_gives_huge_pages() {
                         true => Pages::HugeMemfd,
                         false => Pages::Base,
@@ -82,13 +83,9 @@ impl BackingFile {
                     (file.during(OPERATION)?, pages)
                 }
             },
-            Backing::Base => (
-                memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0).during(OPERATION)?,
-                Pages::Base,
-            ),
+            Backing::Base => (memfd(MemfdKind::Shmem).during(OPERATION)?, Pages::Base),
             Backing::Hugetlb => {
-                let file = memfile::memfd("cowslip", MemfdKind::Hugetlb2M, capacity.0);
-                let file = file.during(OPERATION).map_err(pool_too_small)?;
+                let file = memfd(MemfdKind::Hugetlb2M).during(OPERATION).map_err(pool_too_small)?;
                 // An empty pool fails only when a page is taken from it.
                 let taken = memfile::allocate(file.as_fd(), 0, CHUNK_BYTES as u64);
                 taken.during(OPERATION).map_err(pool_too_small)?;
@@ -105,22 +102,27 @@ impl BackingFile {
         if MemoryLimit::FileSize.current().is_some_and(|limit| limit.0 < len_bytes) {
             return Err(Errno::FBIG);
         }
-        let file = match self.pages {
-            Pages::HugeTmpfs => memfile::huge_tmpfs_file(len_bytes)?,
+        let file = ReservedFd::open(|| match self.pages {
+            Pages::HugeTmpfs => memfile::huge_tmpfs_file(len_bytes),
             Pages::HugeMemfd | Pages::Base => {
-                memfile::memfd("cowslip", MemfdKind::Shmem, len_bytes)?
+                memfile::memfd("cowslip", MemfdKind::Shmem, len_bytes)
             }
-            Pages::Hugetlb => return Err(Errno::NOTSUP),
-        };
+            Pages::Hugetlb => Err(Errno::NOTSUP),
+        })?;
         Self::of(file, self.pages)
     }
 
-    fn of(file: OwnedFd, pages: Pages) -> Result<Self, Errno> {
+    fn of(file: ReservedFd, pages: Pages) -> Result<Self, Errno> {
         // A file of a tmpfs refuses seals. Its inode has no name, and no seal is needed.
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
         let identity = FileIdentity::of(file.as_fd())?;
         let is_exposed = AtomicBool::new(false);
-        Ok(Self { file: ReservedFd::hold(file), identity, pages, is_exposed })
+        Ok(Self { file, identity, pages, is_exposed })
+    }
+
+    /// In a child: keeps the descriptor.
+    pub(crate) fn claim(&self) {
+        self.file.claim();
     }
 
     /// In a reader: tells the owner for good that an untrusted process maps the file, and may map any part of it. Both

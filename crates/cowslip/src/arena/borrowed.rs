@@ -223,13 +223,9 @@ impl BorrowedBase {
         self.pin.close_early();
     }
 
-    /// In a child: its descriptors are the parent's, or go with the arena.
-    pub(crate) fn in_child(&self, shares_descriptors: bool) {
+    /// In a forked child.
+    pub(crate) fn in_child(&self) {
         self.forget_filled();
-        if shares_descriptors {
-            self.file.leave_open();
-            self.pin.leave_open();
-        }
     }
 }
 

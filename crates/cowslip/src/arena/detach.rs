@@ -18,6 +18,7 @@
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::pagemap::Scanner;
@@ -25,7 +26,6 @@ use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile};
 
 use super::allocate::{lost, pages_of};
 use super::backing_file::{Pages, read_part};
@@ -184,8 +184,8 @@ impl Shared {
         const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
             .union(Features::MISSING_SHMEM)
             .union(Features::WP_HUGETLBFS_SHMEM);
-        let (fd, _) = uffd::open().ok()?;
-        Uffd::new(ReservedFd::hold(fd), FEATURES).ok()
+        let fd = uffd::open_reserved().ok()?;
+        Uffd::new(fd, FEATURES).ok()
     }
 
     /// Maps a span privately where it lies, for good. Frozen chunks are mapped so already.
@@ -439,7 +439,7 @@ impl Shared {
     ) -> Result<T, Errno> {
         match service {
             Some(service) => act(&service.scanner),
-            None => act(&Scanner::new(ReservedFd::hold(memfile::open_proc_self("pagemap")?))),
+            None => act(&Scanner::open()?),
         }
     }
 }

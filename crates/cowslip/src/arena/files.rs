@@ -73,6 +73,11 @@ impl Files {
         self.all().any(|(_, file)| file.is_exposed())
     }
 
+    /// In a child: keeps their descriptors.
+    pub(crate) fn claim(&self) {
+        self.all().for_each(|(_, file)| file.claim());
+    }
+
     /// In a reader: closes all of them.
     pub(crate) fn renounce(&mut self) {
         self.slots.clear();

@@ -55,14 +55,13 @@ impl Token {
     fn new(name: &str) -> Result<Self> {
         const OPERATION: &str = "make a token for the readers of a base";
         let len = page_size_bytes();
-        let file = memfile::memfd(name, MemfdKind::Shmem, len as u64).during(OPERATION)?;
-        Self::on(file).during(OPERATION)
+        let open = || memfile::memfd(name, MemfdKind::Shmem, len as u64);
+        Self::on(ReservedFd::open(open).during(OPERATION)?).during(OPERATION)
     }
 
-    fn on(file: OwnedFd) -> Result<Self, Errno> {
+    fn on(file: ReservedFd) -> Result<Self, Errno> {
         let len = page_size_bytes();
         let identity = FileIdentity::of(file.as_fd())?;
-        let file = ReservedFd::hold(file);
         Ok(Self { file, identity, page: OwnSpace::reserve_apart(len, len)? })
     }
 
@@ -98,11 +97,8 @@ impl Token {
     }
 
     /// In a forked child: keeps the mapping, without a descriptor.
-    fn keep_mapping(self, shares_descriptors: bool) {
+    fn keep_mapping(self) {
         self.page.leak();
-        if shares_descriptors {
-            self.file.leave_open();
-        }
     }
 }
 
@@ -286,8 +282,8 @@ impl Generations {
     }
 
     /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
-    pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
-        self.alive.drain(..).for_each(|it| it.token.keep_mapping(shares_descriptors));
+    pub(crate) fn in_child(&mut self) {
+        self.alive.drain(..).for_each(|it| it.token.keep_mapping());
         self.views.clear();
         self.shown = None;
     }
@@ -301,18 +297,13 @@ pub(crate) struct Pin(Token);
 impl Pin {
     /// The errno of a token that is spent is `EPERM`.
     pub(crate) fn new(file: OwnedFd) -> Result<Self, Errno> {
-        let token = Token::on(file)?;
+        let token = Token::on(ReservedFd::hold(file))?;
         token.map()?;
         Ok(Self(token))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
-    }
-
-    /// Like [`ReservedFd::leave_open`]; the mapping stays.
-    pub(crate) fn leave_open(&self) {
-        self.0.file.leave_open();
     }
 
     /// Like [`ReservedFd::close_early`]; the mapping stays.
@@ -356,9 +347,14 @@ impl UsersToken {
         }
     }
 
+    /// In a child: keeps the descriptor.
+    pub(crate) fn claim(&self) {
+        self.token.file.claim();
+    }
+
     /// In a reader that never takes the file over: closes the descriptor and leaves the mapping.
     pub(crate) fn renounce(self) {
-        self.token.keep_mapping(false);
+        self.token.keep_mapping();
     }
 
     /// True if this process is the only one left. The token is spent then, and a new one is needed.

@@ -69,7 +69,8 @@ pub(crate) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Chil
 pub(crate) fn watch(shared: &Shared, pid: i32) {
     let mut children = watched(shared);
     let ends = children.iter().filter(|child| child.end.is_some()).count();
-    let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(ReservedFd::hold) } else { None };
+    let open = || ReservedFd::open(|| process::pidfd(pid)).ok();
+    let end = if ends < MOST_ENDS { open() } else { None };
     let yielding = match shared.child_share.0.load(Relaxed) {
         NONE => None,
         share_percent => {
@@ -112,13 +113,6 @@ impl Child {
             shared.counters.child_turns.fetch_add(1, Relaxed);
         }
         true
-    }
-
-    /// In a child of the same parent, which does not watch its siblings.
-    pub(crate) fn in_child(&self, shares_descriptors: bool) {
-        let give_up =
-            if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
-        self.end.iter().for_each(give_up);
     }
 }
 

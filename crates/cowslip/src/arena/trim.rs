@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
-use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
@@ -150,7 +149,10 @@ impl Shared {
         let service = self.service(state);
         let own = match service {
             Some(_) => None,
-            None => Some(Uffd::new(ReservedFd::hold(uffd::open()?.0), FEATURES)?),
+            None => {
+                let fd = uffd::open_reserved()?;
+                Some(Uffd::new(fd, FEATURES)?)
+            }
         };
         let guard = own.as_ref().or(service.as_ref().map(|service| &service.uffd));
         let guard = guard.ok_or(Errno::NODEV)?;

@@ -59,20 +59,16 @@ impl ZeroPages {
         let opened = match self.opened.take() {
             Some(opened) => opened,
             None => {
-                let fd = ReservedFd::hold(uffd::open_for_user_mode()?);
+                let fd = ReservedFd::open(uffd::open_for_user_mode)?;
                 Opened { uffd: Uffd::new(fd, Features::empty())?, pid }
             }
         };
         Ok(&self.opened.insert(opened).uffd)
     }
 
-    /// In a forked child: closes its copy of the descriptor, unless it shares it with its parent.
-    pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
-        if let Some(opened) = self.opened.take()
-            && shares_descriptors
-        {
-            std::mem::forget(opened);
-        }
+    /// In a forked child: forgets the descriptor, which is the parent's.
+    pub(crate) fn in_child(&mut self) {
+        self.opened = None;
     }
 }
 

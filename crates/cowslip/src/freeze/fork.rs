@@ -19,6 +19,7 @@ use std::sync::{Arc, MutexGuard};
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::process;
+use cowslip_sys::reserved_fd::ForkGate;
 
 use super::at_fork;
 use super::method::FreezeMethod;
@@ -29,6 +30,7 @@ use super::thaw;
 use crate::arena::backing_file::Pages;
 use crate::arena::deferred_free::DeferredFree;
 use crate::arena::inheritance::set_inherited;
+use crate::arena::readers::UsersToken;
 use crate::arena::residency::Unmapped;
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
@@ -47,6 +49,9 @@ pub struct PreparedFork<'a> {
     /// The watched children, locked so that their list is whole in the child. Locked last: the service thread does not
     /// look at its children meanwhile.
     watched: Vec<MutexGuard<'a, Vec<Arc<Child>>>>,
+    /// Closed last: a thread that opens or closes a descriptor may have the lock of an arena. Opened first, as this
+    /// thread may close one.
+    gate: ForkGate,
     method: Option<FreezeMethod>,
 }
 
@@ -81,7 +86,7 @@ impl<'a> PreparedFork<'a> {
         // Last, so that a failure before it leaves no child counted as a reader.
         snapshots.iter_mut().try_for_each(offer)?;
         let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
-        Ok(Self { snapshots, watched, method })
+        Ok(Self { snapshots, watched, gate: ForkGate::close(), method })
     }
 
     /// How the memory that was live was frozen; `None` if there was none.
@@ -101,6 +106,7 @@ impl<'a> PreparedFork<'a> {
 
     /// In the parent, after the fork or its failure.
     pub fn in_parent(mut self) {
+        drop(self.gate);
         for snapshot in &mut self.snapshots {
             let now = process::now_ns();
             snapshot.state.forks_often = now < snapshot.state.quiet_until_ns;
@@ -121,8 +127,13 @@ impl<'a> PreparedFork<'a> {
     }
 
     fn become_reader(mut self, shares_descriptors: bool) {
-        for children in &mut self.watched {
-            children.drain(..).for_each(|child| child.in_child(shares_descriptors));
+        for Snapshot { state, .. } in &self.snapshots {
+            state.files.claim();
+            state.users.iter().for_each(UsersToken::claim);
+        }
+        self.gate.begin_child(shares_descriptors);
+        for mut children in self.watched {
+            children.clear();
         }
         for snapshot in &mut self.snapshots {
             let state = &mut *snapshot.state;
@@ -135,19 +146,17 @@ impl<'a> PreparedFork<'a> {
             }
             state.role = Role::Reader;
             snapshot.shared.forget_waiting();
-            state.generations.in_child(shares_descriptors);
+            state.generations.in_child();
             state.files.in_child();
-            state.zero_pages.in_child(shares_descriptors);
+            state.zero_pages.in_child();
             if let Some(base) = &state.borrowed_base {
-                base.in_child(shares_descriptors);
+                base.in_child();
             }
-            if shares_descriptors {
+            if shares_descriptors && let Some(users) = state.users.take() {
                 // A lock on its file would be both processes'.
-                std::mem::forget(state.users.take());
-                // Its descriptor is never closed here.
-                state.files.all().for_each(|(_, file)| std::mem::forget(Arc::clone(file)));
+                users.renounce();
             }
-            snapshot.shared.services.in_child(shares_descriptors);
+            snapshot.shared.services.in_child();
             snapshot.shared.wipe(state);
             snapshot.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.

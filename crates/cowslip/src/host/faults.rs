@@ -6,9 +6,10 @@ use std::time::Duration;
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{Prot, Sharing};
 use cowslip_sys::pagemap::{Method, Scanner};
+use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 
 use super::capability::{Capability, Cost, Need};
 use super::hints;
@@ -43,16 +44,21 @@ fn explain(errno: Errno, own: &OwnProcess) -> Refusal {
 }
 
 /// Opens a userfaultfd for a probe of another feature.
-fn open_fd(own: &OwnProcess) -> Result<OwnedFd, Refusal> {
-    let opened = uffd::open().map_err(|errno| explain(errno, own).detail("it needs userfaultfd"));
-    opened.map(|(fd, _)| fd)
+fn open_fd(own: &OwnProcess) -> Result<ReservedFd, Refusal> {
+    uffd::open_reserved().map_err(|errno| explain(errno, own).detail("it needs userfaultfd"))
 }
 
 fn open(own: &OwnProcess) -> ProbeResult {
-    let ((_, origin), ns) = timed(uffd::open).map_err(|errno| explain(errno, own))?;
+    let mut origin = None;
+    let open = || {
+        let (fd, by) = uffd::open()?;
+        origin = Some(by);
+        Ok(fd)
+    };
+    let (_, ns) = timed(|| ReservedFd::open(open)).map_err(|errno| explain(errno, own))?;
     let through = match origin {
-        uffd::Origin::Syscall => "by system call",
-        uffd::Origin::Device => "by /dev/userfaultfd",
+        Some(uffd::Origin::Device) => "by /dev/userfaultfd",
+        _ => "by system call",
     };
     Ok(Proof::saw(through).costing(ns, "to open"))
 }
@@ -98,7 +104,7 @@ fn protect(own: &OwnProcess) -> ProbeResult {
         .costing(ns, "a chunk"))
 }
 
-fn set_protection(uffd: &Uffd, range: VirtRange, protect: bool) -> Result<(), Refusal> {
+fn set_protection(uffd: &Uffd<ReservedFd>, range: VirtRange, protect: bool) -> Result<(), Refusal> {
     match uffd.write_protect(range, protect) {
         Ok(Outcome::Done) => Ok(()),
         Ok(_) => Err(Errno::AGAIN.into()),
@@ -106,7 +112,11 @@ fn set_protection(uffd: &Uffd, range: VirtRange, protect: bool) -> Result<(), Re
     }
 }
 
-fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Result<(), Refusal> {
+fn hold_a_writer(
+    uffd: &Uffd<ReservedFd>,
+    memory: &Scratch,
+    source: BorrowedFd<'_>,
+) -> Result<(), Refusal> {
     let page = page_size_bytes();
     let first = VirtRange::new(memory.range().start, page);
     let second = VirtRange::new(first.end(), page);
@@ -143,7 +153,7 @@ fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Resul
     }
 }
 
-fn waits(uffd: &Uffd) -> Result<bool, Errno> {
+fn waits(uffd: &Uffd<ReservedFd>) -> Result<bool, Errno> {
     let mut ready = [false];
     process::wait_readable(&[uffd.as_fd()], &mut ready, Some(PATIENCE))?;
     Ok(uffd.read_events()?.faults > 0)
@@ -151,7 +161,7 @@ fn waits(uffd: &Uffd) -> Result<bool, Errno> {
 
 /// Lets threads that wait in a range go on.
 struct Release<'a> {
-    uffd: &'a Uffd,
+    uffd: &'a Uffd<ReservedFd>,
     range: VirtRange,
 }
 
@@ -193,7 +203,7 @@ fn scan() -> ProbeResult {
         }
     }
     let expected = (memory.pages() / EVERY) as u64;
-    let look = |scanner: &Scanner| {
+    let look = |scanner: &Scanner<ReservedFd>| {
         median(|| match timed(|| scanner.private_runs(memory.range(), |_| ()))? {
             (found, ns) if found == expected => Ok(ns),
             (found, _) => {
@@ -201,7 +211,7 @@ fn scan() -> ProbeResult {
             }
         })
     };
-    let pagemap = || memfile::open_proc_self("pagemap");
+    let pagemap = || ReservedFd::open(|| memfile::open_proc_self("pagemap"));
     let by_entries = Cost { ns: look(&Scanner::with_entries(pagemap()?))?, per: "a chunk" };
     let scanner = Scanner::new(pagemap()?);
     if scanner.method() == Method::Entries {
@@ -215,7 +225,7 @@ fn scan() -> ProbeResult {
 
 fn markers(own: &OwnProcess) -> ProbeResult {
     open_fd(own)?;
-    let scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
+    let scanner = Scanner::open()?;
     let ((), ns) = timed(|| scanner.learn_markers()).map_err(Refusal::or_unsupported)?;
     if scanner.knows_markers() {
         return Ok(Proof::saw("by the swap type of a pagemap entry").costing(ns, "to learn"));
@@ -250,6 +260,6 @@ fn pidfd() -> ProbeResult {
     Ok(Proof::saw("").costing(ns, "to open"))
 }
 
-fn chunk_file() -> Result<OwnedFd, Errno> {
-    memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64)
+fn chunk_file() -> Result<ReservedFd, Errno> {
+    ReservedFd::open(|| memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64))
 }

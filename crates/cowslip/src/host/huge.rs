@@ -2,6 +2,7 @@
 
 use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::memory::{Advice, Sharing};
+use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
@@ -53,14 +54,15 @@ fn disabled() -> Refusal {
 }
 
 fn tmpfs() -> ProbeResult {
-    let file = memfile::huge_tmpfs_file(CHUNK).map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => Refusal::denied(
-            "a tmpfs of our own may not be mounted",
-            "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
-        )
-        .fix(allow_shmem_huge()),
-        _ => Refusal::or_unsupported(errno),
-    })?;
+    let file =
+        ReservedFd::open(|| memfile::huge_tmpfs_file(CHUNK)).map_err(|errno| match errno {
+            Errno::PERM | Errno::ACCESS => Refusal::denied(
+                "a tmpfs of our own may not be mounted",
+                "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
+            )
+            .fix(allow_shmem_huge()),
+            _ => Refusal::or_unsupported(errno),
+        })?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = first_touch_of_file(&memory, file.as_fd())?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
@@ -70,7 +72,7 @@ fn tmpfs() -> ProbeResult {
 }
 
 fn memfd() -> ProbeResult {
-    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
+    let file = memfd_probe(MemfdKind::Shmem)?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = match memory.advise(Advice::HugePage) {
         Ok(()) => first_touch_of_file(&memory, file.as_fd())?,
@@ -102,7 +104,7 @@ fn collapse_anonymous() -> ProbeResult {
 }
 
 fn collapse_shmem() -> ProbeResult {
-    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
+    let file = memfd_probe(MemfdKind::Shmem)?;
     collapse(&Scratch::of_file(file.as_fd(), Sharing::Shared)?)
 }
 
@@ -119,8 +121,7 @@ fn collapse(memory: &Scratch) -> ProbeResult {
 }
 
 fn pool() -> ProbeResult {
-    let file = memfile::memfd("cowslip-probe", MemfdKind::Hugetlb2M, CHUNK)
-        .map_err(Refusal::or_unsupported)?;
+    let file = memfd_probe(MemfdKind::Hugetlb2M).map_err(Refusal::or_unsupported)?;
     let free = std::fs::read_to_string(FREE_POOL).unwrap_or_default();
     let free = format!("{} free pages of 2 MiB", free.trim());
     match OwnSpace::of_hugetlb(CHUNK_BYTES, file.as_fd(), 0, Sharing::Shared) {
@@ -132,6 +133,10 @@ fn pool() -> ProbeResult {
             .fix("sysctl -w vm.nr_hugepages=512")),
         Err(errno) => Err(errno.into()),
     }
+}
+
+fn memfd_probe(kind: MemfdKind) -> Result<ReservedFd, Errno> {
+    ReservedFd::open(|| memfile::memfd("cowslip-probe", kind, CHUNK))
 }
 
 /// The cost of the first touch when the machine has free memory at hand.

@@ -4,6 +4,7 @@ use std::fs;
 
 use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::memory::{Prot, Sharing};
+use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES};
 use cowslip_sys::{AsFd, Errno, cgroup, procfs};
 
@@ -39,7 +40,8 @@ fn is_refused(it: &Capability) -> bool {
 fn private_copies() -> ProbeResult {
     let size = memory_and_swap();
     let chunks = usize::try_from(size.0).map_err(|_| Errno::NOMEM)? / CHUNK_BYTES;
-    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64)?;
+    let file =
+        ReservedFd::open(|| memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64))?;
     let setting = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     let setting = format!("vm.overcommit_memory is {}", setting.trim());
     let mapped = Scratch::reserve(chunks)

@@ -33,7 +33,7 @@ impl Obstacle {
 ///
 /// It takes some microseconds, during which a userfaultfd is open.
 pub fn thaw_obstacle() -> Option<Obstacle> {
-    if uffd::open().is_ok_and(|(fd, _)| Uffd::new(fd, FEATURES).is_ok()) {
+    if uffd::open_reserved().is_ok_and(|fd| Uffd::new(fd, FEATURES).is_ok()) {
         return None;
     }
     let refused = faults::features(&OwnProcess::look()).err()?;

@@ -16,7 +16,7 @@ use cowslip_sys::scheduling::Processors;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling};
 
 use crate::arena::mapping::OwnSpace;
 
@@ -78,25 +78,23 @@ pub(crate) struct Service {
 impl Service {
     /// Opens the descriptors and reserves the space of a service thread, in this thread.
     pub(crate) fn open(operation: &'static str) -> Result<Self> {
-        let (fd, _) = uffd::open().during(operation)?;
-        let uffd = Uffd::new(ReservedFd::hold(fd), FEATURES).during(operation)?;
+        let open_uffd = || uffd::open_reserved().during(operation);
+        let uffd = Uffd::new(open_uffd()?, FEATURES).during(operation)?;
         // If this thread may not read events, the new one may not either.
         uffd.read_events().during(operation)?;
-        let (fd, _) = uffd::open().during(operation)?;
-        let hold = Uffd::new(ReservedFd::hold(fd), HOLD_FEATURES).during(operation)?;
-        let wake = ReservedFd::hold(process::eventfd().during(operation)?);
+        let hold = Uffd::new(open_uffd()?, HOLD_FEATURES).during(operation)?;
+        let wake = ReservedFd::open(process::eventfd).during(operation)?;
         let identities = [
             FileIdentity::of(uffd.as_fd()).during(operation)?,
             FileIdentity::of(wake.as_fd()).during(operation)?,
         ];
-        let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
         Ok(Self {
             uffd,
             hold,
             aside: OwnSpace::reserve_apart(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
             wake,
             identities,
-            scanner: Scanner::new(pagemap),
+            scanner: Scanner::open().during(operation)?,
             window: Window::reserve().during(operation)?,
             started: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -230,17 +228,6 @@ impl Running {
             self.thread.join();
         }
     }
-
-    /// In a forked child, which has the descriptors but not the thread; if it shares the table of descriptors with
-    /// its parent, they are the parent's.
-    fn abandon(self, shares_descriptors: bool) {
-        // A handle of a thread that does not exist here can be neither joined nor detached.
-        self.thread.forget_in_child();
-        let give_up =
-            if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
-        let Service { uffd, hold, wake, scanner, .. } = &*self.service;
-        [uffd.get_ref(), hold.get_ref(), wake, scanner.get_ref()].into_iter().for_each(give_up);
-    }
 }
 
 /// The service thread of an arena, if it has one. Changed and read by the thread that has the arena's lock, for an
@@ -287,9 +274,10 @@ impl Services {
     }
 
     /// In a forked child: abandons the service threads, which are the parent's.
-    pub(crate) fn in_child(&self, shares_descriptors: bool) {
+    pub(crate) fn in_child(&self) {
         let Slot { running, retired } = &mut *self.slot();
         let services = running.take().into_iter().chain(retired.drain(..));
-        services.for_each(|running| running.abandon(shares_descriptors));
+        // A handle of a thread that does not exist here can be neither joined nor detached.
+        services.for_each(|running| running.thread.forget_in_child());
     }
 }

@@ -11,11 +11,11 @@
 //! `&mut` guarantees that there is no reference into the clone's mappings. Only copies of the base are dropped, or
 //! zeroes replaced by zeroes.
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::Advice;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{Errno, memfile};
 
 use super::TemplateClone;
 use super::layout::Inherit;
@@ -41,7 +41,7 @@ impl TemplateClone {
 
     fn drop_written(&mut self) -> Result<(), Errno> {
         // Opened each time: one from before a fork would show the parent.
-        let scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
+        let scanner = Scanner::open()?;
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.clear();
         let found = self.find_written(&scanner, &mut dropped);

@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
-use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::page_size_bytes;
-use cowslip_sys::{Errno, memfile, process};
+use cowslip_sys::{Errno, process};
 
 use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::backoff::backoff;
@@ -382,8 +381,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
             "a view, a child or a template still reads the frozen memory, or it is held for I/O",
         ));
     }
-    let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
-    let scanner = Scanner::new(pagemap);
+    let scanner = Scanner::open().during(OPERATION)?;
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
     let began_ns = process::now_ns();

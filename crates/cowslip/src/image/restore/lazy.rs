@@ -141,7 +141,7 @@ impl Work {
             source,
             schedule: Arc::clone(schedule),
             uffd,
-            wake: ReservedFd::hold(process::eventfd().during(OPERATION)?),
+            wake: ReservedFd::open(process::eventfd).during(OPERATION)?,
             nothing: ReservedFd::hold(nothing),
             readers,
             on_damage,
@@ -319,6 +319,6 @@ fn record_arrival(
 
 /// Opens the userfaultfd for a lazy restore, or explains why this process cannot have one.
 pub(super) fn open_uffd() -> Result<Uffd<ReservedFd>> {
-    let (fd, _) = uffd::open().during(OPERATION)?;
-    Uffd::new(ReservedFd::hold(fd), FEATURES).during(OPERATION)
+    let fd = uffd::open_reserved().during(OPERATION)?;
+    Uffd::new(fd, FEATURES).during(OPERATION)
 }
