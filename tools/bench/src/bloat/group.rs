@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::error::{Error, Result, during};
 const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
 
+const MEMBERS: &str = "cgroup.procs";
 const V1_USAGE: &str = "memory.usage_in_bytes";
 
 /// A control group, removed with this value.
@@ -39,8 +41,23 @@ impl Group {
     }
 
     pub(super) fn add(&self, pid: i32) -> Result<()> {
-        fs::write(self.directory.join("cgroup.procs"), pid.to_string())
+        fs::write(self.directory.join(MEMBERS), pid.to_string())
             .map_err(during("put a process into a control group"))
+    }
+
+    /// A command that runs `program`, and with it all that it starts, in the group.
+    pub(super) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]);
+        command.arg(self.directory.join(MEMBERS)).arg(program);
+        command
+    }
+
+    /// The ids of its processes.
+    pub(super) fn pids(&self) -> Result<Vec<i32>> {
+        let members = fs::read_to_string(self.directory.join(MEMBERS));
+        let members = members.map_err(during("read the processes of a control group"))?;
+        Ok(members.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
     /// Has the kernel reclaim what it can, as under memory pressure in this group alone, which also splits underused

@@ -27,6 +27,7 @@ mod settings;
 mod sqlite;
 mod store;
 mod target;
+mod web;
 
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
@@ -63,7 +64,12 @@ pub enum Part {
     Coverage,
     /// Memory of programs under `cowslip run`, used sparsely or given back, beside the same natively
     Run,
+    /// A web site on fragmented memory: nginx, PHP and MariaDB
+    Web,
 }
+
+/// Parts that a short run leaves out.
+const SLOW: [Part; 2] = [Part::Sqlite, Part::Web];
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
@@ -74,7 +80,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     let system = System::hold()?;
     system.set(&Settings::NEVER)?;
     // The promised measurements fit the time.
-    let all_that_fits = Part::value_variants().iter().filter(|part| **part != Part::Sqlite);
+    let all_that_fits = Part::value_variants().iter().filter(|part| !SLOW.contains(part));
     let all_that_fits: Vec<_> = all_that_fits.copied().collect();
     let is_short = only.is_empty() && !bench.clock.is_full();
     let only = if is_short { &all_that_fits } else { only };
@@ -87,9 +93,13 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Overhead => overhead::measure(bench, options, &system),
         Part::Coverage => coverage::measure(bench, options, &system),
         Part::Run => programs::measure(bench, options, &system),
+        Part::Web => web::measure(bench, options, &system),
     });
     if is_short {
-        bench.report.notes.push("SQLite, and more of the rest: with --full".to_owned());
+        bench
+            .report
+            .notes
+            .push("SQLite, the web site, and more of the rest: with --full".to_owned());
     }
     promises::push(bench.report, options.working_bytes() as u64);
     measured
@@ -99,7 +109,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
 fn weight(part: Part) -> f64 {
     match part {
         Part::Redis => 105.0,
-        Part::Sqlite => 60.0,
+        Part::Sqlite | Part::Web => 60.0,
         Part::Fault | Part::Requests | Part::Overhead | Part::Run => 30.0,
         Part::Coverage => 60.0,
         Part::Fairness => 22.0,

@@ -3,7 +3,7 @@
 
 use cowslip_report::Report;
 
-use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, programs, redis, requests};
+use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, programs, redis, requests, web};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -15,7 +15,7 @@ const PROMOTERS: [&str; 3] = [coverage::COLLAPSE, coverage::KHUGEPAGED, coverage
 /// The server of `khugepaged-eager` has an equally quiet time before.
 const QUIET: [&str; 2] = [COWSLIP, "khugepaged-eager"];
 
-pub(crate) const PROMISES: [Promise; 12] = [
+pub(crate) const PROMISES: [Promise; 14] = [
     Promise {
         name: "memory_after_delete_cowslip_over_base",
         bound: Bound::AtMost(1.03),
@@ -88,6 +88,19 @@ pub(crate) const PROMISES: [Promise; 12] = [
         value: |it| under_run(it, programs::DELETED),
     },
     Promise {
+        name: "web_p999_cowslip_over_always",
+        bound: Bound::AtMost(0.6),
+        value: |it| over(page(it, COWSLIP), page(it, ALWAYS)),
+    },
+    Promise {
+        name: "web_requests_cowslip_over_base",
+        bound: Bound::AtLeast(1.1),
+        value: |it| {
+            let rate = |name| it.find(name, web::REQUESTS, "value", it.size_bytes, None);
+            over(rate(COWSLIP), rate(BASE))
+        },
+    },
+    Promise {
         name: "bytes_changed",
         bound: Bound::AtMost(0.0),
         value: |it| it.sum(&[BYTES_CHANGED]),
@@ -104,6 +117,10 @@ fn held(it: &Figures<'_>, name: &str) -> Option<f64> {
 fn under_run(it: &Figures<'_>, variant: &str) -> Option<f64> {
     let held = |name| it.find(name, programs::MEMORY, "value", it.size_bytes, Some(variant));
     over(held(programs::RUN), held(programs::NATIVE))
+}
+
+fn page(it: &Figures<'_>, name: &str) -> Option<f64> {
+    it.find(name, web::REQUEST, "p999", it.size_bytes, None)
 }
 
 fn touch(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
