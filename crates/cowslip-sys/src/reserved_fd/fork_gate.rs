@@ -8,16 +8,21 @@
 //! never close it. The same holds for one that is being closed: fork(2) copies the descriptors before the memory with the
 //! table. A change takes microseconds, with signals blocked, because a handler may fork.
 //!
-//! Waits are bounded. A child of `vfork(2)`, which shares this memory, may be killed in the middle of a change, and a
-//! handler that runs in the middle of a fork may make one: after the wait both go on without the gate.
+//! Waits are bounded. A child of `vfork(2)`, which shares this memory, may be killed in the middle of a change; a child
+//! forked without our knowledge has the state of that moment; a handler that runs in the middle of a fork may make a
+//! change. After the wait the state is that of a new epoch, without the passages of the one before.
 
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use core::time::Duration;
 
 use crate::process::{self, BlockedSignals};
 use crate::waiting;
 
-static STATE: AtomicI32 = AtomicI32::new(0);
+/// The epoch in the upper half, the number of passages in the lower.
+static STATE: AtomicU64 = AtomicU64::new(0);
 
 const CHANGE: i32 = 1;
 const FORK: i32 = -1;
@@ -25,24 +30,39 @@ const FORK: i32 = -1;
 const NAP: Duration = Duration::from_micros(20);
 const PATIENCE_NS: u64 = 1_000_000_000;
 
+fn pack(epoch: u32, passages: i32) -> u64 {
+    u64::from(epoch) << 32 | u64::from(passages as u32)
+}
+
+fn unpack(state: u64) -> (u32, i32) {
+    ((state >> 32) as u32, state as u32 as i32)
+}
+
 /// A change or a fork that the gate counts.
-struct Passage(i32);
+struct Passage {
+    epoch: u32,
+    step: i32,
+}
 
 impl Passage {
-    /// `None` if the other side took too long.
-    fn enter(step: i32) -> Option<Self> {
+    fn enter(step: i32) -> Self {
         let mut until_ns = None;
         loop {
-            let may = |state: i32| (state * step >= 0).then_some(state + step);
-            if STATE.fetch_update(Relaxed, Relaxed, may).is_ok() {
-                return Some(Self(step));
+            let state = STATE.load(Relaxed);
+            let (mut epoch, passages) = unpack(state);
+            let mut next = passages + step;
+            if passages * step < 0 {
+                let now_ns = process::now_ns();
+                if now_ns <= *until_ns.get_or_insert(now_ns + PATIENCE_NS) {
+                    if waiting::nap(NAP).is_err() {
+                        std::thread::yield_now();
+                    }
+                    continue;
+                }
+                (epoch, next) = (epoch.wrapping_add(1), step);
             }
-            let now_ns = process::now_ns();
-            if now_ns > *until_ns.get_or_insert(now_ns + PATIENCE_NS) {
-                return None;
-            }
-            if waiting::nap(NAP).is_err() {
-                std::thread::yield_now();
+            if STATE.compare_exchange(state, pack(epoch, next), Acquire, Relaxed).is_ok() {
+                return Self { epoch, step };
             }
         }
     }
@@ -50,7 +70,10 @@ impl Passage {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        STATE.fetch_sub(self.0, Relaxed);
+        let _ = STATE.fetch_update(Release, Relaxed, |state| {
+            let (epoch, passages) = unpack(state);
+            (epoch == self.epoch).then(|| pack(epoch, passages - self.step))
+        });
     }
 }
 
@@ -63,7 +86,7 @@ pub(super) fn changing<T>(change: impl FnOnce() -> T) -> T {
 
 /// While it lives, no thread [opens](super::ReservedFd::open) a descriptor of ours or closes one. Made right before a
 /// fork, after every lock that a thread may hold while it does so.
-pub struct ForkGate(Option<Passage>);
+pub struct ForkGate(Passage);
 
 impl ForkGate {
     /// Waits until no thread opens or closes a descriptor.
@@ -79,5 +102,20 @@ impl ForkGate {
         // Other threads' passages are not in this process.
         core::mem::forget(self.0);
         STATE.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passage_that_never_ends_is_waited_for_once() {
+        let lost = Passage::enter(CHANGE);
+        let began_ns = process::now_ns();
+        drop(ForkGate::close());
+        assert!(process::now_ns() - began_ns >= PATIENCE_NS);
+        drop(lost);
+        assert_eq!(unpack(STATE.load(Relaxed)).1, 0, "the next fork does not wait");
     }
 }
