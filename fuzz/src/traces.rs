@@ -9,7 +9,7 @@ use cowslip_trace::export::{Format, export};
 use cowslip_trace::file::Reader;
 use cowslip_trace::model::Trace;
 use cowslip_trace::patterns;
-use cowslip_trace::picture::{Picture, Theme};
+use cowslip_trace::picture::Picture;
 use cowslip_trace::symbols::Names;
 
 /// Reads a trace, sums it up, draws and exports it; `None` for one that is damaged.
@@ -25,12 +25,7 @@ pub fn look(bytes: &[u8]) -> Option<Trace> {
     for format in [Format::Csv, Format::JsonLines] {
         write(bytes, format);
     }
-    let picture = Picture::new(&trace, cost);
-    picture.html().expect("a page");
-    // It takes longer than all the rest.
-    if trace.events.len() % 8 == 7 {
-        picture.svg(Theme::Light);
-    }
+    Picture::new(&trace, cost).html().expect("a page");
     Some(trace)
 }
 

@@ -24,8 +24,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Some(Action::Import(args)) => import::run(args),
         Some(Action::Report(args)) => report::run(args),
         Some(Action::Diff(args)) => diff::run(args),
-        Some(Action::Html(args)) => picture::html(args),
-        Some(Action::Svg(args)) => picture::svg(args),
+        Some(Action::Html(args)) => picture::run(args),
         None => record::run(&args.record),
     }
 }
