@@ -23,14 +23,9 @@ pub fn look(bytes: &[u8]) -> Option<Trace> {
     let diff = Diff::of(both, names.each_mut(), Basis::fitting(both));
     assert!(diff.is_empty(), "a trace differs from itself: {diff:?}");
     for format in [Format::Csv, Format::JsonLines] {
-        write(bytes, format);
+        let mut reader = Reader::new(bytes).expect("a trace");
+        export(&mut reader, format, io::sink(), &mut |_| {}).expect("a whole trace");
     }
     Picture::new(&trace, cost).html().expect("a page");
     Some(trace)
-}
-
-/// Exports a trace that was read before.
-pub fn write(bytes: &[u8], format: Format) {
-    let mut reader = Reader::new(bytes).expect("a trace");
-    export(&mut reader, format, io::sink(), &mut |_| {}).expect("a whole trace");
 }

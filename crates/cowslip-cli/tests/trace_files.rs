@@ -23,12 +23,10 @@ fn sample() -> PathBuf {
 fn imported(folder: &Folder) -> PathBuf {
     let trace = folder.0.join("true.trace");
     let mut command = Command::new(COWSLIP);
-    command.args(["trace", "import"]).arg(sample()).arg("-o").arg(&trace).args(["--json", "-"]);
+    command.args(["trace", "import"]).arg(sample()).arg("-o").arg(&trace);
     let ran = run(&mut command);
     assert!(ran.status.success(), "{}", ran.stderr);
-    let numbers: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(numbers["schema"], "cowslip.trace-import/1");
-    assert_eq!(numbers["faults"], FAULTS);
+    assert!(ran.stderr.contains(&format!(", {FAULTS} of them page faults")), "{}", ran.stderr);
     assert!(ran.stderr.contains("not seen: munmap(2)"), "{}", ran.stderr);
     trace
 }
@@ -50,9 +48,6 @@ fn what_is_imported_is_exported() {
     let jsonl = export("jsonl");
     let lines = jsonl.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     assert_eq!(lines.filter(|line| line["kind"] == "fault").count(), FAULTS);
-    let folded = export("folded");
-    let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>());
-    assert_eq!(counts.map(Result::unwrap).sum::<usize>(), FAULTS);
     let file = folder.0.join("out.csv");
     let mut command = Command::new(COWSLIP);
     command.args(["trace", "export"]).arg(&trace).arg("-o").arg(&file);
@@ -134,7 +129,7 @@ fn who_reads_no_more_is_no_error() {
         writer.event(&Event { time_ns: page, pid: 1, tid: 1, what }).unwrap();
     }
     fs::write(&trace, writer.finish(0).unwrap().0).unwrap();
-    for format in ["csv", "jsonl", "folded"] {
+    for format in ["csv", "jsonl"] {
         let mut child = Command::new(COWSLIP)
             .args(["trace", "export", "--format", format])
             .arg(&trace)

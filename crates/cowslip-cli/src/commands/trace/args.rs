@@ -40,7 +40,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    Permissions(PermissionsArgs),
+    /// Show what each privilege makes visible here, and which command grants it
+    Permissions,
     Export(ExportArgs),
     Import(ImportArgs),
     Report(ReportArgs),
@@ -48,11 +49,10 @@ pub(crate) enum Action {
     Html(HtmlArgs),
 }
 
-/// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph
+/// Give a trace to other programs: as a table, or as lines of JSON
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip trace export build.trace -o faults.csv\n  \
-    cowslip trace export build.trace --format jsonl | jq 'select(.kind == \"fault\")'\n  \
-    cowslip trace export build.trace --format folded | inferno-flamegraph > faults.svg")]
+    cowslip trace export build.trace --format jsonl | jq 'select(.kind == \"fault\")'")]
 pub(crate) struct ExportArgs {
     /// The trace
     pub(super) file: PathBuf,
@@ -70,8 +70,6 @@ pub(super) enum FormatArg {
     Csv,
     /// An object per event, one per line
     Jsonl,
-    /// Call stacks with their numbers of faults, functions by name
-    Folded,
 }
 
 /// Make a trace of perf's recording, its perf.data
@@ -86,17 +84,6 @@ pub(crate) struct ImportArgs {
     /// Where the trace goes, whole or not at all
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
-    /// Write the numbers of the import as JSON to a file, or `-` for stdout
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
-}
-
-/// Show what each privilege makes visible here, and which command grants it
-#[derive(clap::Args, Debug)]
-pub(crate) struct PermissionsArgs {
-    /// Write JSON to a file, or `-` for stdout (then no table)
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]

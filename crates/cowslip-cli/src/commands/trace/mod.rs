@@ -19,7 +19,7 @@ pub(super) use permissions::table as permissions_table;
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.action {
-        Some(Action::Permissions(args)) => permissions::run(args),
+        Some(Action::Permissions) => permissions::run(),
         Some(Action::Export(args)) => export::run(args),
         Some(Action::Import(args)) => import::run(args),
         Some(Action::Report(args)) => report::run(args),
