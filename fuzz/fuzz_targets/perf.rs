@@ -1,4 +1,4 @@
-//! Any `perf.data`, and any text of `perf script`, is refused, or becomes a trace that can be read.
+//! Any `perf.data` is refused, or becomes a trace that can be read.
 #![no_main]
 
 use std::fs;
@@ -16,7 +16,7 @@ fn file() -> PathBuf {
     FILE.get_or_init(|| folder().join("perf.data")).clone()
 }
 
-/// The texts of the tests, and recordings where perf is installed.
+/// The recording of the tests, and others where perf is installed.
 fn seeds() {
     seed_from("cowslip-trace/tests/data");
     for (name, events) in

@@ -9,7 +9,7 @@ use cowslip_trace::export::{Format, export};
 use cowslip_trace::file::Reader;
 use cowslip_trace::model::Trace;
 use cowslip_trace::patterns;
-use cowslip_trace::picture::{Picture, Theme};
+use cowslip_trace::picture::Picture;
 use cowslip_trace::symbols::Names;
 
 /// Reads a trace, sums it up, draws and exports it; `None` for one that is damaged.
@@ -23,19 +23,9 @@ pub fn look(bytes: &[u8]) -> Option<Trace> {
     let diff = Diff::of(both, names.each_mut(), Basis::fitting(both));
     assert!(diff.is_empty(), "a trace differs from itself: {diff:?}");
     for format in [Format::Csv, Format::JsonLines] {
-        write(bytes, format);
+        let mut reader = Reader::new(bytes).expect("a trace");
+        export(&mut reader, format, io::sink(), &mut |_| {}).expect("a whole trace");
     }
-    let picture = Picture::new(&trace, cost);
-    picture.html().expect("a page");
-    // It takes longer than all the rest.
-    if trace.events.len() % 8 == 7 {
-        picture.svg(Theme::Light);
-    }
+    Picture::new(&trace, cost).html().expect("a page");
     Some(trace)
-}
-
-/// Exports a trace that was read before.
-pub fn write(bytes: &[u8], format: Format) {
-    let mut reader = Reader::new(bytes).expect("a trace");
-    export(&mut reader, format, io::sink(), &mut |_| {}).expect("a whole trace");
 }

@@ -46,15 +46,15 @@ def trace(
     detail: Literal["faults", "access"] = "faults",
     stacks: Literal["none", "maps", "faults"] = "maps",
 ) -> Iterator[Path]:
-    """Records every page fault and mapping of this process in a `with` block, into a page (`.html`), a picture (`.svg`),
-    a table (`.csv`), lines (`.jsonl`) or a trace for `cowslip trace report`.
+    """Records every page fault and mapping of this process in a `with` block, into a page (`.html`), a table
+    (`.csv`), lines (`.jsonl`) or a trace for `cowslip trace report`.
 
     The process runs on undisturbed. `cowslip trace permissions` says what may be seen.
     """
     output = Path(output)
     kind = output.suffix.removeprefix(".")
     with tempfile.TemporaryDirectory() as folder:
-        recorded = output if kind not in {"html", "svg", "csv", "jsonl"} else Path(folder) / "cowslip.trace"
+        recorded = output if kind not in {"html", "csv", "jsonl"} else Path(folder) / "cowslip.trace"
         recording = subprocess.Popen(
             [command(), "trace", "--pid", str(os.getpid()), "--detail", detail, "--stacks", stacks, "-o", str(recorded)],
             stdout=subprocess.DEVNULL,
@@ -82,7 +82,7 @@ def trace(
         if kind in {"csv", "jsonl"}:
             _run("trace", "export", str(recorded), "--format", kind, "-o", str(output))
         else:
-            _run("trace", kind, str(recorded), "-o", str(output))
+            _run("trace", "html", str(recorded), "-o", str(output))
 
 
 def _paths(paths: PathOrPaths) -> list[str]:

@@ -13,24 +13,20 @@ use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink};
 use serde_json::Value;
 use support::{COWSLIP, Folder, run};
 
-fn sample() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cowslip-trace/tests/data/page-faults.txt")
-}
+/// The number of faults in the stored recording, as `perf script` prints them.
+const FAULTS: usize = 47;
 
-/// The number of faults in perf's text.
-fn faults() -> usize {
-    fs::read_to_string(sample()).unwrap().matches(" page-faults: ").count()
+fn sample() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cowslip-trace/tests/data/page-faults.data")
 }
 
 fn imported(folder: &Folder) -> PathBuf {
     let trace = folder.0.join("true.trace");
     let mut command = Command::new(COWSLIP);
-    command.args(["trace", "import"]).arg(sample()).arg("-o").arg(&trace).args(["--json", "-"]);
+    command.args(["trace", "import"]).arg(sample()).arg("-o").arg(&trace);
     let ran = run(&mut command);
     assert!(ran.status.success(), "{}", ran.stderr);
-    let numbers: Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!(numbers["schema"], "cowslip.trace-import/1");
-    assert_eq!(numbers["faults"], faults());
+    assert!(ran.stderr.contains(&format!(", {FAULTS} of them page faults")), "{}", ran.stderr);
     assert!(ran.stderr.contains("not seen: munmap(2)"), "{}", ran.stderr);
     trace
 }
@@ -48,13 +44,10 @@ fn what_is_imported_is_exported() {
         ran.stdout
     };
     let csv = export("csv");
-    assert_eq!(csv.lines().filter(|line| line.contains(",fault,")).count(), faults());
+    assert_eq!(csv.lines().filter(|line| line.contains(",fault,")).count(), FAULTS);
     let jsonl = export("jsonl");
     let lines = jsonl.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    assert_eq!(lines.filter(|line| line["kind"] == "fault").count(), faults());
-    let folded = export("folded");
-    let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>());
-    assert_eq!(counts.map(Result::unwrap).sum::<usize>(), faults());
+    assert_eq!(lines.filter(|line| line["kind"] == "fault").count(), FAULTS);
     let file = folder.0.join("out.csv");
     let mut command = Command::new(COWSLIP);
     command.args(["trace", "export"]).arg(&trace).arg("-o").arg(&file);
@@ -101,7 +94,6 @@ fn of_a_file_that_was_cut_the_cause_is_said_first() {
             ("diff", &[path]),
             ("diff", &[path, "--json", "-"]),
             ("html", page),
-            ("svg", page),
             ("export", page),
         ] {
             let ran = cowslip(action, more);
@@ -137,7 +129,7 @@ fn who_reads_no_more_is_no_error() {
         writer.event(&Event { time_ns: page, pid: 1, tid: 1, what }).unwrap();
     }
     fs::write(&trace, writer.finish(0).unwrap().0).unwrap();
-    for format in ["csv", "jsonl", "folded"] {
+    for format in ["csv", "jsonl"] {
         let mut child = Command::new(COWSLIP)
             .args(["trace", "export", "--format", format])
             .arg(&trace)
@@ -175,7 +167,7 @@ fn damage_and_other_files_have_their_exit_code_and_leave_nothing() {
     let mut command = Command::new(COWSLIP);
     let ran = run(command.args(["trace", "import", "/proc/self/status", "-o"]).arg(&out));
     assert_eq!(ran.status.code(), Some(6), "{}", ran.stderr);
-    assert!(ran.stderr.contains("no page fault of perf's"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("it is no perf.data"), "{}", ran.stderr);
     let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|it| it.unwrap().path()).collect();
     assert_eq!(left, [trace]);
 }

@@ -29,6 +29,6 @@ pub mod stats;
 
 pub use comparison::{
     Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, MeasureChoice,
-    Options, PartOfTime, Row, Sort, TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
+    Options, PartOfTime, Row, TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -1,4 +1,4 @@
-//! The destination of a report: a file that is whole or absent, or standard output for `-`.
+//! The destination of output: a file that is whole or absent, or standard output for `-`.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! Columns and lines of plain text.
 
 /// The longest line.
-pub(super) const WIDTH: usize = 99;
-pub(super) const INDENT: &str = "  ";
+pub const WIDTH: usize = 99;
+/// The space before each column.
+pub const INDENT: &str = "  ";
 const NAME_WIDTH: usize = 24;
 
 /// Aligns rows of cells as indented lines of equal width.
@@ -17,11 +18,13 @@ pub fn align(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(pad).collect()
 }
 
-pub(super) fn widest<'a>(cells: impl IntoIterator<Item = &'a String>) -> usize {
+/// The width of the widest cell.
+pub fn widest<'a>(cells: impl IntoIterator<Item = &'a String>) -> usize {
     cells.into_iter().map(|cell| width(cell)).max().unwrap_or(0)
 }
 
-pub(super) fn width(text: &str) -> usize {
+/// The number of columns that a text takes.
+pub fn width(text: &str) -> usize {
     text.chars().count()
 }
 

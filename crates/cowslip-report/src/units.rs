@@ -1,7 +1,5 @@
 //! Numbers for people.
 
-use super::report::Ratio;
-
 const SIGNIFICANT: i32 = 3;
 /// Numbers between these are written out.
 const SHORTEST: f64 = 1e-6;
@@ -35,28 +33,8 @@ pub fn size(bytes: u64) -> String {
     human(bytes as f64, "bytes")
 }
 
-/// The promised bounds of `ratio`, as an inequality.
-pub(super) fn bound(ratio: &Ratio) -> String {
-    match (ratio.at_least, ratio.at_most) {
-        (Some(low), Some(high)) => format!("{low} … {high}"),
-        (Some(low), None) => format!("≥ {low}"),
-        (None, Some(high)) => format!("≤ {high}"),
-        (None, None) => String::new(),
-    }
-}
-
-/// The standing of `ratio`'s promise, in a word or two.
-pub(super) fn verdict(ratio: &Ratio) -> &'static str {
-    match ratio.holds {
-        Some(true) => "holds",
-        Some(false) => "MISSED",
-        None if ratio.value.is_none() => "not measured",
-        None => "",
-    }
-}
-
 /// `value` with that many significant digits; whole numbers in full. A number too long for a column is scientific.
-pub(super) fn digits(value: f64, significant: i32) -> String {
+pub fn digits(value: f64, significant: i32) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if !(SHORTEST..LONGEST).contains(&size) => format!("{value:.2e}"),

@@ -11,7 +11,7 @@
 //! * [`patterns`]: common patterns of faults, and advice;
 //! * [`cost`]: the cost of faults;
 //! * [`diff`]: the differences between two traces;
-//! * [`picture`]: a trace drawn, as a page and as a still picture;
+//! * [`picture`]: a trace drawn, as a page;
 //! * [`mod@format`]: numbers and mappings in words.
 //!
 //! This is a separate crate, so that its dependencies (decoders, symbols) stay out of the preload library.

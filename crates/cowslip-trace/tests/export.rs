@@ -3,11 +3,10 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use cowslip_trace::export::{Format, export};
 use cowslip_trace::file::{Reader, Writer};
-use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink, Trace};
+use cowslip_trace::model::{Event, EventKind, Header, Sink, Trace};
 use serde_json::Value;
 use support::Scatter;
 
@@ -185,35 +184,6 @@ fn json_lines_have_an_object_an_event() {
 }
 
 #[test]
-fn folded_stacks_add_up_to_the_faults() {
-    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
-    let stack = writer.stack(&[0x30, 0x21, 0x11]).ok();
-    let name: Arc<str> = "a;b".into();
-    let fault = |stack, ip| EventKind::Fault(Fault { stack, ..Fault::at(0, ip) });
-    let all = [
-        EventKind::Exec { name },
-        fault(stack, 0x30),
-        fault(stack, 0x30),
-        fault(None, 0x40),
-        EventKind::Fork { child_pid: 1, child_tid: 2 },
-        EventKind::Lost { count: 3 },
-    ];
-    for (time_ns, what) in (0..).zip(all) {
-        writer.event(&Event { time_ns, pid: 1, tid: 1, what }).unwrap();
-    }
-    writer.event(&Event { time_ns: 9, pid: 1, tid: 2, what: fault(None, 0x50) }).unwrap();
-    writer.event(&Event { time_ns: 9, pid: 8, tid: 8, what: fault(None, u64::MAX) }).unwrap();
-    let (bytes, _) = writer.finish(5).unwrap();
-    let text = String::from_utf8(exported(&bytes, Format::Folded)).unwrap();
-    let wanted = "[events lost] 5\n\
-                  a_b;0x10;0x20;0x30 2\n\
-                  a_b;0x40 1\n\
-                  a_b;0x50 1\n\
-                  process 8;[kernel] 1\n";
-    assert_eq!(text, wanted);
-}
-
-#[test]
 fn losses_beyond_all_numbers_are_as_many_as_there_are() {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     for time_ns in 0..2 {
@@ -223,6 +193,4 @@ fn losses_beyond_all_numbers_are_as_many_as_there_are() {
     let (bytes, _) = writer.finish(0).unwrap();
     let csv = String::from_utf8(exported(&bytes, Format::Csv)).unwrap();
     assert_eq!(csv.lines().count(), 3, "a head and both events:\n{csv}");
-    let folded = String::from_utf8(exported(&bytes, Format::Folded)).unwrap();
-    assert_eq!(folded, format!("[events lost] {}\n", u64::MAX));
 }

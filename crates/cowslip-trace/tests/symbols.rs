@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cowslip_sys::procfs;
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::analysis::{Analyser, Frame, StackSums, Sums};
 use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::model::{Event, EventKind, Fault, Header, Map};
-use cowslip_trace::symbols::{Names, Symbols};
+use cowslip_trace::symbols::Names;
 use support::skip;
 
 #[inline(never)]
@@ -20,42 +21,31 @@ fn a_function_to_be_found() -> usize {
     std::hint::black_box(7)
 }
 
-/// A symbolizer with this process's maps.
-fn symbols(began_unix_seconds: u64) -> Symbols {
-    let mut symbols = Symbols::new(&Header { began_unix_seconds, ..Header::default() });
-    for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
-        let mut words = line.split_whitespace();
-        let (start, end) = words.next().unwrap().split_once('-').unwrap();
-        let is_code = words.next().unwrap().contains('x');
-        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
-        let offset_bytes = number(words.next().unwrap());
-        let map = Map {
-            range: VirtRange::between(number(start) as usize, number(end) as usize),
-            protection: if is_code { 5 } else { 1 },
-            flags: 0,
-            offset_bytes,
-            inode: 0,
-            name: words.nth(2).map(Into::into),
-            is_old: true,
-            stack: None,
-        };
-        symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what: EventKind::Map(map) });
-    }
-    symbols
+/// A place in a file.
+fn place(file: &Path, offset_bytes: u64) -> Frame {
+    let module = Some(file.to_str().unwrap().into());
+    Frame { module, offset_bytes, function: None }
+}
+
+/// A place in this process's own files.
+fn own_place(ip: u64) -> Frame {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let map = procfs::mappings(&maps).find(|it| it.range.contains(ip as usize)).unwrap();
+    let offset_bytes = map.offset_bytes + ip - map.range.start as u64;
+    place(Path::new(map.name), offset_bytes)
 }
 
 #[test]
 fn functions_have_their_names() {
     assert_eq!(a_function_to_be_found(), 7);
-    let ip = a_function_to_be_found as *const () as u64;
-    let mut now = symbols(u64::from(u32::MAX));
-    let name = now.functions(1, ip).last().unwrap().clone();
+    let frame = [own_place(a_function_to_be_found as *const () as u64)];
+    let of = |began_unix_seconds| Header { began_unix_seconds, ..Header::default() };
+    let mut now = Names::new(&of(u64::from(u32::MAX)));
+    let name = now.of(&frame).last().unwrap().clone();
     assert!(name.contains("a_function_to_be_found"), "{name}");
-    assert_eq!(now.functions(1, ip).last(), Some(&name), "and again");
-    let other = now.functions(2, ip)[0].clone();
-    assert_eq!(*other, *format!("{ip:#x}"), "another process");
+    assert_eq!(now.of(&frame).last(), Some(&name), "and again");
     // A file younger than the trace may be another program.
-    let name = symbols(1).functions(1, ip)[0].clone();
+    let name = Names::new(&of(1)).of(&frame)[0].clone();
     assert!(name.starts_with("symbols-") && name.contains("+0x"), "{name}");
 }
 
@@ -113,22 +103,10 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-const START: u64 = 0x7f00_0000_0000;
-
-/// The names at places in a file that is mapped as a whole.
+/// The names at places in a file.
 fn names(file: &Path, places: [u64; 2], began_unix_ns: u64) -> [String; 2] {
-    let mut symbols = symbols_of(file, began_unix_ns);
-    places.map(|place| symbols.functions(1, START + place + 1).last().unwrap().to_string())
-}
-
-fn symbols_of(file: &Path, began_unix_ns: u64) -> Symbols {
-    let header = Header { began_unix_ns, ..Header::default() };
-    let mut symbols = Symbols::new(&header);
-    let (range, protection, flags) = (VirtRange::new(START as usize, 1 << 20), 5, 2);
-    let name = Some(file.to_str().unwrap().into());
-    let what = EventKind::Map(Map { range, protection, flags, name, ..Map::default() });
-    symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what });
-    symbols
+    let mut names = Names::new(&Header { began_unix_ns, ..Header::default() });
+    places.map(|at| names.of(&[place(file, at + 1)]).last().unwrap().to_string())
 }
 
 #[test]
@@ -144,11 +122,12 @@ fn functions_that_the_compiler_put_into_others_are_named() {
     let Some(_) = tool(&folder, "cc -O2 -g -shared -fPIC -o it.so it.c") else { return };
     let Some(all) = tool(&folder, "nm it.so") else { return };
     let line = all.lines().find(|line| line.ends_with("outermost")).unwrap();
-    let place = u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap();
-    let mut symbols = symbols_of(&folder.0.join("it.so"), now_ns());
+    let at = u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap();
+    let mut names = Names::new(&Header { began_unix_ns: now_ns(), ..Header::default() });
+    let file = folder.0.join("it.so");
     // Some instruction of the function, whose first may be a landing pad.
     let functions =
-        (0..12).map(|byte| symbols.functions(1, START + place + byte)).max_by_key(|it| it.len());
+        (0..12).map(|byte| names.of(&[place(&file, at + byte)])).max_by_key(|it| it.len());
     let functions: Vec<String> = functions.unwrap().iter().map(|it| it.to_string()).collect();
     assert_eq!(functions, ["innermost", "between", "outermost"]);
 }
@@ -219,7 +198,7 @@ fn a_function_is_one_row_wherever_it_faults() {
     }
     let analysis = analyser.finish(None);
     assert_eq!(analysis.stacks.len(), 4);
-    let mut names = Names::new(Symbols::new(&header));
+    let mut names = Names::new(&header);
     let rows = names.by_function(&analysis.stacks, 5);
     let told: Vec<_> = rows.iter().map(|row| (&*row.functions[0], row.sums.faults())).collect();
     assert_eq!(told, [(NAMES[0], 75), (NAMES[1], 25)]);

@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 
+use crate::report::Report;
 use cowslip::units::ByteCount;
-use cowslip_report::{Progress, Report, units};
+use cowslip_report::{Progress, units};
 
 use super::clock::Clock;
 use super::error::Result;

@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use crate::report::HostState;
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes, round_up};
-use cowslip_report::HostState;
 
 use super::error::{Error, Result, during};
 use super::interrupt::Interrupt;

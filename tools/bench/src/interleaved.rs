@@ -1,7 +1,7 @@
 //! Mechanisms that are measured in turns, so that they share the noise of the machine.
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::Options;
 use super::bench::Bench;

@@ -3,9 +3,10 @@
 //! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: the measurements of the command's bench of that
 //!   name, in parts that can be selected.
 //! * [`host`]: effects of a virtual machine's host on all of them.
+//! * [`report`]: the results, as a table, a document or a page.
 //! * [`demo`]: an unmodified Redis, saved under write load.
 //!
-//! All of them add rows to a [`cowslip_report::Report`]. A baseline that fails leaves with a skipped row, a part that
+//! All of them add rows to a [`report::Report`]. A baseline that fails leaves with a skipped row, a part that
 //! fails leaves a note, and the others go on.
 //!
 //! Beside the program that calls this lie `cowslip` and its libraries. To measure other processes a bench starts its own
@@ -15,8 +16,9 @@
 //! use std::time::Duration;
 //!
 //! use cowslip::units::ByteCount;
+//! use cowslip_bench::report::{Report, table};
 //! use cowslip_bench::{Bench, Clock, Interrupt, Options, cow};
-//! use cowslip_report::{Progress, Report, table};
+//! use cowslip_report::Progress;
 //!
 //! let options = Options { size: ByteCount::gib(1), budget: ByteCount::gib(4), runs: 9 };
 //! let mut report = Report::new("cow", serde_json::Map::new());
@@ -49,6 +51,7 @@ pub mod cow;
 pub mod demo;
 pub mod fork;
 pub mod host;
+pub mod report;
 pub mod restore;
 pub mod save;
 pub mod trace;

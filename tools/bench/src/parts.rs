@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 
+use crate::report::HostState;
 use clap::ValueEnum;
-use cowslip_report::{HostState, units};
+use cowslip_report::units;
 
 use super::bench::Bench;
 use super::error::{Error, Result};

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 /// A promise.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ pub(crate) fn judge(report: &mut Report, size_bytes: u64, promises: &[Promise]) 
 
 #[cfg(test)]
 mod tests {
-    use cowslip_report::{HostState, Row};
+    use crate::report::{HostState, Row};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Rows of a few values: their median, maximum and number.
 
-use cowslip_report::{Report, Row};
+use crate::report::{Report, Row};
 
 /// The middle of `values`, or the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {

@@ -41,27 +41,13 @@ pub struct Options {
     pub counters: MeasureChoice,
     /// The change that the advice on runs is about, as a part of the good mean.
     pub wanted_change: f64,
-    /// The order of the rows.
-    pub sort: Sort,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let (unit, sort) = (UnitChoice::Auto, Sort::T);
-        let counters = MeasureChoice::Auto;
-        Self { alpha: 0.05, fdr: 0.05, primary: None, unit, counters, wanted_change: 0.05, sort }
+        let (unit, counters) = (UnitChoice::Auto, MeasureChoice::Auto);
+        Self { alpha: 0.05, fdr: 0.05, primary: None, unit, counters, wanted_change: 0.05 }
     }
-}
-
-/// The order of the rows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sort {
-    /// Ascending t of (good, bad): metrics that grew come first.
-    T,
-    /// Ascending p.
-    P,
-    /// The greatest effect first, in either direction.
-    Effect,
 }
 
 /// The result of a comparison.
@@ -75,7 +61,7 @@ pub struct Comparison {
     pub primary: Option<String>,
     /// The way that counters were compared, if there are any.
     pub counters: Option<Counters>,
-    /// The tested metrics, in the requested order.
+    /// The tested metrics by ascending t of (good, bad): those that grew come first.
     pub rows: Vec<Row>,
     /// Metrics with the same value everywhere.
     pub constant: Vec<String>,
@@ -165,7 +151,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     if unit == Unit::Sample && comparison.runs == (1, 1) {
         comparison.rows.iter_mut().for_each(Row::measure_dependence);
     }
-    sort(&mut comparison.rows, options.sort);
+    sort(&mut comparison.rows);
     comparison.notes = notes::notes(&comparison, &good, &bad, &found, options.alpha);
     Ok(comparison)
 }
@@ -183,14 +169,10 @@ fn primary(comparison: &Comparison, options: &Options) -> Result<Option<String>>
     }
 }
 
-fn sort(rows: &mut [Row], by: Sort) {
+fn sort(rows: &mut [Row]) {
     let change = |row: &Row| row.change.map_or(f64::INFINITY, |it| it.value.abs());
     rows.sort_by(|a, b| {
-        let order = match by {
-            Sort::T => a.t_or_sign().total_cmp(&b.t_or_sign()),
-            Sort::P => a.p.total_cmp(&b.p),
-            Sort::Effect => b.effect_size().total_cmp(&a.effect_size()),
-        };
+        let order = a.t_or_sign().total_cmp(&b.t_or_sign());
         order.then(change(b).total_cmp(&change(a)))
     });
 }

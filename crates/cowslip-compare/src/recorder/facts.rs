@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use cowslip_sys::procfs::chosen;
+
 const FILES: [(&str, &str); 12] = [
     ("kernel", "/proc/sys/kernel/osrelease"),
     ("kernel.version", "/proc/sys/kernel/version"),
@@ -21,9 +23,10 @@ const FILES: [(&str, &str); 12] = [
 /// Kernel, settings of huge pages and memory, processor, without those that cannot be read.
 pub fn facts() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).ok();
+    let word = |text: &str| chosen(text).unwrap_or(text).to_owned();
     let mut facts: BTreeMap<String, String> = FILES
         .iter()
-        .filter_map(|(name, path)| Some(((*name).to_owned(), chosen(read(path)?.trim()))))
+        .filter_map(|(name, path)| Some(((*name).to_owned(), word(read(path)?.trim()))))
         .collect();
     let first = |path: &str, name: &str| {
         let line = |text: &str| text.lines().find_map(|line| value(line, name).map(str::to_owned));
@@ -42,18 +45,12 @@ fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     (key.trim() == name).then(|| value.trim())
 }
 
-/// The word in brackets of `always [madvise] never`; any other text as it is.
-fn chosen(text: &str) -> String {
-    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    word.map_or(text, |(word, _)| word).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
     fn this_machine_has_a_kernel_and_a_choice_is_its_word() {
-        assert!(super::facts().contains_key("kernel"));
-        assert_eq!(super::chosen("always [madvise] never"), "madvise");
-        assert_eq!(super::chosen("0"), "0");
+        let facts = super::facts();
+        assert!(facts.contains_key("kernel"));
+        assert!(facts.get("thp.enabled").is_none_or(|it| !it.contains('[')), "{facts:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::frames::{Site, Sites};
+use super::frames::{Frame, Site, Sites, resolve};
 use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums};
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place, advice};
@@ -122,6 +122,11 @@ impl Analyser {
     /// The mappings after the events so far.
     pub fn attributor(&self) -> &Attributor {
         &self.attributor
+    }
+
+    /// The frame at an address of a process, by the events so far.
+    pub(crate) fn frame(&mut self, pid: u32, address: u64) -> Frame {
+        resolve(address, pid, &self.attributor, &mut self.sites.code)
     }
 
     /// The number of a mapping's group: they are numbered from 0, in the order of their first mappings.

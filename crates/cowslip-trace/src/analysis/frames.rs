@@ -127,7 +127,13 @@ impl Site {
     }
 }
 
-fn resolve(address: u64, pid: u32, attributor: &Attributor, code: &mut PerfMaps) -> Frame {
+/// The frame at an address of a process, by the mappings and the code up to now.
+pub(super) fn resolve(
+    address: u64,
+    pid: u32,
+    attributor: &Attributor,
+    code: &mut PerfMaps,
+) -> Frame {
     if address >= KERNEL {
         return Frame::of(Some("[kernel]".into()), 0);
     }

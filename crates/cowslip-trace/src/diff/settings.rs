@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cowslip_sys::procfs::chosen;
 use serde::Serialize;
 
 use crate::model::Header;
@@ -28,12 +29,9 @@ pub(super) fn differing(headers: [&Header; 2]) -> Vec<Setting> {
 /// The settings in a header, by rank and name: those that affect faults most come first.
 fn all(header: &Header) -> BTreeMap<(u8, String), String> {
     let machine = &header.machine;
-    let chosen = |value: &str| {
-        let inside = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        inside.map_or(value, |(word, _)| word).trim().to_owned()
-    };
+    let word = |value: &str| chosen(value).unwrap_or(value).trim().to_owned();
     let thp = machine.thp.iter();
-    let thp = thp.map(|(name, value)| ((0, format!("transparent_hugepage/{name}")), chosen(value)));
+    let thp = thp.map(|(name, value)| ((0, format!("transparent_hugepage/{name}")), word(value)));
     let allocator = header.allocator.iter();
     let allocator = allocator.map(|name| ((1, "allocator".to_owned()), name.clone()));
     let variables = header.environment.iter();

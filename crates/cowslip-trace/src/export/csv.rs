@@ -10,10 +10,10 @@ use crate::model::Event;
 
 pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
     let mut csv = csv::Writer::from_writer(output);
-    csv.write_record(COLUMNS.map(|(_, name)| name)).map_err(plain)?;
+    csv.write_record(COLUMNS).map_err(plain)?;
     let mut cell = String::new();
     events.each(|reader: &Reader<_>, event: &Event| {
-        for (_, value) in Row::new(event, reader.frames_of(event)).cells() {
+        for value in Row::new(event, reader.frames_of(event)).cells() {
             cell.clear();
             match value {
                 None => {}

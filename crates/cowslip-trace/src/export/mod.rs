@@ -1,4 +1,4 @@
-//! Traces for other programs: CSV, JSON Lines and folded stacks.
+//! Traces for other programs: CSV and JSON Lines.
 //!
 //! Streaming: only a few blocks and the call stacks are in memory, for a trace of any length. Every format
 //! shows lost events.
@@ -19,7 +19,6 @@
 //! ```
 
 mod csv;
-mod folded;
 mod json_lines;
 mod row;
 
@@ -35,9 +34,6 @@ pub enum Format {
     Csv,
     /// One object per event, between one with the header and one with the totals.
     JsonLines,
-    /// Call stacks with the number of faults in each, as input for flame graphs; with function names where
-    /// the program's files have symbols and are unchanged.
-    Folded,
 }
 
 /// Writes the rest of a trace in a format. `progress` gets the number of bytes read, a block at a time.
@@ -53,7 +49,6 @@ pub fn export<R: Read>(
     match format {
         Format::Csv => csv::write(&mut Events { reader, progress }, output),
         Format::JsonLines => json_lines::write(&mut Events { reader, progress }, output),
-        Format::Folded => folded::write(&mut Events { reader, progress }, output),
     }
 }
 

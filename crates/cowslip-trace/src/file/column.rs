@@ -3,7 +3,7 @@
 use super::{Checked, check};
 
 /// Appends a number.
-pub(super) fn put(column: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put(column: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         column.push(value as u8 | 0x80);
         value >>= 7;
@@ -12,7 +12,7 @@ pub(super) fn put(column: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Appends the difference from `from` to `to`.
-pub(super) fn put_difference(column: &mut Vec<u8>, from: u64, to: u64) {
+pub(crate) fn put_difference(column: &mut Vec<u8>, from: u64, to: u64) {
     let difference = to.wrapping_sub(from) as i64;
     put(column, (difference << 1 ^ difference >> 63) as u64);
 }

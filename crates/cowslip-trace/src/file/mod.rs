@@ -33,6 +33,8 @@ mod read;
 mod totals;
 mod write;
 
+#[cfg(feature = "picture")]
+pub(crate) use column::{put, put_difference};
 pub use layout::{FRAMES_MOST, MAGIC, TEXT_MOST_BYTES};
 pub use read::Reader;
 pub use write::{Writer, create};

@@ -27,8 +27,6 @@ pub(super) struct Builder<W> {
     writer: Writer<W>,
     family: Option<Family>,
     has_results: bool,
-    /// The process of each thread, as far as perf reported it.
-    pids: HashMap<u32, u32>,
     /// Calls that have not returned, and perf's record of the mapping meanwhile.
     calls: HashMap<u32, (Call, Option<Map>)>,
     /// Events before the first known time.
@@ -47,7 +45,6 @@ impl<W: Write> Builder<W> {
             writer,
             family: facts.family,
             has_results: facts.has_results,
-            pids: HashMap::new(),
             calls: HashMap::new(),
             before: Vec::new(),
             last_ns: None,
@@ -77,18 +74,12 @@ impl<W: Write> Builder<W> {
     }
 
     pub(super) fn take(&mut self, at: At, record: Record<'_>) -> io::Result<()> {
-        if let Some(pid) = at.pid {
-            self.pids.insert(at.tid, pid);
-        }
         let what = match record {
             Record::Fault(fault) => self.fault(fault)?,
             Record::Map(map) => self.map(at, map),
             Record::Comm { name, is_exec: true } => Some(EventKind::Exec { name: name.into() }),
             Record::Comm { name, is_exec: false } => Some(EventKind::Name { name: name.into() }),
-            Record::Fork { child_pid, child_tid } => {
-                self.pids.insert(child_tid, child_pid);
-                Some(EventKind::Fork { child_pid, child_tid })
-            }
+            Record::Fork { child_pid, child_tid } => Some(EventKind::Fork { child_pid, child_tid }),
             Record::Exit => Some(EventKind::Exit),
             Record::Lost { count } => {
                 self.lost = self.lost.saturating_add(count);
@@ -115,8 +106,7 @@ impl<W: Write> Builder<W> {
     }
 
     fn event(&mut self, at: At, what: EventKind) -> io::Result<()> {
-        let pid = at.pid.or_else(|| self.pids.get(&at.tid).copied()).unwrap_or(at.tid);
-        let event = Event { time_ns: 0, pid, tid: at.tid, what };
+        let event = Event { time_ns: 0, pid: at.pid, tid: at.tid, what };
         match at.time_ns.filter(|&time_ns| time_ns > 0) {
             None if self.last_ns.is_none() => {
                 self.before.push(event);

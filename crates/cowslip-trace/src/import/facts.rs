@@ -10,11 +10,9 @@ pub(super) struct Facts {
     pub(super) family: Option<Family>,
     /// True if the returns of system calls are recorded.
     pub(super) has_results: bool,
-    has_processes: bool,
     has_calls: bool,
     has_maps: bool,
     has_address: bool,
-    has_unusable_stacks: bool,
     faults: u64,
     periods: u64,
     times_ns: Option<(u64, u64)>,
@@ -22,7 +20,6 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn observe(&mut self, at: At, record: &Record<'_>) {
-        self.has_processes |= at.pid.is_some();
         if let Some(time_ns) = at.time_ns.filter(|&time_ns| time_ns > 0) {
             let first_ns = self.times_ns.map_or(time_ns, |(first_ns, _)| first_ns);
             self.times_ns = Some((first_ns, time_ns));
@@ -32,7 +29,6 @@ impl Facts {
                 let family = fault.source.family();
                 self.family = self.family.max(Some(family));
                 self.has_address |= fault.address.is_some();
-                self.has_unusable_stacks |= fault.has_unusable_stack;
                 self.faults += 1;
                 self.periods = self.periods.saturating_add(fault.period.unwrap_or(1));
             }
@@ -51,10 +47,7 @@ impl Facts {
                  `perf record -d -c 1 -e page-faults`");
         }
         if !self.has_address {
-            return Err(
-                "its page faults have no addresses; record with `perf record -d`, and print \
-                 them with `perf script -F +addr`",
-            );
+            return Err("its page faults have no addresses; record with `perf record -d`");
         }
         Ok(())
     }
@@ -90,22 +83,7 @@ impl Facts {
         if self.has_maps {
             sources.push("PERF_RECORD_MMAP");
         } else {
-            unseen.push(
-                "the files that are mapped: print with `perf script --show-mmap-events`, or import \
-                 the perf.data itself",
-            );
-        }
-        if !self.has_processes {
-            unseen.push(
-                "which threads belong to one process, so that each is taken for a process: print \
-                 with `perf script -F +pid`",
-            );
-        }
-        if self.has_unusable_stacks {
-            unseen.push(
-                "call stacks, of which `perf script` does not print the addresses in memory: import \
-                 the perf.data itself",
-            );
+            unseen.push("the files that are mapped");
         }
         if header.sampling_period != 1 {
             unseen.push("all faults but one in some: record with `-c 1`");

@@ -1,4 +1,4 @@
-//! Imports a recording of `perf` as a trace: its `perf.data`, or the text that `perf script` makes of it.
+//! Imports a recording of `perf` as a trace.
 //!
 //! A file is read twice: first for the kinds of its records, which the trace's header lists, then for its
 //! events.
@@ -6,7 +6,6 @@
 mod builder;
 mod facts;
 mod perf_data;
-mod perf_script;
 mod record;
 
 use std::fs::File;
@@ -31,11 +30,11 @@ pub struct Imported {
     pub header: Header,
     /// The trace's totals.
     pub totals: Totals,
-    /// Lines or records that are not faults, mappings or tasks.
+    /// Records that are not faults, mappings or tasks.
     pub ignored: u64,
     /// Calls of `mmap(2)` and `mremap(2)` without a recorded result, so that their address is unknown.
     pub unplaced: u64,
-    /// Faults without an address: those in the kernel where perf printed a symbol.
+    /// Faults without an address.
     pub without_address: u64,
     /// The longest delay, in nanoseconds, of an event after a younger one; it gets the time of that one.
     pub late_ns: u64,
@@ -51,8 +50,8 @@ pub struct Imported {
 /// ```
 ///
 /// # Errors
-/// Those of the file system; [`io::ErrorKind::InvalidData`] if `input` is neither, is damaged, or has no page
-/// fault with an address, with advice.
+/// Those of the file system; [`io::ErrorKind::InvalidData`] if `input` is no `perf.data`, is damaged, or has no
+/// page fault with an address, with advice.
 pub fn import(
     input: &Path,
     output: impl Write,
@@ -67,17 +66,15 @@ pub fn import(
     if beginning == MAGIC {
         return Err(explain(invalid("it is a trace already")));
     }
-    let is_perf_data = beginning == PERF_DATA;
+    if beginning != PERF_DATA {
+        return Err(explain(invalid("it is no perf.data; `perf record` makes one")));
+    }
     let length = file.metadata().map_err(explain)?.len();
     let mut pass = |number: u64, header: &mut Header, take: &mut Take<'_>| {
         file.rewind()?;
         let mut counted = |bytes: u64| progress(number * length + bytes.min(length), 2 * length);
         let input = BufReader::new(Counting { input: &file, bytes: 0, counted: &mut counted });
-        if is_perf_data {
-            perf_data::read(input, header, take)
-        } else {
-            perf_script::read(input, header, take)
-        }
+        perf_data::read(input, header, take)
     };
 
     let mut facts = Facts::default();

@@ -1,4 +1,4 @@
-//! Records of perf's `perf.data` and `perf script`, in common terms.
+//! Records of perf's `perf.data`, in terms of a trace.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub(super) type Take<'a> = dyn FnMut(At, Record<'_>) -> io::Result<()> + 'a;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct At {
     pub(super) time_ns: Option<u64>,
-    pub(super) pid: Option<u32>,
+    pub(super) pid: u32,
     pub(super) tid: u32,
 }
 
@@ -39,8 +39,6 @@ pub(super) struct Fault<'a> {
     pub(super) in_user_mode: Option<bool>,
     /// The innermost first; empty if none were recorded.
     pub(super) frames: &'a [u64],
-    /// There was a call stack without addresses in memory.
-    pub(super) has_unusable_stack: bool,
     /// The number of faults that it stands for.
     pub(super) period: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! Faults in the form that the page contains: a column for each fact, compressed as it grows.
 
-use super::varint::{Column, Numbers};
+use super::varint::Column;
 use crate::attribute::FaultKind;
 use crate::model::{Access, Fault, Severity};
 
@@ -24,15 +24,6 @@ pub(super) struct Dot {
     pub(super) frame: u32,
     pub(super) stack: Option<u32>,
     pub(super) fault: Fault,
-}
-
-/// The part of a fault that a still picture shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spot {
-    pub(super) time_ns: u64,
-    pub(super) space: u32,
-    pub(super) address: u64,
-    pub(super) kind: FaultKind,
 }
 
 /// Faults being packed.
@@ -81,29 +72,6 @@ impl Packer {
     }
 }
 
-impl Dots {
-    /// All faults in the order of time, unpacked one by one.
-    pub(super) fn spots(&self) -> impl Iterator<Item = Spot> {
-        let [time, space, _, group, page, low, class, ..] = &self.columns;
-        let [mut time, mut space, mut group, mut page, mut low, mut class] =
-            [time, space, group, page, low, class].map(|(_, packed)| Numbers::of(packed));
-        let mut time_ns = 0;
-        let mut last_pages = Vec::new();
-        (0..self.count).map(move |_| {
-            time_ns += time.number();
-            let last_page = last_page(&mut last_pages, group.number() as u32);
-            *last_page = page.number_from(*last_page);
-            let low = u64::from(low.byte()) | u64::from(low.byte()) << 8;
-            Spot {
-                time_ns,
-                space: space.number() as u32,
-                address: *last_page << LOW_BITS | low,
-                kind: FaultKind::ALL[usize::from(class.byte() & 0xf)],
-            }
-        })
-    }
-}
-
 fn last_page(last_pages: &mut Vec<u64>, group: u32) -> &mut u64 {
     let group = group as usize;
     if last_pages.len() <= group {
@@ -133,40 +101,4 @@ fn bits(fault: &Fault) -> u8 {
     let mode = fault.in_user_mode.map_or(0, |user| 1 + u8::from(user));
     let huge = fault.huge.map_or(0, |huge| 1 + u8::from(huge));
     access | severity << 2 | mode << 4 | huge << 6
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_packed_is_unpacked_and_takes_little() {
-        let mut packer = Packer::default();
-        let spot = |nth: u64| Spot {
-            time_ns: nth * 700,
-            space: (nth % 3) as u32,
-            address: 0x7f12_3456_7000 + (nth % 5) * 0x1_0000_0000 + nth * 0x1008,
-            kind: FaultKind::ALL[nth as usize % FaultKind::ALL.len()],
-        };
-        for nth in 0..100_000 {
-            let Spot { time_ns, space, address, kind } = spot(nth);
-            let (thread, group, frame, stack) = (0, (nth % 5) as u32, 0, None);
-            let (is_arrival, fault) = (true, Fault::at(address, 0));
-            packer.push(&Dot {
-                time_ns,
-                space,
-                thread,
-                group,
-                kind,
-                is_arrival,
-                frame,
-                stack,
-                fault,
-            });
-        }
-        let dots = packer.finish();
-        assert!(dots.spots().eq((0..100_000).map(spot)));
-        let bytes: usize = dots.columns.iter().map(|(_, packed)| packed.len()).sum();
-        assert!(bytes < 200_000, "{bytes}");
-    }
 }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::model::{Event, Header};
-use crate::symbols::Symbols;
+use crate::analysis::Analyser;
+use crate::model::Header;
+use crate::symbols::Names;
 
 /// Numbers the names of instructions.
 pub(super) struct Frames {
-    symbols: Symbols,
+    symbols: Names,
     /// By program and address: a program has one name at an address, unless it loads other code there later.
     known: HashMap<(u32, u64), Arc<[u32]>>,
     numbers: HashMap<Arc<str>, u32>,
@@ -21,7 +22,7 @@ pub(super) struct Frames {
 impl Frames {
     pub(super) fn new(header: &Header) -> Self {
         Self {
-            symbols: Symbols::new(header),
+            symbols: Names::new(header),
             known: HashMap::new(),
             numbers: HashMap::new(),
             names: Vec::new(),
@@ -30,17 +31,18 @@ impl Frames {
         }
     }
 
-    pub(super) fn observe(&mut self, event: &Event) {
-        self.symbols.observe(event);
-    }
-
     /// The number of the innermost function at an instruction.
-    pub(super) fn innermost(&mut self, program: u32, pid: u32, ip: u64) -> u32 {
-        self.numbers(program, pid, ip)[0]
+    pub(super) fn innermost(&mut self, at: (u32, u32), ip: u64, analyser: &mut Analyser) -> u32 {
+        self.numbers(at, ip, analyser)[0]
     }
 
-    /// The numbers of the functions at an instruction, in a process that runs a program now.
-    fn numbers(&mut self, program: u32, pid: u32, ip: u64) -> Arc<[u32]> {
+    /// The numbers of the functions at an instruction; `at` is a program and a process that runs it now.
+    fn numbers(
+        &mut self,
+        (program, pid): (u32, u32),
+        ip: u64,
+        analyser: &mut Analyser,
+    ) -> Arc<[u32]> {
         if let Some(numbers) = self.known.get(&(program, ip)) {
             return numbers.clone();
         }
@@ -51,16 +53,17 @@ impl Frames {
                 names.len() as u32 - 1
             })
         };
-        let numbers: Arc<[u32]> = symbols.functions(pid, ip).iter().map(number).collect();
+        let numbers: Arc<[u32]> =
+            symbols.of(&[analyser.frame(pid, ip)]).iter().map(number).collect();
         self.known.insert((program, ip), numbers.clone());
         numbers
     }
 
     /// The number of a call stack. A caller is placed at its call, one byte before the return address.
-    pub(super) fn stack(&mut self, program: u32, pid: u32, frames: &[u64]) -> u32 {
+    pub(super) fn stack(&mut self, at: (u32, u32), frames: &[u64], analyser: &mut Analyser) -> u32 {
         let called = |(depth, ip): (usize, &u64)| ip.saturating_sub(u64::from(depth > 0));
         let ips = frames.iter().enumerate().map(called);
-        let stack: Vec<_> = ips.flat_map(|ip| self.numbers(program, pid, ip).to_vec()).collect();
+        let stack: Vec<_> = ips.flat_map(|ip| self.numbers(at, ip, analyser).to_vec()).collect();
         *self.stack_numbers.entry(stack).or_insert_with_key(|stack| {
             self.stacks.push(stack.clone());
             self.stacks.len() as u32 - 1

@@ -26,23 +26,12 @@ pub(super) struct Row {
 }
 
 /// The colour of the bars.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Tint {
     File,
     Anonymous,
     Special,
-}
-
-impl Tint {
-    /// Its name in the style sheet.
-    pub(super) const fn colour(self) -> &'static str {
-        match self {
-            Self::File => "map-file",
-            Self::Anonymous => "map-anonymous",
-            Self::Special => "map-special",
-        }
-    }
 }
 
 impl Groups {

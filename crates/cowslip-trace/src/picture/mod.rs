@@ -1,7 +1,7 @@
 //! The picture of a trace: time across, addresses up, mappings as bars and faults as dots.
 //!
 //! [`Picture::html`] makes one page that needs only a browser: it zooms, describes the items under the
-//! pointer, and counts those in a rectangle. [`Picture::svg`] makes still pictures for reports.
+//! pointer, and counts those in a rectangle.
 //!
 //! ```text
 //!  addresses      bands of what was used, one above the other; gaps become breaks
@@ -17,17 +17,13 @@
 mod bands;
 mod dots;
 mod facts;
-mod figure;
 mod frames;
 mod groups;
 mod pack;
 mod page;
-mod palette;
 mod programs;
 mod replay;
 mod scene;
-mod still;
-mod svg;
 mod varint;
 
 use std::fmt;
@@ -38,17 +34,14 @@ use crate::cost::FaultCost;
 use crate::file::Reader;
 use crate::model::Trace;
 
-pub use palette::Theme;
-
 /// A trace and its analysis, ready to be drawn.
 ///
 /// ```
 /// use cowslip_trace::model::Trace;
-/// use cowslip_trace::picture::{Picture, Theme};
+/// use cowslip_trace::picture::Picture;
 /// let trace = Trace::default();
 /// let picture = Picture::new(&trace, None);
 /// assert!(picture.html()?.contains("0 faults"));
-/// assert!(picture.svg(Theme::Light).starts_with("<svg"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Picture {
@@ -90,11 +83,6 @@ impl Picture {
     /// One page that needs only a browser, and loads nothing.
     pub fn html(&self) -> io::Result<String> {
         page::render(&self.scene)
-    }
-
-    /// A still picture as SVG.
-    pub fn svg(&self, theme: Theme) -> String {
-        figure::draw(&self.scene, theme)
     }
 }
 

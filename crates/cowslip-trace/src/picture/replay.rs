@@ -67,7 +67,6 @@ impl Replay {
         if let EventKind::Lost { count } = event.what {
             self.losses.push((self.now_ns, count));
         }
-        self.frames.observe(event);
         let found = self.analyser.observe(event, frames);
         let attributor = self.analyser.attributor();
         let program = attributor.program(event.pid);
@@ -98,9 +97,9 @@ impl Replay {
             self.threads.push((pid, tid));
             self.threads.len() as u32 - 1
         });
-        let names = &mut self.frames;
+        let (names, analyser) = (&mut self.frames, &mut self.analyser);
         let stack = fault.stack.map(|id| {
-            let number = || names.stack(program, pid, frames(id));
+            let number = || names.stack((program, pid), frames(id), analyser);
             *self.stack_numbers.entry(id).or_insert_with(number)
         });
         let mapping = found.mapping;
@@ -117,7 +116,7 @@ impl Replay {
             group,
             kind: found.kind,
             is_arrival: is_arrival(found),
-            frame: self.frames.innermost(program, pid, fault.ip),
+            frame: self.frames.innermost((program, pid), fault.ip, &mut self.analyser),
             stack,
             fault: *fault,
         });

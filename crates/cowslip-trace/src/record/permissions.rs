@@ -72,11 +72,6 @@ pub fn permissions() -> Vec<Permission> {
             "all programs of a control group, or of the machine (--cgroup, --system)",
             status_of(open(Kind::MinorFaults, true, Scope::Machine, 0), SETCAP),
         ),
-        permission(
-            "bpf",
-            "the kernel's result of each fault (VM_FAULT_*): not in this build",
-            PermissionStatus::Unsupported,
-        ),
     ]
 }
 

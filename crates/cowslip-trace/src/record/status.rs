@@ -31,16 +31,6 @@ pub enum PermissionStatus {
 }
 
 impl PermissionStatus {
-    /// One word, for programs.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Available => "available",
-            Self::Unsupported => "unsupported",
-            Self::Denied { .. } => "denied",
-            Self::Unknown { .. } => "unknown",
-        }
-    }
-
     /// The way to permit it, if a privilege or a setting prevents it.
     pub fn advice(&self) -> Option<String> {
         match self {

@@ -8,18 +8,29 @@ use serde::Serialize;
 
 use super::{Functions, Symbols, one};
 use crate::analysis::{Frame, StackSums, Sums};
+use crate::model::Header;
 
 /// Names for the call stacks of an analysis: functions, or without symbols modules and offsets.
+///
+/// ```
+/// use cowslip_trace::analysis::Frame;
+/// use cowslip_trace::model::Header;
+/// use cowslip_trace::symbols::Names;
+/// let place = Frame { module: Some("/none/app".into()), offset_bytes: 0x10, function: None };
+/// assert_eq!(&*Names::new(&Header::default()).of(&[place])[0], "app+0x10", "there is no such file");
+/// ```
 #[derive(Default)]
 pub struct Names(Option<Symbols>);
 
 impl Names {
-    /// The names in the files of the trace's programs.
-    pub fn new(symbols: Symbols) -> Self {
-        Self(Some(symbols))
+    /// The names in the files of the programs of the trace with this header. A file that was changed since the trace
+    /// began has none.
+    pub fn new(header: &Header) -> Self {
+        Self(Some(Symbols::new(header)))
     }
 
-    /// The functions of a call stack, the innermost first.
+    /// The functions of a call stack, the innermost first: more than one for a frame where the compiler put a function
+    /// into its caller, as far as debug information says so.
     pub fn of(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
         match &mut self.0 {
             Some(symbols) => symbols.frames(frames),

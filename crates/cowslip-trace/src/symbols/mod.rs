@@ -1,7 +1,6 @@
 //! Names of instructions: functions where the program's files have symbols, else a place in a file.
 
 mod frames;
-mod modules;
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,29 +10,14 @@ use std::time::SystemTime;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer};
 
-use crate::model::{Event, Header};
-use crate::perf_maps::PerfMaps;
+use crate::model::Header;
 pub use frames::{FunctionSums, Names};
-use modules::AddressSpaces;
 
 /// The functions at one place, the innermost first; at least one.
-pub type Functions = Arc<[Arc<str>]>;
+type Functions = Arc<[Arc<str>]>;
 
-/// From here on addresses are the kernel's.
-const KERNEL: u64 = 1 << 63;
-
-/// Keeps track of mapped files, and reads their symbols on demand.
-///
-/// ```
-/// use cowslip_trace::model::Header;
-/// use cowslip_trace::symbols::Symbols;
-/// let mut symbols = Symbols::new(&Header::default());
-/// assert_eq!(&*symbols.functions(1, 0x1234)[0], "0x1234", "nothing is mapped there");
-/// assert_eq!(&*symbols.functions(1, u64::MAX)[0], "[kernel]");
-/// ```
-pub struct Symbols {
-    spaces: AddressSpaces,
-    code: PerfMaps,
+/// Reads the symbols of files on demand.
+struct Symbols {
     symbolizer: Symbolizer,
     /// A younger file is not the one that was running.
     began: SystemTime,
@@ -43,44 +27,13 @@ pub struct Symbols {
 
 impl Symbols {
     /// The symbols for the trace of this header.
-    pub fn new(header: &Header) -> Self {
+    fn new(header: &Header) -> Self {
         Self {
-            spaces: AddressSpaces::default(),
-            code: PerfMaps::new(header),
             symbolizer: Symbolizer::builder().enable_code_info(true).build(),
             began: header.began(),
             files: HashMap::new(),
             names: HashMap::new(),
         }
-    }
-
-    /// Follows the mappings. It needs all events in their order; answers are for the events so far.
-    pub fn observe(&mut self, event: &Event) {
-        self.spaces.observe(event);
-        self.code.observe(event);
-    }
-
-    /// The functions at `ip` in a process now, the innermost first: more than one where the compiler put a function into its
-    /// caller, as far as debug information says so. Code that the process generated has its names too ([`PerfMaps`]).
-    /// Without symbols `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
-    ///
-    /// A caller's frame holds the address after the call: ask for the one before. A file that was changed
-    /// since the trace began has no symbols.
-    pub fn functions(&mut self, pid: u32, ip: u64) -> Functions {
-        if ip >= KERNEL {
-            return one("[kernel]".into());
-        }
-        let place = self.spaces.find(pid, ip);
-        let is_path = |(file, _): &(Arc<str>, u64)| file.starts_with('/');
-        let functions =
-            place.clone().filter(is_path).and_then(|(file, at)| self.functions_in(file, at));
-        if let Some(functions) = functions.or_else(|| self.code.find(pid, ip).map(one)) {
-            return functions;
-        }
-        one(match place {
-            Some((file, offset_bytes)) => unnamed(&file, offset_bytes),
-            None => format!("{ip:#x}").into(),
-        })
     }
 
     /// The functions at a place in a file; the place, if there are no symbols.

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::collapse::collapse;
 use super::daemon::Daemon;

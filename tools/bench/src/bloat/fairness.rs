@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cowslip_report::{Row, Series};
+use crate::report::{Row, Series};
 
 use super::daemon::Daemon;
 use super::fragment::Fragmented;

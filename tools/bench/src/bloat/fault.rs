@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use cowslip_report::{Latencies, Row};
+use crate::report::{Latencies, Row};
 
 use super::daemon::Daemon;
 use super::fragment::Fragmented;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::daemon::Daemon;
 use super::process::{Command, Said};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::group::Group;
 use super::line_protocol::LineProtocol;

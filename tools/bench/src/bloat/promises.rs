@@ -1,7 +1,7 @@
 //! Promises about huge pages without bloat. The kernel's ways are set up as a knowing engineer would do it, and the
 //! best of them counts.
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, programs, redis, requests, web};
 use crate::promise::{Bound, Figures, Promise, judge, over};

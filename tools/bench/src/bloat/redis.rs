@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::report::{Report, Row};
 use cowslip::units::ByteCount;
-use cowslip_report::{Report, Row};
 
 use super::collapse::collapse;
 use super::daemon::Daemon;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip_report::{Latencies, Row, Series};
+use crate::report::{Latencies, Row, Series};
 
 use super::daemon::Daemon;
 use super::settings::{Settings, System};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::daemon::Daemon;
 use super::group::Group;

@@ -5,8 +5,8 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::Row;
 use cowslip::units::CHUNK_BYTES;
-use cowslip_report::Row;
 use cowslip_sys::pagemap::{Method, PageKinds, Scanner};
 use cowslip_sys::procfs;
 

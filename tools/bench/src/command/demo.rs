@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use cowslip::units::ByteCount;
 use cowslip_bench::Interrupt;
 use cowslip_bench::demo::{self, redis};
-use cowslip_report::{Progress, Report, json, sink, table, text};
+use cowslip_bench::report::{Report, table};
+use cowslip_report::{Progress, json, sink, text};
 use cowslip_sys::exit_code;
 use serde_json::{Map, Value};
 

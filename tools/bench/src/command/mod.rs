@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
+use cowslip_bench::report::{Report, figures, summary};
 use cowslip_bench::{
     Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, restore, save, trace,
 };
-use cowslip_report::{Progress, Report, figures, sink, summary};
+use cowslip_report::{Progress, sink};
 use cowslip_sys::exit_code::USAGE;
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use cowslip_report::{Report, html, json, table};
+use cowslip_bench::report::{Report, html, table};
+use cowslip_report::json;
 
 use super::failure::{self, Failure};
 

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::{Bench, Options, mix, write_some};
 use crate::error::Result;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::Row;
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
-use cowslip_report::Row;
 use cowslip_sys::process;
 
 use super::{Bench, MIB, Options, mix};

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::report::{Report, Row};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
-use cowslip_report::{Report, Row};
 
 use super::{Bench, Options};
 use crate::error::Result;

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::report::Row;
 use cowslip::Arena;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, Options, write_some};
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! Time that a snapshot holds the program up, by the size of its memory.
 
+use crate::report::{Report, Row};
 use cowslip::units::ByteCount;
-use cowslip_report::{Report, Row};
 
 use super::{Bench, GIB, MIB, Options};
 use crate::clock::Rounds;

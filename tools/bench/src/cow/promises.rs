@@ -1,7 +1,7 @@
 //! Promises about snapshots.
 
+use crate::report::{Report, Row};
 use cowslip::units::ByteCount;
-use cowslip_report::{Report, Row};
 
 use super::{GIB, coverage, curve, instants, recovery, stall};
 use crate::promise::{Bound, Figures, Promise, judge, over};

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, Options, write_some};
 use crate::error::Result;

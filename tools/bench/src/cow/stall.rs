@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::{Latencies, Row};
 use cowslip::units::ByteCount;
-use cowslip_report::{Latencies, Row};
 
 use super::{Bench, Options, WRITTEN_PERCENT, mix};
 use crate::error::Result;

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::report::Latencies;
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
-use cowslip_report::Latencies;
 
 use super::{Bench, Options};
 use crate::error::Result;

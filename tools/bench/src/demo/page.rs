@@ -1,6 +1,6 @@
 //! The demo's page: the picture, the sentences, and the rest folded.
 
-use cowslip_report::{Latencies, Report};
+use crate::report::{Latencies, Report};
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 use serde_json::Value as Json;

@@ -1,6 +1,6 @@
 //! The demo's results in some ten sentences, including Cowslip's losses.
 
-use cowslip_report::Latencies;
+use crate::report::Latencies;
 
 use super::quantities::{mib, ms, of_unit, percent, seconds, tenths_us, thousands};
 use super::redis::Outcome;

@@ -10,7 +10,7 @@
 
 use std::path::PathBuf;
 
-use cowslip_report::{Report, Row};
+use crate::report::{Report, Row};
 
 use super::{Bench, GIB, MIB, Options};
 use crate::clock::Rounds;

@@ -7,8 +7,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, GIB, MIB, Options};
 use crate::clock::Rounds;

@@ -1,6 +1,6 @@
 //! Promises about forks, resets, and the overhead of `cowslip run`.
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use super::{GIB, Options, afl, latency, overhead, sqlite, template, writes};
 use crate::promise::{Bound, Figures, Promise, judge, over};

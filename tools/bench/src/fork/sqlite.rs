@@ -3,8 +3,8 @@
 //! The program is C and knows nothing of Cowslip: it is compiled here, with the system's SQLite, and run
 //! as it is, on huge pages, with the bundled malloc alone, and under `cowslip run`. Each child's answers are checked.
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, MIB, Options};
 use crate::error::{Error, Result};

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::report::{Latencies, Row};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, ArenaSlice, Place, Template, TemplateClone};
-use cowslip_report::{Latencies, Row};
 use cowslip_sys::memfile;
 use cowslip_sys::memory::Advice;
 

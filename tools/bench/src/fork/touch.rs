@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, Options};
 use crate::error::Result;

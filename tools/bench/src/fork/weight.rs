@@ -3,7 +3,7 @@
 //! The program is C and forks by `fork(2)`: each setup has a process, and so a weight, of its own. VmRSS excludes
 //! unmapped memory; under Cowslip that is memory untouched since the last fork.
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::{Bench, MIB, Options};
 use crate::error::{Error, Result};

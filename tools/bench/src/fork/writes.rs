@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::report::{Latencies, Report, Row};
 use cowslip::units::ByteCount;
-use cowslip_report::{Latencies, Report, Row};
 
 use super::{Bench, MIB, Options};
 use crate::error::Result;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{self, Instant};
 
-use cowslip_report::Row;
+use crate::report::Row;
 use cowslip_sys::process;
 
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};

@@ -66,7 +66,7 @@ pub(super) struct Observed {
     pub(super) state: State,
     /// A freeze and a save onto the same path, for methods that can.
     pub(super) again: Option<Again>,
-    /// The cost of a first touch, just before; see [`cowslip_report::HostState`].
+    /// The cost of a first touch, just before; see [`crate::report::HostState`].
     pub(super) touch_ns: f64,
 }
 

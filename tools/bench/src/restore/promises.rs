@@ -1,6 +1,6 @@
 //! Promises about restores and saves.
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use super::{read, save, workers, working_set};
 use crate::promise::{Bound, Figures, Promise, judge, over};

@@ -4,9 +4,9 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
+use crate::report::{Report, Row};
 use cowslip::TemplateServer;
 use cowslip::image::{Image, RestoreOptions, Strategy};
-use cowslip_report::{Report, Row};
 use serde::{Deserialize, Serialize};
 
 use super::method::{Cache, Job, RestoreMethod};

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crate::report::{Report, Row};
 use cowslip::image::{SaveOptions, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
-use cowslip_report::{Report, Row};
 
 use super::sample::Sample;
 use super::{Bench, Error, Result};

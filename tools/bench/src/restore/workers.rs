@@ -12,9 +12,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::{Report, Row};
 use cowslip::Place;
 use cowslip::image::Image;
-use cowslip_report::{Report, Row};
 
 use super::baselines::{Baseline, Prepared};
 use super::read::{self, WRONG};

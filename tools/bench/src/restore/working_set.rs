@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
+use crate::report::Row;
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
-use cowslip_report::Row;
 use serde::{Deserialize, Serialize};
 
 use super::method::{Cache, Job, RestoreMethod};

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cowslip_report::{Progress, Row};
+use crate::report::Row;
+use cowslip_report::Progress;
 use cowslip_sys::process;
 
 use super::cycle::{Cycle, phases};

@@ -1,7 +1,7 @@
 //! Promises about a save. Each figure is the worst of root's and an ordinary user's server, of all loads and sizes that
 //! were measured.
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use super::cycle::PHASES;
 use super::rows::{self, windows_over};
@@ -200,7 +200,7 @@ pub(super) fn push(report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use cowslip_report::Row;
+    use crate::report::Row;
 
     use super::*;
 

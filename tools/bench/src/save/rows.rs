@@ -1,6 +1,6 @@
 //! The rows of one way to run a server under one load. A figure with phases has a column for each: a stat.
 
-use cowslip_report::{Report, Row, Series};
+use crate::report::{Report, Row, Series};
 
 use super::cycle::{Cycle, LONG_MS, PHASES, Phase, TimeLine, together};
 use crate::rows::push_durations;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use cowslip_report::Row;
+use crate::report::Row;
 use cowslip_trace::import::import;
 use serde_json::Value;
 

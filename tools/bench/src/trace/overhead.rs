@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::toucher::{Toucher, Work};
 use super::{Bench, COWSLIP, PERF, SIZE};

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::toucher::{Toucher, Work};
 use super::{Bench, COWSLIP};

@@ -1,6 +1,6 @@
 //! Promises about tracing.
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use super::{COWSLIP, PERF, lost, overhead, picture};
 use crate::promise::{Bound, Figures, Promise, judge, over};

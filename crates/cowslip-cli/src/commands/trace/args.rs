@@ -9,7 +9,7 @@ use cowslip::units::ByteCount;
 use cowslip_trace::record::{Detail, Stacks, Unwinding};
 
 use super::diff::DiffArgs;
-use super::picture::{HtmlArgs, StillArgs};
+use super::picture::HtmlArgs;
 use super::report::ReportArgs;
 use crate::commands::numbers::whole;
 use crate::exit::OF_COMMANDS;
@@ -21,7 +21,7 @@ use crate::exit::OF_COMMANDS;
 #[command(
     args_conflicts_with_subcommands = true,
     override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID|--cgroup DIR|--system\n       \
-    cowslip trace report|diff|html|svg|export|import|permissions ...",
+    cowslip trace report|diff|html|export|import|permissions ...",
     after_help = format!("Examples:\n  \
     cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
     cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
@@ -40,21 +40,19 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    Permissions(PermissionsArgs),
+    /// Show what each privilege makes visible here, and which command grants it
+    Permissions,
     Export(ExportArgs),
     Import(ImportArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
     Html(HtmlArgs),
-    /// Draw a trace as a still picture
-    Svg(StillArgs),
 }
 
-/// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph
+/// Give a trace to other programs: as a table, or as lines of JSON
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip trace export build.trace -o faults.csv\n  \
-    cowslip trace export build.trace --format jsonl | jq 'select(.kind == \"fault\")'\n  \
-    cowslip trace export build.trace --format folded | inferno-flamegraph > faults.svg")]
+    cowslip trace export build.trace --format jsonl | jq 'select(.kind == \"fault\")'")]
 pub(crate) struct ExportArgs {
     /// The trace
     pub(super) file: PathBuf,
@@ -72,34 +70,20 @@ pub(super) enum FormatArg {
     Csv,
     /// An object per event, one per line
     Jsonl,
-    /// Call stacks with their numbers of faults, functions by name
-    Folded,
 }
 
-/// Make a trace of perf's recording: its perf.data, or the text of `perf script`
+/// Make a trace of perf's recording, its perf.data
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  perf record -e page-faults -c 1 -d -- ./cache\n  \
     cowslip trace import perf.data -o cache.trace\n\n  \
     perf record -e 'syscalls:sys_*_m*map' -e 'exceptions:page_fault_*' -p PID sleep 30\n  \
-    perf script -F +pid --show-mmap-events --show-task-events > script.txt\n  \
-    cowslip trace import script.txt -o cache.trace")]
+    cowslip trace import perf.data -o cache.trace")]
 pub(crate) struct ImportArgs {
-    /// perf.data or text: its content shows which
+    /// The perf.data
     pub(super) file: PathBuf,
     /// Where the trace goes, whole or not at all
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: PathBuf,
-    /// Write the numbers of the import as JSON to a file, or `-` for stdout
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
-}
-
-/// Show what each privilege makes visible here, and which command grants it
-#[derive(clap::Args, Debug)]
-pub(crate) struct PermissionsArgs {
-    /// Write JSON to a file, or `-` for stdout (then no table)
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]

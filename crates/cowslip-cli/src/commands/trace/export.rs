@@ -1,4 +1,4 @@
-//! `cowslip trace export`: a trace as CSV, JSON Lines or folded stacks.
+//! `cowslip trace export`: a trace as CSV or JSON Lines.
 
 use std::fs;
 use std::io::{self, Write};
@@ -42,7 +42,6 @@ impl From<FormatArg> for Format {
         match arg {
             FormatArg::Csv => Self::Csv,
             FormatArg::Jsonl => Self::JsonLines,
-            FormatArg::Folded => Self::Folded,
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use cowslip_report::{Progress, Stream, json};
+use cowslip_report::{Progress, Stream};
 use cowslip_trace::import::{Imported, import};
-use serde_json::json;
 
 use super::args::ImportArgs;
 use crate::exit::{self, CommandResult, Failure, USAGE};
@@ -22,9 +21,6 @@ pub(super) fn run(args: &ImportArgs) -> CommandResult {
     progress.finish();
     let imported = imported.map_err(failed)?;
     output.finish().map_err(failed)?;
-    if let Some(path) = &args.json {
-        json::write(&to_json(args, &imported), path).map_err(exit::io("write the numbers"))?;
-    }
     print(args, &imported);
     Ok(ExitCode::SUCCESS)
 }
@@ -51,24 +47,4 @@ fn print(args: &ImportArgs, imported: &Imported) {
     for unseen in &header.unseen {
         errln!("  not seen: {unseen}");
     }
-}
-
-fn to_json(args: &ImportArgs, imported: &Imported) -> serde_json::Value {
-    let Imported { header, totals, .. } = imported;
-    json!({
-        "schema": "cowslip.trace-import/1",
-        "file": args.file,
-        "output": args.output,
-        "events": totals.events,
-        "faults": totals.faults,
-        "lost": totals.lost,
-        "duration_ns": totals.last_ns.saturating_sub(totals.first_ns),
-        "sampling_period": header.sampling_period,
-        "sources": header.sources,
-        "unseen": header.unseen,
-        "ignored": imported.ignored,
-        "unplaced": imported.unplaced,
-        "without_address": imported.without_address,
-        "late_ns": imported.late_ns,
-    })
 }

@@ -10,7 +10,7 @@ use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::file::Reader;
 use cowslip_trace::format::{CUT_SHORT, count, duration};
-use cowslip_trace::symbols::{Names, Symbols};
+use cowslip_trace::symbols::Names;
 
 use crate::exit::{self, CORRUPT, Failure};
 
@@ -38,7 +38,7 @@ pub(super) fn load(path: &Path, progress: &mut Progress) -> Result<Loaded, Failu
     Ok(Loaded {
         path: path.to_owned(),
         analysis: analyser.finish(cost),
-        names: Names::new(Symbols::new(&header)),
+        names: Names::new(&header),
         cut_short: cut_short(path, &reader)?,
     })
 }

@@ -19,13 +19,12 @@ pub(super) use permissions::table as permissions_table;
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.action {
-        Some(Action::Permissions(args)) => permissions::run(args),
+        Some(Action::Permissions) => permissions::run(),
         Some(Action::Export(args)) => export::run(args),
         Some(Action::Import(args)) => import::run(args),
         Some(Action::Report(args)) => report::run(args),
         Some(Action::Diff(args)) => diff::run(args),
-        Some(Action::Html(args)) => picture::html(args),
-        Some(Action::Svg(args)) => picture::svg(args),
+        Some(Action::Html(args)) => picture::run(args),
         None => record::run(&args.record),
     }
 }

@@ -10,7 +10,7 @@ use linux_perf_data::linux_perf_event_reader::constants::PERF_RECORD_MISC_MMAP_B
 use linux_perf_data::linux_perf_event_reader::{
     CpuMode, EventRecord, Mmap2FileId, PerfClock, RawData, RawEventRecord, RecordType, SampleRecord,
 };
-use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord};
+use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord};
 
 use super::invalid;
 use super::record::{At, Edge, Fault, Record, Source, Take};
@@ -44,9 +44,6 @@ pub(super) fn read(
     lengths::check(&mut input)?;
     let reader = PerfFileReader::parse_file(input).map_err(damaged)?;
     let PerfFileReader { mut perf_file, mut record_iter } = reader;
-    if perf_file.endian() != Endianness::LittleEndian {
-        return Err(invalid("it was recorded on a big-endian machine"));
-    }
     describe(&perf_file, header).map_err(damaged)?;
     let events =
         perf_file.event_attributes().iter().map(|it| meaning(it.name().unwrap_or_default()));
@@ -114,7 +111,7 @@ fn has_wrong_build_id(record: &RawEventRecord<'_>) -> bool {
 }
 
 fn at(time_ns: Option<u64>, pid: i32, tid: i32) -> At {
-    At { time_ns, pid: Some(pid as u32), tid: tid as u32 }
+    At { time_ns, pid: pid as u32, tid: tid as u32 }
 }
 
 fn meaning(event: &str) -> Meaning {
@@ -157,7 +154,6 @@ fn sample<'a>(
                     _ => None,
                 },
                 frames,
-                has_unusable_stack: false,
                 period: sample.period,
             })
         }

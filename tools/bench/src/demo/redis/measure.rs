@@ -1,6 +1,6 @@
 //! Latencies, rates and processor time from the clients' logs.
 
-use cowslip_report::Latencies;
+use crate::report::Latencies;
 
 use super::load::Log;
 

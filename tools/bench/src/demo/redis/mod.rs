@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, io, slice};
 
-use cowslip_report::Report;
+use crate::report::Report;
 
 use crate::host::Span;
 use crate::interrupt::Interrupt;

@@ -1,6 +1,6 @@
 //! Results of a server as rows and series of the report, and the ratios of the promises.
 
-use cowslip_report::{Latencies, Report, Row, Series};
+use crate::report::{Latencies, Report, Row, Series};
 
 use super::figures::FIGURES;
 use super::running_server::{AROUND_NS, Measured, Save};

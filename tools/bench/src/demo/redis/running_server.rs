@@ -212,7 +212,7 @@ impl Measured {
     /// One save of this duration, at a steady pace of requests.
     pub(crate) fn example(setup: ServerSetup, duration_ns: u64) -> Self {
         let window = Window {
-            latencies: cowslip_report::Latencies::new(),
+            latencies: crate::report::Latencies::new(),
             answered: 1,
             ns: duration_ns,
             cpu_ns: 9_000,

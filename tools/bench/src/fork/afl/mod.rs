@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::{Bench, MIB, Options};
 use crate::error::{Error, Result, during};

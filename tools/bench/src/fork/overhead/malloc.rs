@@ -1,7 +1,7 @@
 //! A program that only allocates, resizes and frees.
 
+use crate::report::Row;
 use cowslip::units::ByteCount;
-use cowslip_report::Row;
 
 use super::{Bench, LEAST_ROUNDS, MOST_ROUNDS};
 use crate::error::{Error, Result};

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip_report::Row;
+use crate::report::Row;
 
 use super::{Bench, LEAST_ROUNDS, MOST_ROUNDS, Options};
 use crate::error::{Error, Result};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::report::Latencies;
 use cowslip::image::{SaveOptions, save};
-use cowslip_report::Latencies;
 
 use super::{Bench, Error, PATIENCE, Result, Sample};
 use crate::restore::proceed;

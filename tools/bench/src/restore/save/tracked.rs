@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use crate::report::{Latencies, Row};
 use cowslip::Frozen;
 use cowslip::image::{Changes, SaveOptions, Saved, save};
 use cowslip::units::CHUNK_BYTES;
-use cowslip_report::{Latencies, Row};
 
 use super::{Bench, Error, PATIENCE, Result, Sample};
 use crate::restore::proceed;

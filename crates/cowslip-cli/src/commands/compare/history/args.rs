@@ -46,9 +46,6 @@ pub(crate) struct HistoryArgs {
     /// Write one self-contained page with charts
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Write Markdown to a file, or `-` for stdout (then no text)
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
-    pub(super) markdown: Option<PathBuf>,
     /// Write JUnit XML, in which a series that became worse is a failed test
     #[arg(long, value_name = "FILE")]
     pub(super) junit: Option<PathBuf>,

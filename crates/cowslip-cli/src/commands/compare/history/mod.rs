@@ -3,7 +3,6 @@
 mod args;
 mod chart;
 mod junit;
-mod markdown;
 mod page;
 mod said;
 mod text;
@@ -59,7 +58,7 @@ fn is_worse(change: &Change, args: &HistoryArgs) -> bool {
 
 fn deliver(found: &[Found], args: &HistoryArgs) -> Result<(), exit::Failure> {
     let is_stdout = |path: &Option<_>| path.as_deref() == Some(Path::new("-"));
-    if ![&args.json, &args.html, &args.markdown, &args.junit].into_iter().any(is_stdout) {
+    if ![&args.json, &args.html, &args.junit].into_iter().any(is_stdout) {
         sink::print(&text::render(found, args)).map_err(exit::io("print the results"))?;
     }
     if let Some(path) = &args.json {
@@ -77,10 +76,6 @@ fn deliver(found: &[Found], args: &HistoryArgs) -> Result<(), exit::Failure> {
     }
     if let Some(path) = &args.html {
         page::write(found, args, path).map_err(exit::io("write the page"))?;
-    }
-    if let Some(path) = &args.markdown {
-        let text = markdown::render(found, args);
-        sink::write(path, &text).map_err(exit::io("write the Markdown"))?;
     }
     if let Some(path) = &args.junit {
         junit::write(found, args, path).map_err(exit::io("write the JUnit file"))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cowslip_compare::{MeasureChoice, Options, Sort, UnitChoice};
+use cowslip_compare::{MeasureChoice, Options, UnitChoice};
 use regex_lite::Regex;
 
 use crate::commands::numbers::positive;
@@ -38,9 +38,6 @@ pub(in crate::commands::compare) struct How {
     /// Only metrics whose names this regular expression finds
     #[arg(long, value_name = "REGEX")]
     pub(super) metric: Option<Regex>,
-    /// The order: t as of (good, bad), so that what grew comes first; p; the size of the effect
-    #[arg(long, value_enum, default_value_t = SortArg::T)]
-    pub(super) sort: SortArg,
     /// Show the metrics that do not differ as well
     #[arg(long)]
     pub(super) all: bool,
@@ -74,11 +71,6 @@ impl How {
                 Counters::Rate => MeasureChoice::Rate,
             },
             wanted_change: self.relevant(),
-            sort: match self.sort {
-                SortArg::T => Sort::T,
-                SortArg::P => Sort::P,
-                SortArg::Effect => Sort::Effect,
-            },
         }
     }
 }
@@ -101,13 +93,6 @@ pub(super) enum Counters {
     Auto,
     Count,
     Rate,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SortArg {
-    T,
-    P,
-    Effect,
 }
 
 pub(in crate::commands::compare) fn share(text: &str) -> Result<f64, String> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::report::{Report, Row};
+use super::results::{Report, Row};
 
 /// A slower event counts as this slow.
 const SLOWEST_NS: u64 = 3_600_000_000_000;

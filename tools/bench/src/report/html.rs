@@ -9,8 +9,8 @@ use serde_json::{Map, Value as Json};
 
 use super::charts::{Chart, Panel, charts};
 use super::groups::{Group, Line, groups, heading, published};
-use super::report::{Ratio, Report};
-use super::{sink, units};
+use super::results::{Ratio, Report};
+use cowslip_report::{sink, units};
 
 /// Writes `report` to `path`, or to standard output if that is `-`.
 ///
@@ -52,8 +52,8 @@ fn ratio(ratio: &Ratio) -> Value {
     context! {
         name => &ratio.name,
         value => ratio.value.map_or("–".to_owned(), |value| units::digits(value, 4)),
-        bound => units::bound(ratio),
-        verdict => units::verdict(ratio),
+        bound => ratio.bound(),
+        verdict => ratio.verdict(),
         unfit => ratio.host_fit == Some(false),
     }
 }
@@ -112,8 +112,8 @@ fn group(group: &Group<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example;
-    use crate::report::{Row, Series};
+    use crate::report::example;
+    use crate::report::results::{Row, Series};
 
     #[test]
     fn the_page_has_charts_and_needs_no_network() {

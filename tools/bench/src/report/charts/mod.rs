@@ -5,9 +5,9 @@ mod over_size;
 mod over_time;
 
 use super::groups::{Group, groups, published};
-use super::report::Report;
+use super::results::Report;
 use super::svg::{Axis, Canvas};
-use super::units::{human, size};
+use cowslip_report::units::{human, size};
 
 use bars::bars;
 use over_size::over_size;

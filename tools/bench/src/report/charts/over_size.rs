@@ -1,9 +1,9 @@
 //! The chart of a median by the size of the memory, such as the pause of a snapshot.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers, name};
-use crate::groups::Group;
-use crate::svg::{Axis, Canvas};
-use crate::units::{human, size};
+use crate::report::groups::Group;
+use crate::report::svg::{Axis, Canvas};
+use cowslip_report::units::{human, size};
 
 /// The number of kinds of dashes that the page defines for variants.
 const DASHES: usize = 3;

@@ -25,7 +25,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::summary::{entries, parse, standings};
-use super::units;
+use cowslip_report::units;
 
 const BEGIN: &str = "<!-- figures ";
 const RESULTS: &str = "<!-- results -->\n";

@@ -16,7 +16,7 @@ use std::path::Path;
 use cowslip_sys::error::io_kind;
 use serde_json::Value;
 
-use super::units;
+use cowslip_report::units;
 
 const ORDER: [&str; 7] = ["cow", "fork", "save", "restore", "bloat", "trace", "demo"];
 

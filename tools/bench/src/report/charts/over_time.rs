@@ -1,9 +1,9 @@
 //! The chart of a value over time, such as the latency of requests while saves run.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers};
-use crate::report::Series;
-use crate::svg::{Axis, Canvas};
-use crate::units::human;
+use crate::report::results::Series;
+use crate::report::svg::{Axis, Canvas};
+use cowslip_report::units::human;
 
 /// One panel per system, all on the same axes.
 pub(super) fn over_time(metric: &str, all: &[&Series], palette: &Palette<'_>) -> Chart {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::latency::Latencies;
-use super::report::{HostState, Report, Row, Series};
+use super::results::{HostState, Report, Row, Series};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::report::{Report, Row};
-use super::units;
+use super::results::{Report, Row};
+use cowslip_report::units;
 
 /// The order of the columns; other stats follow in the order in which they were measured.
 const ORDER: [&str; 6] = ["value", "p50", "p99", "p999", "max", "mean"];

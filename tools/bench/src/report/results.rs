@@ -234,6 +234,28 @@ pub struct Ratio {
     pub host_fit: Option<bool>,
 }
 
+impl Ratio {
+    /// The promised bounds, as an inequality.
+    pub(super) fn bound(&self) -> String {
+        match (self.at_least, self.at_most) {
+            (Some(low), Some(high)) => format!("{low} … {high}"),
+            (Some(low), None) => format!("≥ {low}"),
+            (None, Some(high)) => format!("≤ {high}"),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The standing of the promise, in a word or two.
+    pub(super) fn verdict(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "holds",
+            Some(false) => "MISSED",
+            None if self.value.is_none() => "not measured",
+            None => "",
+        }
+    }
+}
+
 /// A measurement over time, for the charts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
@@ -251,7 +273,36 @@ pub struct Series {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, process};
+
+    use cowslip_report::json::write;
+    use serde_json::json;
+
     use super::*;
+    use crate::report::example;
+
+    #[test]
+    fn the_file_has_the_documented_shape_and_replaces_the_old_one() {
+        let directory = std::env::temp_dir().join(format!("cowslip-json-{}", process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("report.json");
+        fs::write(&path, "old").unwrap();
+        write(&example::report(), &path).unwrap();
+
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.ends_with("}\n"));
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["schema"], "cowslip.bench/1");
+        assert!(value["machine"]["memory_bytes"].is_u64());
+        assert_eq!(value["rows"][0]["system"], "cowslip");
+        assert_eq!(value["rows"][0]["unit"], "ns");
+        let skipped =
+            value["rows"].as_array().unwrap().iter().find(|row| row["skipped"] != json!(null));
+        assert_eq!(skipped.unwrap().get("value"), None);
+        assert_eq!(value["ratios"][0]["holds"], true);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn ratios_are_judged_only_against_promised_bounds() {

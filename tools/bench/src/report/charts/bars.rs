@@ -1,9 +1,9 @@
 //! The chart of latencies side by side.
 
 use super::{Chart, Palette, Panel, WIDTH, name};
-use crate::groups::Group;
-use crate::svg::{Axis, Canvas};
-use crate::units::human;
+use crate::report::groups::Group;
+use crate::report::svg::{Axis, Canvas};
+use cowslip_report::units::human;
 
 /// One bar per system, size and variant: to the median, on to p99, on to the maximum.
 pub(super) fn bars(group: &Group<'_>, palette: &Palette<'_>) -> Chart {

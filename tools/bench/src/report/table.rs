@@ -3,10 +3,10 @@
 use std::io;
 
 use super::groups::{Group, Line, heading, published, summaries};
-use super::paint::{BAD, BOLD, DIM, GOOD, Paint};
-use super::report::{Ratio, Report};
-use super::text::{INDENT, WIDTH, align, clip, printable, widest, width, wrap};
-use super::{sink, units};
+use super::results::{Ratio, Report};
+use cowslip_report::text::{INDENT, WIDTH, align, clip, printable, widest, width, wrap};
+use cowslip_report::{BAD, BOLD, DIM, GOOD, Paint};
+use cowslip_report::{sink, units};
 
 const UNFIT: &str =
     "‡ measured while the host was unfit: it took processor time, or free memory back";
@@ -121,7 +121,7 @@ fn push_ratios(lines: &mut Vec<String>, ratios: &[Ratio], paint: Paint) {
         .map(|ratio| {
             let value = ratio.value.map_or("–".to_owned(), |value| units::digits(value, 4));
             let unfit = if ratio.host_fit == Some(false) { " ‡" } else { "" };
-            vec![printable(&ratio.name) + unfit, value, units::bound(ratio)]
+            vec![printable(&ratio.name) + unfit, value, ratio.bound()]
         })
         .collect();
     for (ratio, text) in ratios.iter().zip(align(&cells)) {
@@ -130,7 +130,7 @@ fn push_ratios(lines: &mut Vec<String>, ratios: &[Ratio], paint: Paint) {
             Some(false) => BAD,
             None => DIM,
         };
-        let line = format!("{text}  {}", paint.paint(code, units::verdict(ratio)));
+        let line = format!("{text}  {}", paint.paint(code, ratio.verdict()));
         lines.push(line.trim_end().to_owned());
     }
     lines.push(String::new());
@@ -152,8 +152,8 @@ fn summary(groups: &[Group<'_>], ratios: &[Ratio]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example;
-    use crate::report::Row;
+    use crate::report::example;
+    use crate::report::results::Row;
 
     #[test]
     fn the_example_as_text() {

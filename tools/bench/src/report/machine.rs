@@ -4,6 +4,7 @@ use std::fs;
 use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cowslip_sys::procfs::{chosen, field_bytes};
 use serde_json::{Map, Value, json};
 
 pub(super) fn facts() -> Map<String, Value> {
@@ -11,7 +12,7 @@ pub(super) fn facts() -> Map<String, Value> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let thp = |name: &str| {
         let setting = read(format!("/sys/kernel/mm/transparent_hugepage/{name}"))?;
-        bracketed(&setting).map(str::to_owned)
+        chosen(&setting).map(str::to_owned)
     };
     let cpuinfo = read("/proc/cpuinfo".into()).unwrap_or_default();
     let meminfo = read("/proc/meminfo".into()).unwrap_or_default();
@@ -24,7 +25,7 @@ pub(super) fn facts() -> Map<String, Value> {
         ),
         ("cpu_model", json!(field(&cpuinfo, "model name"))),
         ("cpus", json!(available_parallelism().ok().map(usize::from))),
-        ("memory_bytes", json!(field(&meminfo, "MemTotal").and_then(kibibytes))),
+        ("memory_bytes", json!(field_bytes(&meminfo, "MemTotal"))),
         ("thp_enabled", json!(thp("enabled"))),
         ("thp_shmem_enabled", json!(thp("shmem_enabled"))),
     ];
@@ -37,15 +38,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim())
     })
-}
-
-fn kibibytes(text: &str) -> Option<u64> {
-    text.strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// The chosen word of a sysfs setting such as `always [madvise] never`.
-fn bracketed(setting: &str) -> Option<&str> {
-    setting.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen)
 }
 
 /// UTC, by the civil calendar of years that begin in March, so that a leap day ends its year.
@@ -73,15 +65,5 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(rfc3339(1_767_225_599), "2025-12-31T23:59:59Z");
-    }
-
-    #[test]
-    fn parses_kernel_text() {
-        assert_eq!(bracketed("always [madvise] never\n"), Some("madvise"));
-        assert_eq!(bracketed("1"), None);
-        assert_eq!(
-            field("MemTotal:       1024 kB\n", "MemTotal").and_then(kibibytes),
-            Some(1 << 20)
-        );
     }
 }
