@@ -26,6 +26,8 @@
 //!
 //! Other output of a command that measures is here too: [`Progress`] on standard error, [`units`] and [`text`] for
 //! lines of its own, [`Paint`] for their colours, [`sink`] and [`Stream`] for files that are whole or absent.
+//!
+//! Its interface may change in any release.
 
 mod charts;
 mod groups;
