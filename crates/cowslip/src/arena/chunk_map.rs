@@ -372,24 +372,6 @@ mod tests {
         }
     }
 
-    /// A row for each state, with the events that change it.
-    fn written() -> String {
-        let mut rows = String::from("| state | events that change it |\n| --- | --- |\n");
-        for state in STATES {
-            let changes = TABLE.iter().filter(|row| row.0 == state);
-            let changes = changes.map(|(_, event, after)| format!("{event:?} → {after:?}"));
-            let changes: Vec<String> = changes.collect();
-            rows += &format!("| {state:?} | {} |\n", changes.join(", "));
-        }
-        rows
-    }
-
-    #[test]
-    fn the_table_is_written_down_in_the_documents() {
-        let page = include_str!("../../../../docs/freeze-and-thaw.md");
-        assert!(page.contains(&written()), "docs/freeze-and-thaw.md lacks:\n{}", written());
-    }
-
     /// A million random events, legal and illegal, beside lists that are counted anew.
     #[test]
     fn the_map_agrees_with_a_list_after_a_million_random_events() {
