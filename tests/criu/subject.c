@@ -1,4 +1,4 @@
-// The program that is dumped and restored, and the one that asks it: see docs/testing.md.
+// The program that is dumped and restored, and the one that asks it: see CONTRIBUTING.md.
 //   subject run MIB           fills MIB of memory, then answers what comes through the pipes
 //   subject ask page N        reads the N-th page
 //   subject ask some          reads a tenth of all pages, scattered, in an order that is always the same

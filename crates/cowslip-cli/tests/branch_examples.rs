@@ -1,4 +1,4 @@
-//! The examples of docs/branch.md, at a small scale, and `cowslip.branch_point` in Python.
+//! The examples of docs/templates.md, at a small scale, and `cowslip.branch_point` in Python.
 
 mod support;
 

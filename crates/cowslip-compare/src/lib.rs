@@ -17,6 +17,8 @@
 //! assert!(comparison.differs() && comparison.rows[0].p < 1e-5);
 //! # Ok::<(), cowslip_compare::Error>(())
 //! ```
+//!
+//! `cowslip compare` is its command; `docs/compare.md` describes it.
 #![forbid(unsafe_code)]
 
 mod comparison;

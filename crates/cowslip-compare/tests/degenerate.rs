@@ -64,9 +64,9 @@ fn equal_samples_are_as_alike_as_can_be() {
     assert!((power(0.0, 6.0, 0.05) - 0.05).abs() < 1e-9);
 }
 
-/// Γ(ν'/2) / (√(ν'/2) Γ((ν' − 1)/2)) of docs/compare.md, and the rest of its formula.
+/// The factor Γ(ν'/2) / (√(ν'/2) Γ((ν' − 1)/2)) of Delacre et al. (2021), and the rest of their formula.
 #[test]
-fn the_effect_is_the_documented_formula_also_with_hardly_a_degree_of_freedom() {
+fn the_effect_is_the_published_formula_also_with_hardly_a_degree_of_freedom() {
     let variance = |values: &[f64]| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();

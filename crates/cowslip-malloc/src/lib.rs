@@ -5,7 +5,8 @@
 //! `pthread_atfork` handlers), which is not true of every allocator.
 //!
 //! `cowslip run` preloads this library after the preload library, unless `--malloc=keep` asks for the program's own
-//! allocator. If the program or its user brings an allocator, all calls go to that one ([`theirs`]).
+//! allocator. If the program or its user brings an allocator, all calls go to that one ([`theirs`]). A build of this
+//! crate needs jemalloc's setting in the repository's `.cargo/config.toml`.
 //!
 //! # Safety
 //! Every function is libc's of that name (`malloc(3)`, `posix_memalign(3)`): its caller keeps to that contract, which

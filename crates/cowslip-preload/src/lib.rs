@@ -19,6 +19,8 @@
 //! - `hooks`: a file for each call or family of calls that is replaced.
 //! - `branch`: the copies of `cowslip branch`.
 //! - `init`: the constructor and the destructor.
+//!
+//! `docs/cowslip-run.md` has the rules for programs.
 
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]

@@ -13,6 +13,8 @@
 //! A program runs them as a [`session`](session::Session): a [`plan`](plan::Plan) selects the processes and
 //! the settings, an [`Operator`](session::Operator) is told of events, [`daemon`] runs until it is ended, and
 //! [`metrics`] reports the results.
+//!
+//! `cowslip promote` is its command; `docs/promote.md` describes settings, budgets and metrics.
 
 pub mod daemon;
 pub mod metrics;

@@ -10,11 +10,22 @@
 //!  latest ──▶ [pointer] compare and swap
 //!  keep, merge ──▶ [prune] what nobody needs
 //! ```
+//!
+//! ```no_run
+//! use std::ops::ControlFlow;
+//!
+//! let image = cowslip_remote::open("s3://bucket/stores/latest")?;
+//! let restored = image.restore(0, &Default::default(), &mut |_| ControlFlow::Continue(()))?;
+//! let arena = restored.arena(); // usable at once
+//! # Ok::<(), cowslip::Error>(())
+//! ```
+//!
 //! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own; all public
 //! functions here block.
 //!
 //! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A URL
-//! with credentials is refused: they would be visible in lists of processes, and in messages.
+//! with credentials is refused: they would be visible in lists of processes, and in messages. `docs/remote.md` describes
+//! settings and guarantees.
 
 mod attend;
 mod cache;

@@ -13,6 +13,8 @@
 //! json::write(&[1, 2], Path::new("-"))?;
 //! # Ok::<(), std::io::Error>(())
 //! ```
+//!
+//! Its interface may change in any release.
 
 mod paint;
 mod progress;

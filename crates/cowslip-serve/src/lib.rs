@@ -6,6 +6,8 @@
 //!   client ◀─template, or the part loaded by now── SCM_RIGHTS
 //! ```
 //! A client that has a template no longer needs the server: the memory stays while any process reads it.
+//!
+//! `cowslip serve` is its command; `docs/restore.md` describes it, and `SECURITY.md` its limits.
 
 mod activation;
 mod clients;

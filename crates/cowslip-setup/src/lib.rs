@@ -9,6 +9,8 @@
 //!
 //! These files are all of the state: each begins with a mark, and records the former setting. A file without the mark
 //! is not setup's, and stays.
+//!
+//! `cowslip setup` is its command; `docs/setup.md` describes it.
 
 mod access;
 mod device;

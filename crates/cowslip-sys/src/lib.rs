@@ -39,6 +39,8 @@
 //!
 //! The calls' errors are [`Errno`] values. A call that a signal interrupts (`EINTR`) is repeated where that is safe;
 //! after any other error it is not. Nothing here logs, or allocates in its steady state.
+//!
+//! Its interface may change in any release.
 
 pub mod atomic_file;
 pub mod cache;

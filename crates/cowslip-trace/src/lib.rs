@@ -17,6 +17,9 @@
 //! This is a separate crate, so that its dependencies (decoders, symbols) stay out of the preload library.
 //! Each part except the model and the file is a feature of the same name, or of the part that needs it; all are on by
 //! default.
+//!
+//! `cowslip trace` is its command; `docs/trace.md` describes it, and `docs/trace-format.md` its files. The pages that it
+//! draws contain uPlot (`assets/vendor/uplot`, MIT).
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 //! The preload library of `cowslip run` has the function; a program without it has none, and goes on.
 //!
 //! # Safety
-//! The preload library's functions have the types that `docs/branch.md` says.
+//! The preload library's functions have the types that `docs/templates.md` says.
 
 use std::env;
 use std::ffi::{CString, OsString, c_char, c_int, c_void};

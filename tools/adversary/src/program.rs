@@ -2,6 +2,10 @@
 //!
 //! Any list of calls is a program: a call on memory, a thread or a process that does not exist does nothing,
 //! and ranges are cut to the existing part. Therefore calls can be left out one by one.
+//!
+//! To add an operation: a line in the table; an arm in `Me::one` and a function that performs it, checks the result and
+//! updates the model, or returns `None` where it does not apply; its frequency in `generate.rs`; then
+//! `cowslip-adversary run --modes native --seconds 300`.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,5 +1,5 @@
 //! A soak of images in object stores: a program that saves every second, others that restore its images, a
-//! store with all kinds of faults on the way, and `kill -9` (docs/testing.md).
+//! store with all kinds of faults on the way, and `kill -9` (CONTRIBUTING.md).
 
 mod check;
 mod driver;

@@ -14,7 +14,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-// As docs/branch.md has it: a program that is not linked with Cowslip.
+// As docs/templates.md has it: a program that is not linked with Cowslip.
 extern int cowslip_branch_point(const char *name, int timeout_ms) __attribute__((weak));
 extern int cowslip_branch_fd(const char *name) __attribute__((weak));
 

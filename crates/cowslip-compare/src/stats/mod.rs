@@ -1,7 +1,7 @@
 //! Tests whether two samples differ and by how much, and the power of such tests.
 //!
 //! Student's distribution, the tests and the intervals agree with SciPy to 1e-12 relative; where SciPy loses digits,
-//! with mpmath (`tests/oracle.rs`). The formulae and their sources are in `docs/compare.md`.
+//! with mpmath (`tests/oracle.rs`). Each module names its source.
 
 mod autocorrelation;
 mod discovery;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use cowslip_report::Latencies;
+use crate::report::Latencies;
 
 use crate::demo::redis::value::Random;
 use crate::error::{Error, Result, during};

@@ -7,8 +7,6 @@ mod stack;
 use std::thread;
 use std::time::Duration;
 
-use cowslip_report::{Latencies, Row};
-
 use super::daemon::Daemon;
 use super::fragment::Fragmented;
 use super::policy::HugePagePolicy;
@@ -16,6 +14,7 @@ use super::settings::{Settings, System};
 use super::target::sleep;
 use super::{Bench, Options, Result};
 use crate::error::Error;
+use crate::report::{Latencies, Row};
 use stack::Stack;
 
 pub(super) const REQUEST: &str = "web_request";

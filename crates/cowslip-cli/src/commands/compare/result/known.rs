@@ -18,7 +18,7 @@ use Cost::{About, Any};
 const MICROSECOND: f64 = 1e-6;
 
 /// The order decides between equals: the command's own events come before the machine's, and causes before their
-/// consequences. `docs/compare.md` has the same table.
+/// consequences.
 const KNOWN: [(TimePart, &str, Cost); 40] = [
     (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
     (System, "process.read_calls", About(0.3 * MICROSECOND)),
