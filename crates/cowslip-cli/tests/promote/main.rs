@@ -12,6 +12,7 @@ mod lazily_freed;
 mod limits;
 mod measure;
 mod once;
+mod page_size;
 mod scarce;
 mod service;
 #[path = "../support/mod.rs"]

@@ -4,6 +4,7 @@ mod heat;
 mod measure;
 mod once;
 mod operator;
+mod page_size;
 mod report;
 mod search;
 mod system;
@@ -25,6 +26,7 @@ use crate::policy::Decision;
 use crate::promoter::Promoter;
 use crate::record::{Event, Recorder};
 use heat::Heat;
+use page_size::PageSize;
 
 pub use operator::{Notice, Operator};
 pub use search::{Found, missing};
@@ -53,6 +55,7 @@ pub struct Session {
     rested_ns: u64,
     /// When the gain of each process may be measured, if one was measured before.
     measure_at_ns: BTreeMap<ProcessId, u64>,
+    page_size: PageSize,
 }
 
 /// One look and its consequences.
@@ -92,6 +95,7 @@ impl Session {
             ready_ns,
             rested_ns: 0,
             measure_at_ns: BTreeMap::new(),
+            page_size: PageSize::default(),
         })
     }
 
@@ -250,7 +254,8 @@ impl Session {
     /// The time until the next look: long enough to keep to the budget for looking.
     pub fn pause(&self) -> Duration {
         let settings = &self.plan.settings;
-        let least_ns = self.promoter.look_cpu_ns() as f64 * 100.0 / settings.cpu_percent;
+        let cpu_ns = self.promoter.look_cpu_ns() + self.page_size.cpu_ns();
+        let least_ns = cpu_ns as f64 * 100.0 / settings.cpu_percent;
         Duration::from_millis(settings.interval_ms).max(Duration::from_nanos(least_ns as u64))
     }
 

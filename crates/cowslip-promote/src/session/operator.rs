@@ -8,6 +8,7 @@ use std::time::Duration;
 use cowslip_sys::Errno;
 
 use crate::model::{Coverage, HeatSource, Measurement};
+use crate::page_size::SizeChoice;
 use crate::promoter::RemovedTarget;
 
 /// The program around a [`Session`](super::Session): its signals, its log, its files.
@@ -65,6 +66,8 @@ pub enum Notice<'a> {
     ReloadFailed(&'a str),
     /// The gain of this process was measured.
     Measured(&'a str, &'a Measurement),
+    /// The size of pages at faults was weighed, with another result than before.
+    PageSize(&'a SizeChoice),
     /// This number of regions was changed, with this coverage now.
     Changed(usize, Coverage),
 }

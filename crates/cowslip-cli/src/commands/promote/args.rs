@@ -217,7 +217,7 @@ pub(super) struct How {
     /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
-    /// Keep khugepaged to the threshold while this runs, and put its settings back afterwards
+    /// Keep khugepaged to the threshold, set the size of pages at faults that suits, and put both back at the end
     #[arg(long)]
     pub(super) manage_thp: bool,
 }

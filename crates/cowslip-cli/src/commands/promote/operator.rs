@@ -7,7 +7,7 @@ use std::time::Duration;
 use cowslip_promote::session::{Notice, Operator};
 use signal_hook::consts::SIGHUP;
 
-use super::measure;
+use super::{measure, report};
 
 use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
@@ -74,6 +74,7 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
         Notice::Measured(name, measurement) => measure::sentence(name, measurement),
+        Notice::PageSize(choice) => report::page_size(choice),
         Notice::Changed(regions, coverage) => {
             format!(
                 "{} changed, {coverage} of anonymous memory huge now",
