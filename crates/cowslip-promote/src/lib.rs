@@ -27,6 +27,7 @@ mod model;
 mod page_size;
 mod policy;
 mod promoter;
+mod reclaim;
 mod record;
 mod replay;
 mod target;
@@ -44,6 +45,7 @@ pub use model::{
 pub use page_size::{SizeChange, SizeChoice};
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};
+pub use reclaim::ReclaimAnswer;
 pub use record::{Event, Recorder, SCHEMA, read_record};
 pub use replay::{Counts, Replay, Round, replay};
 pub use target::Target;

@@ -1,9 +1,12 @@
 //! The memory limits of control groups: `cgroups(7)`, version 1 and 2.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::error::errno_of;
 use crate::procfs::Pressure;
+use crate::{Errno, Result};
 
 /// The tightest limit between a process's group and the top of the visible hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +79,32 @@ impl Group {
     pub fn pressure_percent(&self) -> f64 {
         let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
         Pressure::parse(&text).some_avg10_percent
+    }
+
+    /// The group's place in the file system.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The memory that counts against the group.
+    pub fn used_bytes(&self) -> Option<u64> {
+        number(&self.directory, self.version.used)
+    }
+
+    /// Has the kernel take about so many bytes back from the group, none of them into swap. It splits huge pages that
+    /// hold hardly anything but zeroes, which may give back far more, and drops file pages. A lack of such memory is no
+    /// error.
+    ///
+    /// `ENOENT` for version 1 and before Linux 5.19; `EINVAL` before 6.11, where swapping cannot be excluded.
+    pub fn reclaim(&self, bytes: u64) -> Result<()> {
+        let file = OpenOptions::new().write(true).open(self.directory.join("memory.reclaim"));
+        let text = format!("{bytes} swappiness=0");
+        let written = file.and_then(|mut it| it.write(text.as_bytes()));
+        match written.map(drop).map_err(|error| errno_of(&error)) {
+            // A signal has ended it early.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            done => done,
+        }
     }
 
     /// The memory that its processes can still have before they are throttled or killed, if anything limits them. A

@@ -99,6 +99,10 @@ pub fn text(tally: &Tally) -> String {
         }
     }
     system(&mut out, &tally.system);
+    let help = "Steps of reclaim in control groups of targets.";
+    out.single("reclaims_total", COUNTER, help, tally.reclaims);
+    let help = "Memory that the groups held less after them.";
+    out.single("reclaimed_bytes_total", COUNTER, help, tally.reclaimed_bytes);
     out.single("looks_total", COUNTER, "Looks at all targets.", tally.looks);
     let seconds = tally.look_cpu_ns as f64 / 1e9;
     out.single("look_cpu_seconds_total", COUNTER, "Processor time of looking.", seconds);

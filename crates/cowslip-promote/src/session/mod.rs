@@ -5,6 +5,7 @@ mod measure;
 mod once;
 mod operator;
 mod page_size;
+mod reclaim;
 mod report;
 mod search;
 mod system;
@@ -56,6 +57,7 @@ pub struct Session {
     /// When the gain of each process may be measured, if one was measured before.
     measure_at_ns: BTreeMap<ProcessId, u64>,
     page_size: PageSize,
+    fruitless_steps: reclaim::Fruitless,
 }
 
 /// One look and its consequences.
@@ -96,6 +98,7 @@ impl Session {
             rested_ns: 0,
             measure_at_ns: BTreeMap::new(),
             page_size: PageSize::default(),
+            fruitless_steps: reclaim::Fruitless::default(),
         })
     }
 
@@ -150,6 +153,7 @@ impl Session {
         self.promoter.clear();
         self.left_alone.clear();
         self.measure_at_ns.clear();
+        self.fruitless_steps.clear();
         named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
         self.plan = plan;
@@ -185,6 +189,7 @@ impl Session {
 
     /// Acts on the decisions, no faster than the targets bear, until the operator ends it.
     pub fn act(&mut self, round: &mut Round, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        self.reclaim(round)?;
         let wanted: Vec<&Decision> =
             round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
         let next_look_ns = round.look.at_ns + self.plan.settings.interval_ms * 1_000_000;

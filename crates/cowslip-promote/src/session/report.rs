@@ -30,6 +30,8 @@ impl Session {
                 "wanted": wanted,
                 "reached": wanted.map(|wanted| after.reaches(wanted)),
             },
+            "reclaims": tally.reclaims,
+            "reclaimed_bytes": tally.reclaimed_bytes,
             "looks": tally.looks,
             "look_cpu_ns": tally.look_cpu_ns,
             "cpu_ns": process::cpu_ns(),
