@@ -86,7 +86,8 @@ pub(crate) fn choose(
             }
         };
         if !asks && !all.is_cheap(page_bytes) {
-            why = "what suits the targets costs all programs together more than 10 %".to_owned();
+            why = "the size that suits the targets costs all programs together more than 10 %"
+                .to_owned();
             continue;
         }
         let share =

@@ -116,7 +116,7 @@ pub enum Who {
     Pid(i32),
     /// Every process of this name.
     Match(String),
-    /// Every process in the control group with this directory, or below it.
+    /// Every process in the control group with this directory, or of this slice (`web.slice`), or below it.
     Cgroup(PathBuf),
     /// Every process that may be observed.
     All,

@@ -10,7 +10,7 @@ use cowslip_sys::{self as sys, Errno};
 
 use crate::model::Settings;
 
-/// What asking the kernel to reclaim has come to.
+/// The answer to a request for reclaim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReclaimAnswer {
     /// The answer.
@@ -26,7 +26,7 @@ pub(crate) enum Step {
     Taken,
     /// Tasks of the group wait for memory: nothing was asked for.
     Braked,
-    /// The kernel was not able to, or not willing.
+    /// The kernel does not do it here.
     Refused(ReclaimAnswer),
 }
 

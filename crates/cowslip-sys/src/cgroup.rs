@@ -154,6 +154,30 @@ impl Group {
     }
 }
 
+/// The directory of systemd's slice of this name, by the mounts in the text of `/proc/self/mountinfo`; `None` if the name is
+/// no slice's, or if no hierarchy has it.
+///
+/// ```
+/// use cowslip_sys::cgroup::slice_directory;
+/// let mounts = "9 1 0:9 / /nowhere rw - cgroup2 none rw\n";
+/// assert_eq!(slice_directory("web.slice", mounts), None);
+/// ```
+pub fn slice_directory(name: &str, mounts: &str) -> Option<PathBuf> {
+    let stem =
+        name.strip_suffix(".slice").filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
+    // A dash leads to the slice below: a-b.slice is in a.slice.
+    let ends = stem.match_indices('-').map(|(end, _)| end).chain([stem.len()]);
+    let below: PathBuf = ends.map(|end| format!("{}.slice", &stem[..end])).collect();
+    let hierarchies = mounts.lines().filter_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let mut file_system = file_system.split(' ');
+        let (kind, options) = (file_system.next()?, file_system.nth(1)?);
+        let is_systemds = kind == "cgroup2" || kind == "cgroup" && options.contains("name=systemd");
+        is_systemds.then(|| place.split(' ').nth(4))?
+    });
+    hierarchies.map(|mount| Path::new(mount).join(&below)).find(|directory| directory.is_dir())
+}
+
 fn number(directory: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
 }
@@ -220,6 +244,22 @@ mod tests {
         assert_eq!((v2.version, v2.directory), (V2, "/sys/fs/cgroup/unified/user.slice".into()));
         assert_eq!(locate("", MOUNTS), None);
         assert_eq!(locate("0::/\n", ""), None);
+    }
+
+    #[test]
+    fn a_slice_is_found_below_those_that_its_name_begins_with() {
+        let mount = std::env::temp_dir().join(format!("cowslip-slice-{}", std::process::id()));
+        let directory = mount.join("a.slice/a-b.slice");
+        fs::create_dir_all(&directory).unwrap();
+        let mounts =
+            format!("9 1 0:9 / {} rw - cgroup cgroup rw,xattr,name=systemd\n", mount.display());
+        assert_eq!(slice_directory("a-b.slice", &mounts), Some(directory));
+        assert_eq!(slice_directory("a.slice", &mounts), Some(mount.join("a.slice")));
+        for name in ["b.slice", ".slice", "a", "../a.slice", "a.service"] {
+            assert_eq!(slice_directory(name, &mounts), None, "{name}");
+        }
+        assert_eq!(slice_directory("a.slice", &mounts.replace("systemd", "x")), None);
+        fs::remove_dir_all(&mount).unwrap();
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod once;
 mod page_size;
 mod scarce;
 mod service;
+mod slice;
 #[path = "../support/mod.rs"]
 mod support;
 mod target;

@@ -82,8 +82,9 @@ pub(super) struct Who {
     /// Every process of this name, with this weight each; may be given several times
     #[arg(long = "match", value_name = "NAME[=WEIGHT]", value_parser = weighed::<String>)]
     pub(super) name: Vec<Weighed<String>>,
-    /// Every process in the control group with this directory, or below it, with this weight together
-    #[arg(long, value_name = "PATH[=WEIGHT]", value_parser = weighed::<PathBuf>)]
+    /// Every process in the control group with this directory, or this slice's name, or below it, with this weight
+    /// together
+    #[arg(long, value_name = "GROUP[=WEIGHT]", value_parser = weighed::<PathBuf>)]
     pub(super) cgroup: Vec<Weighed<PathBuf>>,
     /// Every process that may be looked at
     #[arg(long)]
