@@ -2,9 +2,11 @@
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::procfs::{Policy, Thp};
+use serde::{Deserialize, Serialize};
 
 use crate::crash_state::{self, Found};
 use crate::model::{REGION_PAGES, Settings};
+use crate::page_size::SizeChange;
 
 /// The kernel's settings that work against `settings`: a sentence each, with the command that changes it.
 ///
@@ -64,10 +66,24 @@ pub struct ManagedThp {
 struct Change {
     before: Thp,
     ours: Thp,
+    size: Option<SizeChange>,
 }
 
-/// A change as kept in the file: the words and numbers of `before` and `ours`.
-type Kept = [(String, u32); 2];
+/// A change as kept in the file: the words and numbers of `before` and `ours`; a size, with its words.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    thp: [(String, u32); 2],
+    size: Option<(u64, [String; 2])>,
+}
+
+/// The settings after they were put back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// Those of all sizes and of khugepaged.
+    pub thp: Thp,
+    /// The size of pages whose setting had been changed, and that setting.
+    pub size: Option<(u64, Policy)>,
+}
 
 impl ManagedThp {
     /// Makes the kernel use base pages at faults, and khugepaged keep to the threshold. The settings before
@@ -85,14 +101,8 @@ impl ManagedThp {
             },
             max_ptes_none: before.max_ptes_none.min(most),
         };
-        let change = Change { before, ours };
-        crash_state::keep(STATE_FILE, change.to_kept()).map_err(|error| {
-            let doing = "keep the settings of transparent huge pages";
-            match error.raw_os_error() {
-                Some(_) => not_root(Error::from_errno(doing, errno_of(&error))),
-                None => Error::from_io(doing, &error),
-            }
-        })?;
+        let change = Change { before, ours, size: None };
+        change.keep()?;
         // From here on, dropping it restores the settings.
         let managed = Self { change, is_restored: false };
         let written = managed.change.ours.write();
@@ -100,10 +110,18 @@ impl ManagedThp {
         Ok(managed)
     }
 
+    /// Changes the setting of a size as well, once.
+    pub(crate) fn set_size(&mut self, size: SizeChange) -> Result<()> {
+        let change = Change { size: Some(size), ..self.change.clone() };
+        change.keep()?;
+        self.change = change;
+        self.change.size.as_ref().map_or(Ok(()), SizeChange::make).map_err(not_root)
+    }
+
     /// Restores the settings that a killed process left changed, except those changed again since. Returns
     /// the resulting settings, or `None` if nothing was left. `Denied` for users other than root, `Busy` if
     /// the process still runs, `Corrupt` if the file that keeps them is damaged.
-    pub fn restore_left() -> Result<Option<Thp>> {
+    pub fn restore_left() -> Result<Option<Restored>> {
         const DOING: &str = "put back the settings of transparent huge pages";
         let found = crash_state::find::<Kept>(STATE_FILE)
             .map_err(|error| not_root(Error::from_errno(DOING, errno_of(&error))))?;
@@ -112,7 +130,7 @@ impl ManagedThp {
             Found::Owned(owner) if owner.pid == cowslip_sys::process::pid() => Ok(None),
             Found::Owned(owner) => Err(Error::new(ErrorKind::Busy, DOING)
                 .because(format!("process {} manages them, and does so when it ends", owner.pid))),
-            Found::Left(kept) => Change::of_kept(&kept).restore().map(Some),
+            Found::Left(kept) => Change::of_kept(kept).restore().map(Some),
             Found::Damaged(path) => {
                 let path = path.display();
                 Err(Error::new(ErrorKind::Corrupt, DOING)
@@ -144,8 +162,21 @@ impl Drop for ManagedThp {
 }
 
 impl Change {
-    fn restore(&self) -> Result<Thp> {
+    /// Keeps the change for the case that this process is killed.
+    fn keep(&self) -> Result<()> {
+        crash_state::keep(STATE_FILE, self.to_kept()).map_err(|error| {
+            let doing = "keep the settings of transparent huge pages";
+            match error.raw_os_error() {
+                Some(_) => not_root(Error::from_errno(doing, errno_of(&error))),
+                None => Error::from_io(doing, &error),
+            }
+        })
+    }
+
+    fn restore(&self) -> Result<Restored> {
         let doing = "put back the settings of transparent huge pages";
+        let restored = |it: &SizeChange| it.restore().map(|policy| (it.page_bytes, policy));
+        let size = self.size.as_ref().map(restored).transpose();
         let mut now = Thp::read().during(doing)?;
         if now.enabled == self.ours.enabled {
             now.enabled = self.before.enabled.clone();
@@ -154,21 +185,32 @@ impl Change {
             now.max_ptes_none = self.before.max_ptes_none;
         }
         now.write().map_err(|errno| Error::from_errno(doing, errno))?;
+        let size = size.map_err(|errno| Error::from_errno(doing, errno))?;
         crash_state::forget(STATE_FILE)
             .map_err(|error| Error::from_errno(doing, errno_of(&error)))?;
-        Ok(now)
+        Ok(Restored { thp: now, size })
     }
 
     fn to_kept(&self) -> Kept {
-        [&self.before, &self.ours].map(|it| (it.enabled.word().to_owned(), it.max_ptes_none))
+        let thp = |it: &Thp| (it.enabled.word().to_owned(), it.max_ptes_none);
+        let words = |it: &SizeChange| [&it.before, &it.ours].map(|it| it.word().to_owned());
+        Kept {
+            thp: [&self.before, &self.ours].map(thp),
+            size: self.size.as_ref().map(|it| (it.page_bytes, words(it))),
+        }
     }
 
-    fn of_kept(kept: &Kept) -> Self {
-        let [before, ours] = kept.each_ref().map(|(word, max_ptes_none)| Thp {
-            enabled: Policy::of_word(word),
-            max_ptes_none: *max_ptes_none,
+    fn of_kept(kept: Kept) -> Self {
+        let thp = |(word, max_ptes_none): (String, u32)| Thp {
+            enabled: Policy::of_word(&word),
+            max_ptes_none,
+        };
+        let [before, ours] = kept.thp.map(thp);
+        let size = kept.size.map(|(page_bytes, words)| {
+            let [before, ours] = words.map(|word| Policy::of_word(&word));
+            SizeChange { page_bytes, before, ours }
         });
-        Self { before, ours }
+        Self { before, ours, size }
     }
 }
 

@@ -26,8 +26,10 @@ mod heat;
 mod huge_page_reserve;
 mod khugepaged;
 mod model;
+mod page_size;
 mod policy;
 mod promoter;
+mod reclaim;
 mod record;
 mod replay;
 mod target;
@@ -35,15 +37,17 @@ mod work;
 
 pub use cowslip::{Error, ErrorKind, Result};
 pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
-pub use khugepaged::{ManagedThp, interference};
+pub use khugepaged::{ManagedThp, Restored, interference};
 pub use model::{
     Action, ActionOutcome, Advice, Coverage, Effect, GainState, HeatSource, HugeSource,
     LazyFreeSource, Limit, Look, Measurement, ORDERS, ProcessId, ProcessLook, REGION_PAGES,
     Recommendation, Region, RegionKind, Settings, SizeAdvice, System, Unclear, UnitOfWork, Verdict,
     percent,
 };
+pub use page_size::{SizeChange, SizeChoice};
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};
+pub use reclaim::ReclaimAnswer;
 pub use record::{Event, Recorder, SCHEMA, read_record};
 pub use replay::{Counts, Replay, Round, replay};
 pub use target::Target;

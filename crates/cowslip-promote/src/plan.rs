@@ -26,7 +26,7 @@ pub struct Plan {
     pub settings: Settings,
     /// True to ask the kernel which memory is accessed.
     pub heat: bool,
-    /// True to keep khugepaged to the threshold meanwhile.
+    /// True to keep khugepaged to the threshold, and the size of pages at faults to the targets' use, meanwhile.
     pub manage_thp: bool,
     /// The address at which to serve metrics.
     pub metrics: Option<SocketAddr>,
@@ -116,7 +116,7 @@ pub enum Who {
     Pid(i32),
     /// Every process of this name.
     Match(String),
-    /// Every process in the control group with this directory, or below it.
+    /// Every process in the control group with this directory, or of this slice (`web.slice`), or below it.
     Cgroup(PathBuf),
     /// Every process that may be observed.
     All,

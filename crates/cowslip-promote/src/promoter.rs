@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cowslip_sys::cgroup::Group;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::scheduling::{self, Scheduling};
 use cowslip_sys::{Errno, process, procfs};
@@ -153,6 +154,23 @@ impl Promoter {
         let outcome = self.perform(decision)?;
         self.policy.learn(&outcome);
         Some(outcome)
+    }
+
+    /// The control group that a target's memory counts against, by the last look.
+    pub(crate) fn memory_group(&self, process: ProcessId) -> Option<&Group> {
+        self.targets.get(&process)?.memory_group.as_ref()
+    }
+
+    /// The pages that the kernel freed of a region that was to be split, if it has split it.
+    pub(crate) fn freed_by_kernel(&self, decision: &Decision) -> Option<u16> {
+        let target = self.targets.get(&decision.process)?;
+        let is_partial = decision.reason == Reason::PartiallyMapped;
+        target.freed_by_kernel(decision.address, is_partial).ok()?
+    }
+
+    /// Has the policy learn from an outcome that this did not bring about.
+    pub(crate) fn learn(&mut self, outcome: &ActionOutcome) {
+        self.policy.learn(outcome);
     }
 
     /// Acts on a decision without consequences for later ones. `None` if the decision asks for no action, if the

@@ -1,9 +1,12 @@
 //! The memory limits of control groups: `cgroups(7)`, version 1 and 2.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::error::errno_of;
 use crate::procfs::Pressure;
+use crate::{Errno, Result};
 
 /// The tightest limit between a process's group and the top of the visible hierarchy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +81,32 @@ impl Group {
         Pressure::parse(&text).some_avg10_percent
     }
 
+    /// The group's place in the file system.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The memory that counts against the group.
+    pub fn used_bytes(&self) -> Option<u64> {
+        number(&self.directory, self.version.used)
+    }
+
+    /// Has the kernel take about so many bytes back from the group, none of them into swap. It splits huge pages that
+    /// hold hardly anything but zeroes, which may give back far more, and drops file pages. A lack of such memory is no
+    /// error.
+    ///
+    /// `ENOENT` for version 1 and before Linux 5.19; `EINVAL` before 6.11, where swapping cannot be excluded.
+    pub fn reclaim(&self, bytes: u64) -> Result<()> {
+        let file = OpenOptions::new().write(true).open(self.directory.join("memory.reclaim"));
+        let text = format!("{bytes} swappiness=0");
+        let written = file.and_then(|mut it| it.write(text.as_bytes()));
+        match written.map(drop).map_err(|error| errno_of(&error)) {
+            // A signal has ended it early.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            done => done,
+        }
+    }
+
     /// The memory that its processes can still have before they are throttled or killed, if anything limits them. A
     /// result above `enough` may be less than the true room.
     pub fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
@@ -123,6 +152,30 @@ impl Group {
     fn upwards(&self) -> impl Iterator<Item = &Path> {
         self.directory.ancestors().take_while(|directory| directory.starts_with(&self.mount))
     }
+}
+
+/// The directory of systemd's slice of this name, by the mounts in the text of `/proc/self/mountinfo`; `None` if the name is
+/// no slice's, or if no hierarchy has it.
+///
+/// ```
+/// use cowslip_sys::cgroup::slice_directory;
+/// let mounts = "9 1 0:9 / /nowhere rw - cgroup2 none rw\n";
+/// assert_eq!(slice_directory("web.slice", mounts), None);
+/// ```
+pub fn slice_directory(name: &str, mounts: &str) -> Option<PathBuf> {
+    let stem =
+        name.strip_suffix(".slice").filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
+    // A dash leads to the slice below: a-b.slice is in a.slice.
+    let ends = stem.match_indices('-').map(|(end, _)| end).chain([stem.len()]);
+    let below: PathBuf = ends.map(|end| format!("{}.slice", &stem[..end])).collect();
+    let hierarchies = mounts.lines().filter_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let mut file_system = file_system.split(' ');
+        let (kind, options) = (file_system.next()?, file_system.nth(1)?);
+        let is_systemds = kind == "cgroup2" || kind == "cgroup" && options.contains("name=systemd");
+        is_systemds.then(|| place.split(' ').nth(4))?
+    });
+    hierarchies.map(|mount| Path::new(mount).join(&below)).find(|directory| directory.is_dir())
 }
 
 fn number(directory: &Path, name: &str) -> Option<u64> {
@@ -191,6 +244,22 @@ mod tests {
         assert_eq!((v2.version, v2.directory), (V2, "/sys/fs/cgroup/unified/user.slice".into()));
         assert_eq!(locate("", MOUNTS), None);
         assert_eq!(locate("0::/\n", ""), None);
+    }
+
+    #[test]
+    fn a_slice_is_found_below_those_that_its_name_begins_with() {
+        let mount = std::env::temp_dir().join(format!("cowslip-slice-{}", std::process::id()));
+        let directory = mount.join("a.slice/a-b.slice");
+        fs::create_dir_all(&directory).unwrap();
+        let mounts =
+            format!("9 1 0:9 / {} rw - cgroup cgroup rw,xattr,name=systemd\n", mount.display());
+        assert_eq!(slice_directory("a-b.slice", &mounts), Some(directory));
+        assert_eq!(slice_directory("a.slice", &mounts), Some(mount.join("a.slice")));
+        for name in ["b.slice", ".slice", "a", "../a.slice", "a.service"] {
+            assert_eq!(slice_directory(name, &mounts), None, "{name}");
+        }
+        assert_eq!(slice_directory("a.slice", &mounts.replace("systemd", "x")), None);
+        fs::remove_dir_all(&mount).unwrap();
     }
 
     #[test]

@@ -64,6 +64,19 @@ static void scatter(size_t pieces) {
   }
 }
 
+/* The first page of so many pieces of 256 KiB, each a mapping of its own; they may ask for huge pages. */
+static void fault(size_t pieces, int asks) {
+  size_t bytes = 64 * PAGE;
+  for (size_t i = 0; i < pieces; i++) {
+    char *at = mmap(0, 2 * bytes + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    at = (char *)(((uintptr_t)at + bytes - 1) & ~(bytes - 1));
+    mprotect(at, bytes, PROT_READ | PROT_WRITE);
+    if (asks)
+      madvise(at, bytes, MADV_HUGEPAGE);
+    *at = 1;
+  }
+}
+
 /* With base pages, also where the system gives huge ones to everybody. */
 static void fill(size_t region, size_t pages) {
   int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
@@ -157,6 +170,9 @@ int main(void) {
       puts("done");
     } else if (!strcmp(command, "scatter")) {
       scatter(a);
+      puts("done");
+    } else if (!strcmp(command, "fault")) {
+      fault(a, (int)b);
       puts("done");
     } else if (!strcmp(command, "huge")) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_COLLAPSE));

@@ -12,8 +12,10 @@ mod lazily_freed;
 mod limits;
 mod measure;
 mod once;
+mod page_size;
 mod scarce;
 mod service;
+mod slice;
 #[path = "../support/mod.rs"]
 mod support;
 mod target;

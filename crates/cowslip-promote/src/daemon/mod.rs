@@ -46,6 +46,7 @@ pub fn run(
         }
         let mut round = session.look(session.content_ns())?;
         session.act(&mut round, |_, _| {})?;
+        session.choose_page_size(!found.added.is_empty());
         if let Some((name, measurement)) = session.measure_next(&round)? {
             session.operator().tell(&Notice::Measured(&name, &measurement));
         }

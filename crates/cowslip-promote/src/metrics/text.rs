@@ -1,5 +1,6 @@
 //! A session's tally in Prometheus' text format.
 
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use cowslip_sys::process;
@@ -98,7 +99,12 @@ pub fn text(tally: &Tally) -> String {
             out.sample("refusals_total", &format!("{labels},errno=\"{errno}\""), count);
         }
     }
+    groups(&mut out, tally);
     system(&mut out, &tally.system);
+    let help = "Steps of reclaim in control groups of targets.";
+    out.single("reclaims_total", COUNTER, help, tally.reclaims);
+    let help = "Memory that the groups held less after them.";
+    out.single("reclaimed_bytes_total", COUNTER, help, tally.reclaimed_bytes);
     out.single("looks_total", COUNTER, "Looks at all targets.", tally.looks);
     let seconds = tally.look_cpu_ns as f64 / 1e9;
     out.single("look_cpu_seconds_total", COUNTER, "Processor time of looking.", seconds);
@@ -113,6 +119,28 @@ fn running(tally: &Tally) -> impl Iterator<Item = (String, &ProcessTally)> {
     tally.processes.iter().filter(|(_, it)| !it.has_ended).map(|(process, it)| {
         (format!("pid=\"{}\",name=\"{}\"", process.pid, escaped(&it.name)), it)
     })
+}
+
+/// The sums for each control group that shares as one target.
+fn groups(out: &mut Exposition, tally: &Tally) {
+    let is_sum = |name: &str| name.ends_with("_total") || name.ends_with("_bytes");
+    let summed =
+        OF_PROCESSES.iter().filter(|(name, ..)| is_sum(name) && *name != "limit_room_bytes");
+    for (name, kind, help, value) in summed {
+        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        // A counter keeps the part of processes that have ended.
+        let counted = |it: &&ProcessTally| *kind == COUNTER || !it.has_ended;
+        for it in tally.processes.values().filter(counted) {
+            if let (Some(group), Some(value)) = (&it.group, value(it)) {
+                *sums.entry(group).or_default() += value;
+            }
+        }
+        let name = format!("group_{name}");
+        out.family(&name, kind, &format!("By control group: {help}"));
+        for (group, sum) in sums {
+            out.sample(&name, &format!("group=\"{}\"", escaped(group)), sum);
+        }
+    }
 }
 
 /// The state of the machine.
@@ -173,6 +201,33 @@ mod tests {
     use super::*;
     use crate::model::ProcessId;
     use crate::policy::Reason;
+
+    #[test]
+    fn the_processes_of_a_control_group_are_summed() {
+        let mut tally = Tally::default();
+        let process = |group: Option<&str>, promotions, has_ended| ProcessTally {
+            promotions,
+            resident_bytes: 4096,
+            group: group.map(str::to_owned),
+            has_ended,
+            ..ProcessTally::default()
+        };
+        let all = [("a", 1, false), ("a", 2, true), ("b.slice", 4, false)];
+        for (pid, (group, promotions, has_ended)) in (1..).zip(all) {
+            let id = ProcessId { pid, start_ticks: 1 };
+            tally.processes.insert(id, process(Some(group), promotions, has_ended));
+        }
+        let single = ProcessId { pid: 9, start_ticks: 1 };
+        tally.processes.insert(single, process(None, 8, false));
+        let text = text(&tally);
+        let has = |line: &str| text.contains(&format!("cowslip_promote_group_{line}\n"));
+        assert!(
+            has("promotions_total{group=\"a\"} 3") && has("resident_bytes{group=\"a\"} 4096"),
+            "{text}"
+        );
+        assert!(has("promotions_total{group=\"b.slice\"} 4"), "{text}");
+        assert_eq!(text.matches("group_promotions_total{").count(), 2, "{text}");
+    }
 
     #[test]
     fn labels_are_escaped_and_those_that_ended_are_gone() {

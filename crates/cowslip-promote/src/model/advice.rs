@@ -1,6 +1,6 @@
 //! The cost and the effect of each size of pages for memory as it is used now.
 
-use cowslip_sys::units::page_size_bytes;
+use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use serde::Serialize;
 
 /// Sizes from four base pages to a huge page, as powers of two.
@@ -66,7 +66,46 @@ impl Advice {
         Self { resident_bytes: 0, huge_bytes: 0, sizes, threshold_percent }
     }
 
-    /// Adds a mapping: the number of its first page, and for each of its pages if it is resident.
+    /// Adds the memory of another process, weighed by the same threshold.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.resident_bytes += other.resident_bytes;
+        self.huge_bytes += other.huge_bytes;
+        for (sum, size) in self.sizes.iter_mut().zip(&other.sizes) {
+            sum.added_bytes += size.added_bytes;
+            sum.covered_bytes += size.covered_bytes;
+            sum.entries += size.entries;
+            sum.dense_added_bytes += size.dense_added_bytes;
+            sum.dense_covered_bytes += size.dense_covered_bytes;
+            sum.dense_entries += size.dense_entries;
+        }
+    }
+
+    /// The sizes below a huge page that cost little memory and cover much of it at the fault, the largest first; none
+    /// where promotion does, or where there is too little memory.
+    pub(crate) fn at_fault(&self) -> impl Iterator<Item = &SizeAdvice> {
+        let most = match self.recommendation() {
+            Recommendation::AtFault(largest) => largest.page_bytes.min(CHUNK_BYTES as u64 / 2),
+            _ => 0,
+        };
+        let sizes = self.sizes.iter().rev().filter(move |size| size.page_bytes <= most);
+        sizes.filter(|size| self.is_cheap(size.page_bytes) && self.is_covered(size))
+    }
+
+    /// True if pages of this size at the fault cost little memory.
+    pub(crate) fn is_cheap(&self, page_bytes: u64) -> bool {
+        let size = self.size(page_bytes);
+        size.is_some_and(|it| it.added_bytes as f64 <= MOST_COST * self.resident_bytes as f64)
+    }
+
+    fn is_covered(&self, size: &SizeAdvice) -> bool {
+        size.covered_bytes as f64 >= LEAST_COVER * self.resident_bytes as f64
+    }
+
+    pub(crate) fn size(&self, page_bytes: u64) -> Option<&SizeAdvice> {
+        self.sizes.iter().find(|size| size.page_bytes == page_bytes)
+    }
+
+    /// Adds a mapping, or a part of it that no page of any size crosses: the number of its first page, and for each of its pages if it is resident.
     pub(crate) fn add(&mut self, first_page: u64, is_resident: &[bool]) {
         let page = page_size_bytes() as u64;
         let resident = is_resident.iter().filter(|it| **it).count() as u64;
@@ -105,10 +144,7 @@ impl Advice {
         if of_resident(huge.dense_covered_bytes) >= LEAST_COVER {
             return Recommendation::Promote(huge);
         }
-        let is_good = |size: &&SizeAdvice| {
-            of_resident(size.added_bytes) <= MOST_COST
-                && of_resident(size.covered_bytes) >= LEAST_COVER
-        };
+        let is_good = |size: &&SizeAdvice| self.is_cheap(size.page_bytes) && self.is_covered(size);
         let largest = self.sizes.iter().rev().find(is_good);
         largest.map_or(Recommendation::None, Recommendation::AtFault)
     }

@@ -21,6 +21,9 @@ pub struct Settings {
     /// The threshold while less than half of free memory is fragmented, as in Ingens; absent: the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfragmented_threshold_percent: Option<u8>,
+    /// The part of a control group's memory that the kernel is asked to reclaim at a time, where the group has huge
+    /// pages to split; 0: they are split one by one.
+    pub reclaim_percent: f64,
     /// The time for which a region is left alone after pages of it were released.
     pub settle_ms: u64,
     /// The most pages in swap that a promotion may bring back.
@@ -64,6 +67,7 @@ impl Default for Settings {
             threshold_percent: 90,
             demote_below_percent: 20,
             unfragmented_threshold_percent: None,
+            reclaim_percent: 0.0,
             settle_ms: 10_000,
             max_swapped_pages: 64,
             stall_percent: 5.0,
@@ -101,6 +105,7 @@ impl Settings {
                 self.demote_below_percent < lowest,
                 "demote_below_percent is to be below the thresholds of promotion",
             ),
+            ((0.0..=100.0).contains(&self.reclaim_percent), "reclaim_percent is to be 0 to 100"),
             (percent(self.stall_percent), "stall_percent is to be above 0, 100 at most"),
             (percent(self.cpu_percent), "cpu_percent is to be above 0, 100 at most"),
             (

@@ -4,6 +4,8 @@ mod heat;
 mod measure;
 mod once;
 mod operator;
+mod page_size;
+mod reclaim;
 mod report;
 mod search;
 mod system;
@@ -25,6 +27,7 @@ use crate::policy::Decision;
 use crate::promoter::Promoter;
 use crate::record::{Event, Recorder};
 use heat::Heat;
+use page_size::PageSize;
 
 pub use operator::{Notice, Operator};
 pub use search::{Found, missing};
@@ -53,6 +56,8 @@ pub struct Session {
     rested_ns: u64,
     /// When the gain of each process may be measured, if one was measured before.
     measure_at_ns: BTreeMap<ProcessId, u64>,
+    page_size: PageSize,
+    fruitless_steps: reclaim::Fruitless,
 }
 
 /// One look and its consequences.
@@ -92,6 +97,8 @@ impl Session {
             ready_ns,
             rested_ns: 0,
             measure_at_ns: BTreeMap::new(),
+            page_size: PageSize::default(),
+            fruitless_steps: reclaim::Fruitless::default(),
         })
     }
 
@@ -146,6 +153,7 @@ impl Session {
         self.promoter.clear();
         self.left_alone.clear();
         self.measure_at_ns.clear();
+        self.fruitless_steps.clear();
         named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
         self.plan = plan;
@@ -181,6 +189,7 @@ impl Session {
 
     /// Acts on the decisions, no faster than the targets bear, until the operator ends it.
     pub fn act(&mut self, round: &mut Round, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        self.reclaim(round)?;
         let wanted: Vec<&Decision> =
             round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
         let next_look_ns = round.look.at_ns + self.plan.settings.interval_ms * 1_000_000;
@@ -250,7 +259,8 @@ impl Session {
     /// The time until the next look: long enough to keep to the budget for looking.
     pub fn pause(&self) -> Duration {
         let settings = &self.plan.settings;
-        let least_ns = self.promoter.look_cpu_ns() as f64 * 100.0 / settings.cpu_percent;
+        let cpu_ns = self.promoter.look_cpu_ns() + self.page_size.cpu_ns();
+        let least_ns = cpu_ns as f64 * 100.0 / settings.cpu_percent;
         Duration::from_millis(settings.interval_ms).max(Duration::from_nanos(least_ns as u64))
     }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use cowslip_sys::Errno;
 
 use crate::model::{Coverage, HeatSource, Measurement};
+use crate::page_size::SizeChoice;
 use crate::promoter::RemovedTarget;
+use crate::reclaim::ReclaimAnswer;
 
 /// The program around a [`Session`](super::Session): its signals, its log, its files.
 pub trait Operator {
@@ -65,6 +67,10 @@ pub enum Notice<'a> {
     ReloadFailed(&'a str),
     /// The gain of this process was measured.
     Measured(&'a str, &'a Measurement),
+    /// The kernel does not reclaim in this control group: its huge pages are split one by one.
+    NoReclaim(&'a Path, &'a ReclaimAnswer),
+    /// The size of pages at faults was weighed, with another result than before.
+    PageSize(&'a SizeChoice),
     /// This number of regions was changed, with this coverage now.
     Changed(usize, Coverage),
 }

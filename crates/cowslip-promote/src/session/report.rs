@@ -3,7 +3,7 @@
 use cowslip_sys::process;
 use serde_json::{Map, Value, json};
 
-use super::{ProcessTally, Session, system};
+use super::{ProcessTally, Session, page_size, system};
 use crate::model::Coverage;
 
 impl Session {
@@ -22,6 +22,7 @@ impl Session {
             "settings": self.promoter.policy().settings(),
             "heat": self.heat.to_json(),
             "system": system::to_json(&tally.system),
+            "page_size": self.page_size().map(page_size::to_json),
             "processes": processes,
             "coverage": {
                 "ratio": after.ratio(),
@@ -29,6 +30,8 @@ impl Session {
                 "wanted": wanted,
                 "reached": wanted.map(|wanted| after.reaches(wanted)),
             },
+            "reclaims": tally.reclaims,
+            "reclaimed_bytes": tally.reclaimed_bytes,
             "looks": tally.looks,
             "look_cpu_ns": tally.look_cpu_ns,
             "cpu_ns": process::cpu_ns(),

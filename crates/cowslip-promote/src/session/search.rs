@@ -1,11 +1,11 @@
 //! Finds the processes of a plan, again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, CgroupMembers};
-use cowslip_sys::{self as sys, Errno, process};
+use cowslip_sys::{self as sys, Errno, cgroup, process};
 
 /// Open files that are no target's: of this process, of its metrics' clients, and of a look.
 const OTHER_FILES: u64 = 128;
@@ -149,8 +149,16 @@ fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
         }
         Who::All => all()?.into_iter().filter(|pid| *pid != process::pid()).collect(),
         Who::Pid(_) => Vec::new(),
-        Who::Cgroup(path) => CgroupMembers::of(path)?.process_ids()?,
+        Who::Cgroup(path) => CgroupMembers::of(&directory(path))?.process_ids()?,
     })
+}
+
+/// The directory of a control group that is given by it, or by the name of a slice.
+fn directory(group: &Path) -> PathBuf {
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").ok();
+    let slice = group.to_str().filter(|name| !name.contains('/'));
+    let found = slice.and_then(|name| cgroup::slice_directory(name, &mounts()?));
+    found.unwrap_or_else(|| group.to_owned())
 }
 
 /// The name in `/proc/PID/stat`, which every user may read.

@@ -71,6 +71,10 @@ pub struct Tally {
     pub looks: u64,
     /// Processor time of looking.
     pub look_cpu_ns: u64,
+    /// Steps of reclaim that the kernel was asked for.
+    pub reclaims: u64,
+    /// Memory that control groups held less after them.
+    pub reclaimed_bytes: u64,
     /// The system by the last look.
     pub system: System,
 }

@@ -6,6 +6,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{self as sys, Errno, process, procfs};
 
 use super::Target;
+use super::partially_mapped::is_partially_mapped;
 use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, RegionKind};
 use crate::policy::Decision;
 
@@ -94,6 +95,21 @@ impl Target {
             return Ok((Effect::Refused(Errno::OPNOTSUPP.raw_os_error()), took_ns, 0));
         }
         Ok((Effect::Done, took_ns, REGION_PAGES - after.pages))
+    }
+
+    /// The pages that the kernel freed of a region that was huge, or partially mapped, if it has split it since.
+    pub(crate) fn freed_by_kernel(
+        &self,
+        address: u64,
+        is_partial: bool,
+    ) -> sys::Result<Option<u16>> {
+        let scanner = Scanner::new(self.handle.open_file("pagemap")?);
+        if is_partial {
+            return Ok((!is_partially_mapped(&scanner, address)?).then_some(0));
+        }
+        // A kernel that splits it has `PAGEMAP_SCAN`.
+        let now = self.look_again(&scanner, address)?;
+        Ok((!now.is_huge && now.kind == RegionKind::Private).then_some(REGION_PAGES - now.pages))
     }
 
     /// The sum of huge pages in the mapping: without `PAGEMAP_SCAN`, a split shows only there.

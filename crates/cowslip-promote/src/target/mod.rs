@@ -38,7 +38,7 @@ pub struct Target {
     /// The counter of its work, if one was named.
     pub(crate) work: Option<WorkSource>,
     /// The control group that its memory counts against, by the last look.
-    memory_group: Option<cgroup::Group>,
+    pub(crate) memory_group: Option<cgroup::Group>,
     /// The address at which the next look continues to read huge pages.
     next_content: u64,
     knows_heat: bool,

@@ -65,7 +65,7 @@ impl Target {
 }
 
 /// True if the region is still partially mapped, as far as that is visible.
-fn is_partially_mapped(scanner: &Scanner, address: u64) -> sys::Result<bool> {
+pub(super) fn is_partially_mapped(scanner: &Scanner, address: u64) -> sys::Result<bool> {
     let mut region = Region { address, ..Region::default() };
     look_closer(scanner, PageFlags::open().ok().as_ref(), &mut region)?;
     Ok(region.is_partially_mapped)

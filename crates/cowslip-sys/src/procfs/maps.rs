@@ -103,6 +103,8 @@ pub struct MappingUse {
     pub private_hugetlb_bytes: u64,
     /// True if a userfaultfd watches it, for missing, minor or protected pages.
     pub has_userfaultfd: bool,
+    /// True if the program asked for huge pages in it (`MADV_HUGEPAGE`).
+    pub asks_for_huge_pages: bool,
 }
 
 impl MappingUse {
@@ -126,14 +128,18 @@ impl MappingUse {
             private_bytes: self.private_bytes + other.private_bytes,
             private_hugetlb_bytes: self.private_hugetlb_bytes + other.private_hugetlb_bytes,
             has_userfaultfd: self.has_userfaultfd || other.has_userfaultfd,
+            asks_for_huge_pages: self.asks_for_huge_pages || other.asks_for_huge_pages,
         }
     }
 
     /// Takes in a line of `smaps` or `smaps_rollup`.
     fn take(&mut self, line: &str) {
         let Some((name, bytes)) = kib_field(line) else {
-            let mut flags = line.strip_prefix("VmFlags:").unwrap_or("").split_ascii_whitespace();
-            self.has_userfaultfd |= flags.any(|flag| ["um", "ui", "uw"].contains(&flag));
+            let flags = line.strip_prefix("VmFlags:").unwrap_or("").split_ascii_whitespace();
+            for flag in flags {
+                self.has_userfaultfd |= ["um", "ui", "uw"].contains(&flag);
+                self.asks_for_huge_pages |= flag == "hg";
+            }
             return;
         };
         match name {
@@ -230,7 +236,7 @@ mod tests {
 200000-400000 rw-s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\nVmFlags: rd wr uw \n\
 400000-600000 r--s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
 600000-800000 rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\nFilePmdMapped:     0 kB\n\
-LazyFree: 16 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\n";
+LazyFree: 16 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\nVmFlags: rd hg \n";
         let within = |start, end| {
             let range = VirtRange::between(start, end);
             usage_of(text, |mapping| range.covers(mapping.range))
@@ -240,6 +246,7 @@ LazyFree: 16 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048
         assert!(shared.has_userfaultfd && !within(0x40_0000, 0x80_0000).has_userfaultfd);
         let private = within(0x60_0000, 0x80_0000);
         assert_eq!((private.huge_bytes, private.private_bytes), (2 << 20, 12 << 10));
+        assert!(private.asks_for_huge_pages && !shared.asks_for_huge_pages);
         assert_eq!(
             (private.private_hugetlb_bytes, private.lazily_freed_bytes),
             (2 << 20, 16 << 10)

@@ -13,7 +13,9 @@ pub use memory::{
 pub use process::{
     CgroupMembers, command_name, process_ids, resident_bytes, start_ticks, thp_is_disabled,
 };
-pub use thp::{Policy, SHMEM_ENABLED, Thp, chosen, shmem_setting};
+pub use thp::{
+    Policy, SHMEM_ENABLED, Thp, chosen, set_size_policy, shmem_setting, size_folder, size_policy,
+};
 
 use crate::{Errno, Result};
 

@@ -5,6 +5,7 @@ use crate::{Errno, Result};
 
 /// The setting of huge pages for shared memory, for instance of a memfd.
 pub const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MAX_PTES_NONE: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
 
@@ -64,6 +65,25 @@ impl Policy {
 pub fn chosen(setting: &str) -> Option<&str> {
     let (_, rest) = setting.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)
+}
+
+/// The folder of the settings for pages of one size, such as `hugepages-64kB`.
+pub fn size_folder(page_bytes: u64) -> String {
+    format!("hugepages-{}kB", page_bytes >> 10)
+}
+
+/// The memory that gets pages of this size at a fault (Linux 6.8); `ENOENT` where the kernel has none of that size.
+pub fn size_policy(page_bytes: u64) -> Result<Policy> {
+    Ok(Policy::parse(&read(&size_setting(page_bytes))?))
+}
+
+/// Sets [`size_policy`] for the whole machine; `EACCES` for users other than root.
+pub fn set_size_policy(page_bytes: u64, policy: &Policy) -> Result<()> {
+    write(&size_setting(page_bytes), policy.word())
+}
+
+fn size_setting(page_bytes: u64) -> String {
+    format!("{FOLDER}/{}/enabled", size_folder(page_bytes))
 }
 
 /// The choice in [`SHMEM_ENABLED`].

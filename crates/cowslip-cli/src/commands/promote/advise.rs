@@ -12,8 +12,6 @@ use serde_json::{Value, json};
 use super::args::AdviseArgs;
 use crate::exit::{self, CommandResult};
 
-const THP: &str = "/sys/kernel/mm/transparent_hugepage";
-
 pub(super) fn run(args: &AdviseArgs) -> CommandResult {
     let target = Target::open(args.pid, 1)?;
     let advice = target.advice(args.threshold)?;
@@ -78,13 +76,7 @@ fn ratio(bytes: u64, advice: &Advice) -> Option<f64> {
 
 /// The kernel's setting of a size, if it has that size.
 fn setting(size: &SizeAdvice) -> Option<String> {
-    let path = format!("{THP}/{}/enabled", folder(size));
-    let text = std::fs::read_to_string(path).ok()?;
-    procfs::chosen(&text).map(str::to_owned)
-}
-
-fn folder(size: &SizeAdvice) -> String {
-    format!("hugepages-{}kB", size.page_bytes >> 10)
+    procfs::size_policy(size.page_bytes).ok().map(|policy| policy.word().to_owned())
 }
 
 fn sentence(advice: &Advice, pid: i32) -> String {
@@ -100,7 +92,7 @@ fn sentence(advice: &Advice, pid: i32) -> String {
             ByteCount(size.page_bytes),
             share(size.covered_bytes),
             ByteCount(size.added_bytes),
-            folder(size)
+            procfs::size_folder(size.page_bytes)
         ),
         Recommendation::TooLittle => "advice: none: less than 16 MiB are in use".to_owned(),
         Recommendation::None => {

@@ -82,8 +82,9 @@ pub(super) struct Who {
     /// Every process of this name, with this weight each; may be given several times
     #[arg(long = "match", value_name = "NAME[=WEIGHT]", value_parser = weighed::<String>)]
     pub(super) name: Vec<Weighed<String>>,
-    /// Every process in the control group with this directory, or below it, with this weight together
-    #[arg(long, value_name = "PATH[=WEIGHT]", value_parser = weighed::<PathBuf>)]
+    /// Every process in the control group with this directory, or this slice's name, or below it, with this weight
+    /// together
+    #[arg(long, value_name = "GROUP[=WEIGHT]", value_parser = weighed::<PathBuf>)]
     pub(super) cgroup: Vec<Weighed<PathBuf>>,
     /// Every process that may be looked at
     #[arg(long)]
@@ -217,7 +218,7 @@ pub(super) struct How {
     /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
-    /// Keep khugepaged to the threshold while this runs, and put its settings back afterwards
+    /// Keep khugepaged to the threshold, set the size of pages at faults that suits, and put both back at the end
     #[arg(long)]
     pub(super) manage_thp: bool,
 }

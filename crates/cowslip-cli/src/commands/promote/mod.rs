@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use cowslip::ErrorKind;
 use cowslip_promote::plan::Plan;
 use cowslip_promote::session::Session;
-use cowslip_promote::{ManagedThp, daemon, interference};
-use cowslip_sys::procfs::Thp;
+use cowslip_promote::{ManagedThp, Restored, daemon, interference};
+use cowslip_sys::procfs::{self, Thp};
 
 use crate::exit::{self, CommandResult, Failure};
 use args::{PromoteArgs, View};
@@ -60,20 +60,20 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
         return explain::run(&mut session, address, args.json.as_deref());
     }
     let acts = !(args.once && args.dry_run);
-    let managed = match session.plan().manage_thp && acts {
-        true => Some(manage(session.plan())?),
-        false => None,
-    };
+    let manages = session.plan().manage_thp && acts;
+    if manages {
+        let managed = manage(session.plan())?;
+        session.manage(managed);
+    }
     // A run that ends at once is affected only if it split a page.
-    if managed.is_none() && !args.once {
+    if !manages && !args.once {
         warn(session.plan());
     }
     let answer = if args.once { once::run(&mut session, args) } else { go_on(&mut session, args) };
-    if managed.is_none() && args.once && session.tally().splits() > 0 {
+    if !manages && args.once && session.tally().splits() > 0 {
         warn(session.plan());
     }
-    if let Some(managed) = managed {
-        managed.restore()?;
+    if session.settings_back()? {
         errln!("cowslip: the settings of transparent huge pages are as they were");
     }
     answer
@@ -114,7 +114,14 @@ fn tidy_up() {
     }
 }
 
-fn tell_restored(now: &Thp) {
+fn tell_restored(Restored { thp: now, size }: &Restored) {
+    if let Some((page_bytes, policy)) = size {
+        let folder = procfs::size_folder(*page_bytes);
+        errln!(
+            "cowslip: put back what a run has left that was killed: {folder}/enabled is {}",
+            policy.word()
+        );
+    }
     errln!(
         "cowslip: put back what a run has left that was killed: transparent_hugepage/enabled is {} and \
          khugepaged/max_ptes_none is {}",

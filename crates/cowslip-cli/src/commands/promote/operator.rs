@@ -4,10 +4,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use cowslip::host::Answer;
 use cowslip_promote::session::{Notice, Operator};
 use signal_hook::consts::SIGHUP;
 
-use super::measure;
+use super::{measure, report};
 
 use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
@@ -74,6 +75,16 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
         Notice::Measured(name, measurement) => measure::sentence(name, measurement),
+        Notice::NoReclaim(group, it) => {
+            let hint = match &it.answer {
+                Answer::Denied { hint } => format!(": {hint}"),
+                Answer::Unknown { errno } => format!(": error {errno}"),
+                _ => String::new(),
+            };
+            let (group, answer) = (group.display(), it.answer.word());
+            format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", it.detail)
+        }
+        Notice::PageSize(choice) => report::page_size(choice),
         Notice::Changed(regions, coverage) => {
             format!(
                 "{} changed, {coverage} of anonymous memory huge now",

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use cowslip::units::ByteCount;
 use cowslip_promote::session::Session;
-use cowslip_promote::{Coverage, LazyFreeSource, Reason, percent};
+use cowslip_promote::{Coverage, LazyFreeSource, Reason, SizeChange, SizeChoice, percent};
+use cowslip_sys::procfs;
 
 use super::args::PromoteArgs;
 use crate::exit::{self, Failure};
@@ -64,10 +65,25 @@ fn table(session: &Session, is_dry_run: bool) -> String {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
     lines.extend(lazily_freed(session));
+    lines.extend(session.page_size().map(|choice| format!("  {}", page_size(choice))));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
     let looks = text::count(session.tally().looks as usize, "look");
     lines.push(format!("  {looks} took {cpu} of processor time"));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The size of pages at faults that was chosen, and why.
+pub(super) fn page_size(choice: &SizeChoice) -> String {
+    match &choice.change {
+        Some(SizeChange { page_bytes, before, ours }) => format!(
+            "until this ends, {}/enabled is {} (was {}): {}",
+            procfs::size_folder(*page_bytes),
+            ours.word(),
+            before.word(),
+            choice.why
+        ),
+        None => format!("the size of pages at faults stays as it is: {}", choice.why),
+    }
 }
 
 /// Memory that the programs have freed lazily and that is still present, if there is any.

@@ -1,0 +1,104 @@
+//! The size of pages at faults, chosen for the targets while the session manages the system's settings.
+
+use cowslip_sys::error::Result;
+use cowslip_sys::{process, procfs};
+use serde_json::{Value, json};
+
+use super::Session;
+use super::operator::Notice;
+use crate::khugepaged::ManagedThp;
+use crate::model::Advice;
+use crate::page_size::{self, SizeChange, SizeChoice, Weighed};
+use crate::promoter::Promoter;
+use crate::target::Target;
+
+/// The managed settings, and the size chosen with them.
+#[derive(Debug, Default)]
+pub(super) struct PageSize {
+    managed: Option<ManagedThp>,
+    choice: Option<SizeChoice>,
+    /// Looks since a target was found.
+    looks: u32,
+    /// Processor time of the last look's choice.
+    cpu_ns: u64,
+}
+
+impl PageSize {
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.cpu_ns
+    }
+}
+
+impl Session {
+    /// Has the session choose the size of pages at faults, and keeps the settings until [`Self::settings_back`].
+    pub fn manage(&mut self, managed: ManagedThp) {
+        self.page_size.managed = Some(managed);
+    }
+
+    /// Puts the managed settings back; true if there were any.
+    pub fn settings_back(&mut self) -> Result<bool> {
+        let managed = self.page_size.managed.take();
+        managed.map_or(Ok(false), |it| it.restore().map(|()| true))
+    }
+
+    /// The size of pages at faults, if the session has chosen.
+    pub fn page_size(&self) -> Option<&SizeChoice> {
+        self.page_size.choice.as_ref()
+    }
+
+    /// Weighs the sizes after 1, 2, 4, … looks since a target was found, until one suits: a program that starts has
+    /// little memory yet. The size is then kept: its pages would make the next larger size look cheap.
+    pub(crate) fn choose_page_size(&mut self, is_new: bool) {
+        let PageSize { managed: Some(managed), choice, looks, cpu_ns } = &mut self.page_size else {
+            return;
+        };
+        let is_set = choice.as_ref().is_some_and(|it| it.change.is_some());
+        *looks = if is_new { 1 } else { *looks + 1 };
+        *cpu_ns = 0;
+        if is_set || !looks.is_power_of_two() {
+            return;
+        }
+        let began = process::thread_cpu_ns();
+        let weighed = weigh(&self.promoter, self.plan.settings.threshold_percent);
+        let (_, thp) = managed.settings();
+        let mut fresh = page_size::choose(&weighed, &thp.enabled, procfs::size_policy);
+        if let Some(change) = &fresh.change
+            && let Err(error) = managed.set_size(change.clone())
+        {
+            fresh = SizeChoice::none(error.to_string());
+        }
+        *cpu_ns = process::thread_cpu_ns() - began;
+        if choice.as_ref() != Some(&fresh) {
+            self.operator.tell(&Notice::PageSize(&fresh));
+        }
+        *choice = Some(fresh);
+    }
+}
+
+/// The memory of the targets, and that of all other programs if a size suits the targets.
+fn weigh(promoter: &Promoter, threshold_percent: u8) -> Weighed {
+    let mut targets = Advice::new(threshold_percent);
+    // A target that ended meanwhile has no memory.
+    promoter
+        .targets()
+        .filter_map(|it| it.advice(threshold_percent).ok())
+        .for_each(|it| targets.merge(&it));
+    let mut all = targets.clone();
+    if targets.at_fault().next().is_none() {
+        return Weighed { targets, asking_bytes: 0, all };
+    }
+    let asking_bytes = promoter.targets().filter_map(|it| it.asking_bytes().ok()).sum();
+    let known: Vec<i32> = promoter.targets().map(|it| it.id().pid).collect();
+    let pids = procfs::process_ids().unwrap_or_default();
+    let others = pids.into_iter().filter(|pid| *pid != process::pid() && !known.contains(pid));
+    let others = others.filter_map(|pid| Target::open(pid, 1).ok()?.advice(threshold_percent).ok());
+    others.for_each(|it| all.merge(&it));
+    Weighed { targets, asking_bytes, all }
+}
+
+pub(super) fn to_json(choice: &SizeChoice) -> Value {
+    let change = choice.change.as_ref().map(|SizeChange { page_bytes, before, ours }| {
+        json!({"page_bytes": page_bytes, "before": before.word(), "now": ours.word()})
+    });
+    json!({"change": change, "why": choice.why})
+}
