@@ -5,8 +5,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::states::States;
+use super::throttles::Throttles;
 use super::waits::Waits;
-use super::{Reading, TICKS, Watch, add, reading};
+use super::{Reading, TICKS, Watch, add, processor, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// Interval of taking the kernel's records before a command has begun.
@@ -48,6 +49,9 @@ pub(super) struct Tree {
     io: Option<[f64; IO.len()]>,
     waits: Waits,
     states: States,
+    throttles: Throttles,
+    /// Ticks on a processor of all other processes of the machine.
+    others: f64,
 }
 
 /// The used fields of `/proc/PID/stat`.
@@ -86,6 +90,8 @@ impl Tree {
             io: (watch == Watch::Command).then_some([0.0; IO.len()]),
             waits: if watch == Watch::Command { Waits::of_command() } else { Waits::default() },
             states: States::default(),
+            throttles: Throttles::new(),
+            others: 0.0,
         };
         if let Watch::Process(pid) = watch {
             tree.follow(pid);
@@ -112,6 +118,7 @@ impl Tree {
     pub(super) fn glance(&mut self) {
         let at = Instant::now();
         let threads = self.find_threads();
+        self.throttles.look(self.members.keys());
         self.states.look(at, &threads);
         match self.waits.is_told() {
             true => self.waits.drain(),
@@ -155,6 +162,14 @@ impl Tree {
         into.push(reading("process.major_faults", Counter, Some(major)));
         // Its steps are too coarse for the time of a run; `wait4(2)` is more exact.
         into.push(reading("process.cpu_share", Share, Some(ticks / TICKS)));
+        // Ticks of the processors and of a process are counted apart.
+        let machine = fs::read_to_string("/proc/stat").ok().and_then(|text| processor::used(&text));
+        self.others = machine.map_or(self.others, |machine| self.others.max(machine - ticks));
+        into.push(reading("others.cpu_share", Share, machine.map(|_| self.others / TICKS)));
+        self.throttles.look(self.members.keys());
+        let unborn = self.members.is_empty().then_some(0.0);
+        let throttled = self.throttles.seconds().or(unborn);
+        into.push(reading("process.throttled_seconds", Counter, throttled));
         for (index, (_, name)) in IO.iter().enumerate() {
             into.push(reading(*name, Counter, self.io.map(|sums| sums[index])));
         }
