@@ -19,7 +19,7 @@ const MICROSECOND: f64 = 1e-6;
 
 /// The order decides between equals: the command's own events come before the machine's, and causes before their
 /// consequences. `docs/compare.md` has the same table.
-const KNOWN: [(TimePart, &str, Cost); 44] = [
+const KNOWN: [(TimePart, &str, Cost); 45] = [
     (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
     (System, "process.read_calls", About(0.3 * MICROSECOND)),
     (System, "process.write_calls", About(0.3 * MICROSECOND)),
@@ -44,6 +44,7 @@ const KNOWN: [(TimePart, &str, Cost); 44] = [
     (ProcessorWait, "process.throttled_seconds", About(1.0)),
     // They run on the other processors, too.
     (ProcessorWait, "others.cpu_share", About(0.25)),
+    (ProcessorWait, "process.overlap_seconds", About(0.25)),
     (ProcessorWait, "rusage.involuntary_switches", Any),
     (ProcessorWait, "rusage.voluntary_switches", Any),
     (ProcessorWait, "scheduler.runnable", Any),

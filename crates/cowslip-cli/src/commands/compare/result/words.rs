@@ -60,6 +60,7 @@ pub(in crate::commands::compare) fn name(metric: &str) -> String {
     };
     let (rest, rate) = rest.strip_suffix("/s").map_or((rest, ""), |rest| (rest, " a second"));
     let said = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
+        Some("overlap") => "time of threads beside each other".to_owned(),
         Some(time) => format!("{time} time"),
         None => rest.strip_suffix("_bytes").unwrap_or(rest).to_owned(),
     };
@@ -79,6 +80,7 @@ mod tests {
             ("others.cpu_share", "other processes' cpu time"),
             ("vmstat.pswpin/s", "pswpin/s"),
             ("process.rss_bytes", "the command's rss"),
+            ("process.overlap_seconds", "the command's time of threads beside each other"),
             ("disk.vda.reads", "disk.vda.reads"),
         ] {
             assert_eq!(name(metric), wanted);
