@@ -293,12 +293,12 @@ mod tests {
         );
         let sentence = of([0.03, 0.06], [0.0, 0.3]);
         assert!(
-            sentence.contains("; as the command's throttled time rose from 0 to 30"),
+            sentence.contains("; as the command's throttled time a second rose from 0 to 0.499"),
             "{sentence}"
         );
         // They use the processors as before, and the run takes longer.
         let sentence = of([0.03, 0.06], [0.0, 0.0]);
-        assert!(sentence.contains("; as involuntary switches rose from 2"), "{sentence}");
+        assert!(sentence.contains("; as involuntary switches rose by 4400 %"), "{sentence}");
     }
 
     #[test]
