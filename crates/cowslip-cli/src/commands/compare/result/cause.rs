@@ -296,6 +296,18 @@ mod tests {
             sentence.contains("; as the command's throttled time a second rose from 0 to 0.499"),
             "{sentence}"
         );
+        // The command's own threads, unless there is a reason why they run.
+        let threads = |faults: f64| {
+            let wait = (WAIT, "counter", [0.001, 0.601]);
+            let overlap = ("process.overlap_seconds", "counter", [0.001, 1.2]);
+            let faults = ("rusage.minor_faults", "counter", [1_000.0, faults]);
+            of_recordings([0.3, 0.6], [0.29, 0.79], &[wait, overlap, faults])
+        };
+        let sentence = threads(1_000.0);
+        let wanted = "; as the command's time of threads beside each other";
+        assert!(sentence.contains(wanted), "{sentence}");
+        let sentence = threads(1_000_000.0);
+        assert!(sentence.contains("; as minor faults rose from"), "{sentence}");
         // They use the processors as before, and the run takes longer.
         let sentence = of([0.03, 0.06], [0.0, 0.0]);
         assert!(sentence.contains("; as involuntary switches rose by 4400 %"), "{sentence}");

@@ -10,10 +10,12 @@ use super::format::is_relevant;
 enum Cost {
     /// A usual time.
     About(f64),
+    /// A usual time, which has a reason of its own if another counter explains the time.
+    Else(f64),
     /// Any time: such events are how this part of the time comes about.
     Any,
 }
-use Cost::{About, Any};
+use Cost::{About, Any, Else};
 
 const MICROSECOND: f64 = 1e-6;
 
@@ -44,7 +46,7 @@ const KNOWN: [(TimePart, &str, Cost); 45] = [
     (ProcessorWait, "process.throttled_seconds", About(1.0)),
     // They run on the other processors, too.
     (ProcessorWait, "others.cpu_share", About(0.25)),
-    (ProcessorWait, "process.overlap_seconds", About(0.25)),
+    (ProcessorWait, "process.overlap_seconds", Else(0.25)),
     (ProcessorWait, "rusage.involuntary_switches", Any),
     (ProcessorWait, "rusage.voluntary_switches", Any),
     (ProcessorWait, "scheduler.runnable", Any),
@@ -100,7 +102,10 @@ pub(super) fn causes<'a>(
                     let seconds = added.signum() * (count * each).abs().min(added.abs());
                     found.push(Cause { row, seconds });
                 }
-                About(_) => {}
+                Else(each) if (count * each / added) >= 0.1 => {
+                    how.push(Cause { row, seconds: added });
+                }
+                About(_) | Else(_) => {}
                 Any => how.push(Cause { row, seconds: added }),
             }
         }
