@@ -172,6 +172,30 @@ fn the_processor_time_of_others_is_the_machines_without_the_commands() {
     assert!(counted <= most + 5.0, "{counted}, but {most} without its own {own}");
 }
 
+#[test]
+fn processors_that_a_command_leaves_for_one_are_counted() {
+    let all = std::thread::available_parallelism().unwrap().get();
+    let taskset = Command::new("taskset").arg("--version").output();
+    if taskset.is_err() || all < 2 {
+        println!("SKIPPED: needs taskset and two processors");
+        return;
+    }
+    let of = |command: &str| {
+        let recorder =
+            Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+        let mut child = Command::new("sh").args(["-c", command]).spawn().unwrap();
+        recorder.follow(child.id());
+        while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let text = finish(recorder);
+        child.wait().unwrap();
+        run(&text).metrics["process.forbidden_processors"].value()
+    };
+    let one = "exec taskset -c $(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') true";
+    assert_eq!([of("exec true"), of(one)], [0.0, all as f64 - 1.0]);
+}
+
 /// A control group that may run for a fifth of the time, removed when it is dropped.
 struct Limited(std::path::PathBuf);
 

@@ -166,6 +166,9 @@ impl Tree {
         let machine = fs::read_to_string("/proc/stat").ok().and_then(|text| processor::used(&text));
         self.others = machine.map_or(self.others, |machine| self.others.max(machine - ticks));
         into.push(reading("others.cpu_share", Share, machine.map(|_| self.others / TICKS)));
+        let forbidden = self.members.keys().filter_map(|pid| forbidden_processors(*pid)).max();
+        let forbidden = forbidden.map(f64::from);
+        into.push(reading("process.forbidden_processors", Gauge, forbidden));
         self.throttles.look(self.members.keys());
         let unborn = self.members.is_empty().then_some(0.0);
         let throttled = self.throttles.seconds().or(unborn);
@@ -261,6 +264,19 @@ impl Tree {
     }
 }
 
+/// The number of processors that the recorder may run on, and this process may not. A zombie still has it.
+fn forbidden_processors(pid: u32) -> Option<u32> {
+    let allowed =
+        |pid: &str| allowed_processors(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?);
+    Some(allowed("self")?.saturating_sub(allowed(&pid.to_string())?))
+}
+
+/// From `/proc/PID/status`: the bits of the mask.
+fn allowed_processors(status: &str) -> Option<u32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
+    mask.chars().filter_map(|it| it.to_digit(16)).map(u32::count_ones).reduce(|a, b| a + b)
+}
+
 /// Raises sums, which never fall.
 fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
     known.iter_mut().zip(now).for_each(|(known, now)| *known = known.max(now));
@@ -269,6 +285,13 @@ fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mask_of_processors_is_counted() {
+        let status = "Name:\tcat\nCpus_allowed:\t3,ffffff0f\nCpus_allowed_list:\t0-3,8-33\n";
+        assert_eq!(allowed_processors(status), Some(30));
+        assert_eq!(allowed_processors("Name:\tcat\n"), None);
+    }
 
     #[test]
     fn a_stat_has_its_fields_whatever_the_name_is() {

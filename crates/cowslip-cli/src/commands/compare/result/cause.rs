@@ -308,6 +308,13 @@ mod tests {
         assert!(sentence.contains(wanted), "{sentence}");
         let sentence = threads(1_000_000.0);
         assert!(sentence.contains("; as minor faults rose from"), "{sentence}");
+        // Others use the processors that a command leaves.
+        let wait = (WAIT, "counter", [0.001, 0.301]);
+        let others = ("others.cpu_share", "share", [0.03, 0.36]);
+        let mask = ("process.forbidden_processors", "gauge", [0.0, 1.0]);
+        let sentence = of_recordings([0.3, 0.6], [0.28, 0.28], &[wait, others, mask]);
+        let wanted = "; as the command's forbidden processors rose from 0 to ";
+        assert!(sentence.contains(wanted), "{sentence}");
         // They use the processors as before, and the run takes longer.
         let sentence = of([0.03, 0.06], [0.0, 0.0]);
         assert!(sentence.contains("; as involuntary switches rose by 4400 %"), "{sentence}");

@@ -21,7 +21,7 @@ const MICROSECOND: f64 = 1e-6;
 
 /// The order decides between equals: the command's own events come before the machine's, and causes before their
 /// consequences. `docs/compare.md` has the same table.
-const KNOWN: [(TimePart, &str, Cost); 45] = [
+const KNOWN: [(TimePart, &str, Cost); 47] = [
     (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
     (System, "process.read_calls", About(0.3 * MICROSECOND)),
     (System, "process.write_calls", About(0.3 * MICROSECOND)),
@@ -43,6 +43,8 @@ const KNOWN: [(TimePart, &str, Cost); 45] = [
     (System, "scheduler.forks", About(100.0 * MICROSECOND)),
     (User, "rusage.minor_faults", About(0.25 * MICROSECOND)),
     (User, "vmstat.pswpin", About(1.0 * MICROSECOND)),
+    // A setting, which is no consequence of anything else.
+    (ProcessorWait, "process.forbidden_processors", About(f64::INFINITY)),
     (ProcessorWait, "process.throttled_seconds", About(1.0)),
     // They run on the other processors, too.
     (ProcessorWait, "others.cpu_share", About(0.25)),
@@ -67,6 +69,7 @@ const KNOWN: [(TimePart, &str, Cost); 45] = [
     (Asleep, "process.disk_read_bytes", About(2e-9)),
     (Asleep, "disk.*.reads", About(100.0 * MICROSECOND)),
     (Asleep, "disk.*.writes", About(50.0 * MICROSECOND)),
+    (Asleep, "process.forbidden_processors", Any),
     (Asleep, "rusage.voluntary_switches", Any),
     (Asleep, "rusage.involuntary_switches", Any),
 ];
