@@ -97,10 +97,11 @@ fn two_modes_of_a_side_are_named_with_the_counter_that_tells_them_apart() {
     let folder = Folder::new("modes");
     let file = |name: &str, slow: u32| {
         let row = |index: u32| {
+            let setting = if name == "good" { "always" } else { "never" };
             let noise = f64::from(index * 7 % 20) / 2_000.0;
             let (wall, faults) = if index < slow { (0.58, 90_000.0) } else { (0.41, 1_000.0) };
             let text = format!(
-                r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
+                r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{"thp.enabled": "{setting}", "command": "{name}"}}}}}}
 {{"totals": {{"wall_seconds": {}, "rusage.minor_faults": {}, "other": {}}}}}
 "#,
                 wall + noise,
@@ -122,9 +123,15 @@ fn two_modes_of_a_side_are_named_with_the_counter_that_tells_them_apart() {
         .arg(&good)
         .arg("--")
         .arg(&bad));
-    let wanted = "bad has two modes of wall time: 14 of 20 runs near 41";
-    let line = ran.stdout.lines().find(|line| line.starts_with(wanted));
-    let line = line.unwrap_or_else(|| panic!("{}", ran.stdout));
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    let settings = "not the same: thp.enabled is always in good runs, never in bad ones";
+    assert_eq!(lines[1], settings, "{}", ran.stdout);
+    let line = lines[2];
+    assert!(
+        line.starts_with("bad has two modes of wall time: 14 of 20 runs near 41"),
+        "{}",
+        ran.stdout
+    );
     assert!(
         line.contains(", 6 near 58")
             && line.ends_with("told apart best by minor faults: 1.00k and 90.0k"),
@@ -137,6 +144,7 @@ fn two_modes_of_a_side_are_named_with_the_counter_that_tells_them_apart() {
     assert_eq!(modes[0]["told_apart_by"]["metric"], "rusage.minor_faults");
     let ran = run(Command::new(COWSLIP).arg("compare").arg(&good).arg("--").arg(&good));
     assert!(!ran.stdout.contains("two modes"), "{}", ran.stdout);
+    assert_eq!(ran.stdout.lines().nth(1), Some(""), "{}", ran.stdout);
     let said = "or more would have been shown with a probability of 80 %";
     assert!(ran.stdout.contains(said), "{}", ran.stdout);
 }

@@ -142,6 +142,126 @@ fn what_a_command_read_wrote_and_waited_for_is_known_without_a_sample_within_it(
     assert!(waited > 0.001, "{waited}");
 }
 
+/// Ticks on a processor of a process, and of all processes of the machine.
+fn ticks(pid: u32) -> (f64, f64) {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = text[text.rfind(')').unwrap() + 2..].split(' ').collect();
+    let own = fields[11..15].iter().map(|it| it.parse::<f64>().unwrap()).sum();
+    let all = fs::read_to_string("/proc/stat").unwrap();
+    let all = all.lines().next().unwrap().split_ascii_whitespace().skip(1).take(3);
+    (own, all.map(|it| it.parse::<f64>().unwrap()).sum())
+}
+
+#[test]
+fn the_processor_time_of_others_is_the_machines_without_the_commands() {
+    let (mut outside, mut inside) = (Shell::start(), Shell::start());
+    let pid = inside.0.id();
+    let (own_before, all_before) = ticks(pid);
+    let watch = Watch::Process(pid);
+    let recorder = Recorder::start(Vec::new(), &BTreeMap::new(), watch, NEVER).unwrap();
+    let half_a_second = "for i in 1 2 3 4 5 6 7 8; do dd if=/dev/zero of=/dev/null bs=2 count=200000 2> /dev/null; done; echo";
+    inside.tell(half_a_second);
+    outside.tell(half_a_second);
+    outside.tell(half_a_second);
+    let text = finish(recorder);
+    let ((own, all), (other, _)) = (ticks(pid), ticks(outside.0.id()));
+    let counted = 100.0 * growth(&text, "others.cpu_share");
+    assert!(own - own_before >= 20.0, "{own_before} to {own}");
+    assert!(counted >= 0.8 * other, "{counted} of {other}");
+    let most = all - all_before - (own - own_before);
+    assert!(counted <= most + 5.0, "{counted}, but {most} without its own {own}");
+}
+
+#[test]
+fn processors_that_a_command_leaves_for_one_are_counted() {
+    let all = std::thread::available_parallelism().unwrap().get();
+    let taskset = Command::new("taskset").arg("--version").output();
+    if taskset.is_err() || all < 2 {
+        println!("SKIPPED: needs taskset and two processors");
+        return;
+    }
+    let of = |command: &str| {
+        let recorder =
+            Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+        let mut child = Command::new("sh").args(["-c", command]).spawn().unwrap();
+        recorder.follow(child.id());
+        while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let text = finish(recorder);
+        child.wait().unwrap();
+        run(&text).metrics["process.forbidden_processors"].value()
+    };
+    let one = "exec taskset -c $(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') true";
+    assert_eq!([of("exec true"), of(one)], [0.0, all as f64 - 1.0]);
+}
+
+/// A control group that may run for a fifth of the time, removed when it is dropped.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    fn new() -> Option<Self> {
+        let top = std::path::Path::new("/sys/fs/cgroup");
+        let name = format!("cowslip-recorder-{}", std::process::id());
+        let mut first = ["cpu", "cpu,cpuacct"].map(|it| top.join(it)).into_iter();
+        let (group, limit, text) = match first.find(|it| it.join("cpu.cfs_quota_us").exists()) {
+            Some(first) => (first.join(name), "cpu.cfs_quota_us", "20000"),
+            None => (top.join(name), "cpu.max", "20000 100000"),
+        };
+        fs::create_dir(&group).ok()?;
+        let group = Self(group);
+        fs::write(group.0.join(limit), text).ok()?;
+        Some(group)
+    }
+
+    /// Seconds, by the kernel.
+    fn throttled(&self) -> f64 {
+        let text = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
+        let of = |name: &str, unit: f64| {
+            let line = text.lines().find_map(|it| it.strip_prefix(name));
+            line.map(|it| it.trim().parse::<f64>().unwrap() / unit)
+        };
+        of("throttled_usec ", 1e6).or(of("throttled_time ", 1e9)).unwrap()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // The kernel lets go of a process a little after it was waited for.
+        while fs::remove_dir(&self.0).is_err_and(|it| it.kind() == std::io::ErrorKind::ResourceBusy)
+        {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_command_that_enters_a_limited_group_is_throttled_as_long_as_the_kernel_says() {
+    let Some(group) = Limited::new() else {
+        println!("SKIPPED: needs root, and the processor controller of control groups");
+        return;
+    };
+    let run = |command: &str| {
+        let recorder =
+            Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+        let before = group.throttled();
+        let mut child = Command::new("sh").args(["-c", command]).spawn().unwrap();
+        recorder.follow(child.id());
+        while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let after = group.throttled();
+        let text = finish(recorder);
+        child.wait().unwrap();
+        (growth(&text, "process.throttled_seconds"), after - before)
+    };
+    let busy = "exec dd if=/dev/zero of=/dev/null bs=2 count=400000 2> /dev/null";
+    let (counted, known) = run(&format!("echo $$ > {}/cgroup.procs; {busy}", group.0.display()));
+    assert!(known > 0.05 && (counted - known).abs() < 1e-6, "{counted}, not {known}");
+    let (counted, _) = run(busy);
+    assert_eq!(counted, 0.0);
+}
+
 /// Counts its lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -1,8 +1,9 @@
-//! The memory limits of control groups: `cgroups(7)`, version 1 and 2.
+//! The limits of control groups, of memory and of processor time: `cgroups(7)`, version 1 and 2.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::errno_of;
 use crate::procfs::Pressure;
@@ -145,7 +146,7 @@ impl Group {
     /// The memory that the kernel reclaims when a limit is reached.
     fn files_bytes(&self, directory: &Path) -> u64 {
         let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-        self.version.files.iter().map(|name| field(&stat, name)).sum()
+        self.version.files.iter().filter_map(|name| field(&stat, name)).sum()
     }
 
     /// The group and all that it is a part of.
@@ -182,9 +183,9 @@ fn number(directory: &Path, name: &str) -> Option<u64> {
     fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
 }
 
-fn field(stat: &str, name: &str) -> u64 {
+fn field(stat: &str, name: &str) -> Option<u64> {
     let of_line = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
-    stat.lines().find_map(of_line).unwrap_or(0)
+    stat.lines().find_map(of_line)
 }
 
 fn tightest(group: &Group) -> Option<Limit> {
@@ -199,10 +200,28 @@ fn tightest(group: &Group) -> Option<Limit> {
 /// The group that a process's memory is charged to, by its `/proc/PID/cgroup` and our
 /// `/proc/self/mountinfo`.
 pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
-    let is_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
+    find("memory", groups, mounts)
+}
+
+/// The groups that limit the processor time of a process, by the same texts: its own, and all that this is a part of.
+pub fn of_processors(groups: &str, mounts: &str) -> Vec<PathBuf> {
+    let group = find("cpu", groups, mounts);
+    group.iter().flat_map(Group::upwards).map(Path::to_owned).collect()
+}
+
+/// The time for which processors had threads of the group `directory` to run and its limit forbade it, since the group
+/// was made; `None` for a group that cannot be limited.
+pub fn throttled(directory: &Path) -> Option<Duration> {
+    let stat = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+    let of_v1 = || field(&stat, "throttled_time").map(Duration::from_nanos);
+    field(&stat, "throttled_usec").map(Duration::from_micros).or_else(of_v1)
+}
+
+fn find(wanted: &str, groups: &str, mounts: &str) -> Option<Group> {
+    let has_it = |list: &str| list.split(',').any(|controller| controller == wanted);
     let of_v1 = groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        is_memory(controllers).then_some(path)
+        has_it(controllers).then_some(path)
     });
     let of_v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
     let (version, path) = match (of_v1, of_v2) {
@@ -217,7 +236,7 @@ pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
         let mut file_system = file_system.split(' ');
         let (kind, options) = (file_system.next()?, file_system.nth(1)?);
         let is_it = match version {
-            V1 => kind == "cgroup" && is_memory(options),
+            V1 => kind == "cgroup" && has_it(options),
             _ => kind == "cgroup2",
         };
         // In a container the mount may show only a part of the tree.
@@ -269,6 +288,26 @@ mod tests {
         assert_eq!(inside.directory, Path::new("/sys/fs/cgroup/init"));
         let outside = locate("0::/../../system\n", mounts).unwrap();
         assert_eq!(outside.directory, Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn throttled_time_is_read_in_both_versions_up_to_the_top() {
+        let groups = of_processors("5:cpu:/a/b\n4:memory:/\n0::/\n", MOUNTS);
+        let wanted = ["/sys/fs/cgroup/cpu/a/b", "/sys/fs/cgroup/cpu/a", "/sys/fs/cgroup/cpu"];
+        assert_eq!(groups, wanted.map(PathBuf::from));
+        assert_eq!(of_processors("4:memory:/a\n", MOUNTS), [] as [PathBuf; 0]);
+        let directory = std::env::temp_dir().join(format!("cowslip-stat-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        assert_eq!(throttled(&directory), None);
+        for (stat, wanted) in [
+            ("nr_throttled 2\nthrottled_time 1500000\n", Some(1500)),
+            ("usage_usec 7\nnr_throttled 2\nthrottled_usec 1500\n", Some(1500)),
+            ("usage_usec 7\n", None),
+        ] {
+            fs::write(directory.join("cpu.stat"), stat).unwrap();
+            assert_eq!(throttled(&directory), wanted.map(Duration::from_micros), "{stat}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(super) struct Remainder {
     asleep: Both,
     locked: Option<Both>,
     overlap: Both,
+    /// Seconds in which threads were blocked and none was active, and those of blocked threads beside others.
+    blocked: Option<[Both; 2]>,
     /// Seconds of threads that waited for locks while another was active.
     lock_wait: Option<Both>,
 }
@@ -53,6 +55,9 @@ impl Remainder {
             locked: part("process.locked_seconds"),
             lock_wait: part("process.lock_wait_seconds"),
             overlap: part("process.overlap_seconds")?,
+            blocked: part("process.blocked_seconds")
+                .zip(part("process.blocked_beside_seconds"))
+                .map(Into::into),
         })
     }
 
@@ -61,9 +66,15 @@ impl Remainder {
         Some(Entry::of(TimePart::LockWait, self.lock_wait.as_ref()?, alpha))
     }
 
-    /// Divides the time that is not on a processor and waits for neither a processor nor a disk.
-    pub(super) fn divide(&self, rest: &Both, alpha: f64) -> Vec<Entry> {
-        let overlap = zip(&self.overlap, rest, |overlap, _| -overlap);
+    /// Divides the time that is not on a processor and waits for neither a processor nor a disk. Blocked threads wait
+    /// for a disk, for seconds that are known, or else for each other.
+    pub(super) fn divide(&self, rest: &Both, disk: Option<&Both>, alpha: f64) -> Vec<Entry> {
+        let none = || zip(rest, rest, |_, _| 0.0);
+        let beside = self.blocked.as_ref().map_or_else(none, |[alone, beside]| {
+            let disk = disk.map_or_else(none, |disk| less(disk, alone));
+            zip(&disk, beside, |disk, beside| disk.min(beside).max(0.0))
+        });
+        let overlap = zip(&self.overlap, &beside, |overlap, beside| -overlap - beside);
         let unexplained = less(&less(rest, &self.asleep), &overlap);
         let asleep =
             self.locked.as_ref().map_or(self.asleep.clone(), |locked| less(&self.asleep, locked));

@@ -136,8 +136,8 @@ impl TimeSplit {
                     rest = less(&rest, &disk);
                     disk
                 });
-                // The wake-ups belong to the part that grew more.
-                let is_disk = disk.as_ref().is_some_and(|disk| added(disk) > added(&rest));
+                // The wake-ups belong to the part that grew more. Runs with more threads at once have less of the rest.
+                let is_disk = disk.as_ref().is_some_and(|disk| added(disk) > added(&rest).max(0.0));
                 if let Some(disk) = disk {
                     let carried = if is_disk { sum(&disk, &woken) } else { disk.clone() };
                     parts.push((TimePart::DiskWait, carried, disk));
@@ -147,10 +147,14 @@ impl TimeSplit {
             }
         }
         let remainder = Remainder::of(&both, &wall);
+        let disk = parts.iter().find(|(part, ..)| *part == TimePart::DiskWait);
+        let disk = disk.map(|(_, _, values)| values);
         let ledger = parts
             .iter()
             .flat_map(|(part, _, values)| match &remainder {
-                Some(remainder) if *part == TimePart::Asleep => remainder.divide(values, alpha),
+                Some(remainder) if *part == TimePart::Asleep => {
+                    remainder.divide(values, disk, alpha)
+                }
                 _ => vec![Entry::of(*part, values, alpha)],
             })
             .collect();

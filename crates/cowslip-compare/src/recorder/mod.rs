@@ -5,6 +5,7 @@ mod facts;
 mod processor;
 mod states;
 mod system;
+mod throttles;
 mod tree;
 mod waits;
 

@@ -31,6 +31,12 @@ pub(super) fn stat(text: &str, into: &mut Vec<Reading>) {
     }
 }
 
+/// Ticks of all processes: user, nice and system.
+pub(super) fn used(text: &str) -> Option<f64> {
+    let all = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    all.split_ascii_whitespace().take(3).map(|ticks| ticks.parse::<f64>().ok()).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +45,7 @@ mod tests {
     fn times_are_those_of_one_processor() {
         let text = "cpu  100 0 200 300 400 0 1 2 50 0\ncpu0 50 0 0 0\ncpu1 50 0 0 0\nintr 5 1\nctxt 7\n\
             btime 1\nprocesses 9\nprocs_running 2\nprocs_blocked 1\n";
+        assert_eq!(used(text), Some(300.0));
         let mut all = Vec::new();
         stat(text, &mut all);
         let all: Vec<_> =

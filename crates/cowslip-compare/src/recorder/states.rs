@@ -52,8 +52,10 @@ pub(super) struct States {
     locked: f64,
     /// The sum over threads that waited for a lock while another was active or blocked.
     lock_wait: f64,
-    /// The sum over threads that were active or blocked beside another.
+    /// The sum over threads that were active beside another active one.
     overlap: f64,
+    /// The sum over threads that were blocked beside an active or a blocked one.
+    blocked_beside: f64,
     /// Looks so far, which take turns with the length of the interval: the command may have a rhythm.
     count: u32,
     is_call_hidden: bool,
@@ -95,22 +97,27 @@ impl States {
     }
 
     fn add(&mut self, seconds: f64, states: &[State]) {
-        let count = |state| states.iter().filter(|it| **it == state).count();
+        let of = |state| states.iter().filter(|it| **it == state).count() as f64 * seconds;
         self.seen += seconds;
-        if count(State::Active) == 0 && count(State::Blocked) > 0 {
-            self.blocked += seconds;
-        }
-        match count(State::Active) + count(State::Blocked) {
-            0 if count(State::Locked) > 0 && count(State::Asleep) == 0 => {
+        let (active, blocked) = (of(State::Active), of(State::Blocked));
+        match () {
+            () if active > 0.0 => {
+                self.overlap += active - seconds;
+                self.blocked_beside += blocked;
+            }
+            () if blocked > 0.0 => {
+                self.blocked += seconds;
+                self.blocked_beside += blocked - seconds;
+            }
+            () => {
                 self.asleep += seconds;
-                self.locked += seconds;
-            }
-            0 => self.asleep += seconds,
-            active => {
-                self.overlap += seconds * (active - 1) as f64;
-                self.lock_wait += seconds * count(State::Locked) as f64;
+                if of(State::Locked) > 0.0 && of(State::Asleep) == 0.0 {
+                    self.locked += seconds;
+                }
+                return;
             }
         }
+        self.lock_wait += of(State::Locked);
     }
 
     /// The state of a thread that has not ended.
@@ -143,6 +150,7 @@ impl States {
             ("process.locked_seconds", locked),
             ("process.lock_wait_seconds", lock_wait),
             ("process.overlap_seconds", Some(self.overlap)),
+            ("process.blocked_beside_seconds", Some(self.blocked_beside)),
         ] {
             into.push(reading(name, Counter, value));
         }
@@ -194,6 +202,7 @@ mod tests {
         states.add(32.0, &[Active, Blocked]);
         let alone = [states.seen, states.blocked, states.asleep, states.locked];
         assert_eq!(alone, [63.0, 16.0, 6.0, 2.0]);
-        assert_eq!([states.lock_wait, states.overlap], [8.0, 50.0]);
+        let beside = [states.lock_wait, states.overlap, states.blocked_beside];
+        assert_eq!(beside, [8.0, 2.0, 48.0]);
     }
 }

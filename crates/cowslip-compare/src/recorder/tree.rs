@@ -5,8 +5,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::states::States;
+use super::throttles::Throttles;
 use super::waits::Waits;
-use super::{Reading, TICKS, Watch, add, reading};
+use super::{Reading, TICKS, Watch, add, processor, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// Interval of taking the kernel's records before a command has begun.
@@ -48,6 +49,9 @@ pub(super) struct Tree {
     io: Option<[f64; IO.len()]>,
     waits: Waits,
     states: States,
+    throttles: Throttles,
+    /// Ticks on a processor of all other processes of the machine.
+    others: f64,
 }
 
 /// The used fields of `/proc/PID/stat`.
@@ -86,6 +90,8 @@ impl Tree {
             io: (watch == Watch::Command).then_some([0.0; IO.len()]),
             waits: if watch == Watch::Command { Waits::of_command() } else { Waits::default() },
             states: States::default(),
+            throttles: Throttles::new(),
+            others: 0.0,
         };
         if let Watch::Process(pid) = watch {
             tree.follow(pid);
@@ -112,6 +118,7 @@ impl Tree {
     pub(super) fn glance(&mut self) {
         let at = Instant::now();
         let threads = self.find_threads();
+        self.throttles.look(self.members.keys());
         self.states.look(at, &threads);
         match self.waits.is_told() {
             true => self.waits.drain(),
@@ -155,6 +162,17 @@ impl Tree {
         into.push(reading("process.major_faults", Counter, Some(major)));
         // Its steps are too coarse for the time of a run; `wait4(2)` is more exact.
         into.push(reading("process.cpu_share", Share, Some(ticks / TICKS)));
+        // Ticks of the processors and of a process are counted apart.
+        let machine = fs::read_to_string("/proc/stat").ok().and_then(|text| processor::used(&text));
+        self.others = machine.map_or(self.others, |machine| self.others.max(machine - ticks));
+        into.push(reading("others.cpu_share", Share, machine.map(|_| self.others / TICKS)));
+        let forbidden = self.members.keys().filter_map(|pid| forbidden_processors(*pid)).max();
+        let forbidden = forbidden.map(f64::from);
+        into.push(reading("process.forbidden_processors", Gauge, forbidden));
+        self.throttles.look(self.members.keys());
+        let unborn = self.members.is_empty().then_some(0.0);
+        let throttled = self.throttles.seconds().or(unborn);
+        into.push(reading("process.throttled_seconds", Counter, throttled));
         for (index, (_, name)) in IO.iter().enumerate() {
             into.push(reading(*name, Counter, self.io.map(|sums| sums[index])));
         }
@@ -246,6 +264,19 @@ impl Tree {
     }
 }
 
+/// The number of processors that the recorder may run on, and this process may not. A zombie still has it.
+fn forbidden_processors(pid: u32) -> Option<u32> {
+    let allowed =
+        |pid: &str| allowed_processors(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?);
+    Some(allowed("self")?.saturating_sub(allowed(&pid.to_string())?))
+}
+
+/// From `/proc/PID/status`: the bits of the mask.
+fn allowed_processors(status: &str) -> Option<u32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
+    mask.chars().filter_map(|it| it.to_digit(16)).map(u32::count_ones).reduce(|a, b| a + b)
+}
+
 /// Raises sums, which never fall.
 fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
     known.iter_mut().zip(now).for_each(|(known, now)| *known = known.max(now));
@@ -254,6 +285,13 @@ fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mask_of_processors_is_counted() {
+        let status = "Name:\tcat\nCpus_allowed:\t3,ffffff0f\nCpus_allowed_list:\t0-3,8-33\n";
+        assert_eq!(allowed_processors(status), Some(30));
+        assert_eq!(allowed_processors("Name:\tcat\n"), None);
+    }
 
     #[test]
     fn a_stat_has_its_fields_whatever_the_name_is() {

@@ -201,29 +201,123 @@ mod tests {
         assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
     }
 
+    /// Recordings of a command, by its wall time, its user time and its other metrics, which have a kind.
+    fn of_recordings(wall: [f64; 2], user: [f64; 2], more: &[(&str, &str, [f64; 2])]) -> String {
+        let runs = |side: usize| -> Vec<Run> {
+            let run = |index: u32| {
+                let longer = f64::from(index * 7 % 5) / 1000.0;
+                let (wall, user) = (wall[side] + longer, user[side]);
+                let names: Vec<String> = more
+                    .iter()
+                    .map(|(name, kind, _)| format!(r#"{{"name": "{name}", "kind": "{kind}"}}"#))
+                    .collect();
+                let values: Vec<String> = more
+                    .iter()
+                    .map(|(_, _, both)| (both[side] * (1.0 + longer)).to_string())
+                    .collect();
+                let text = format!(
+                    r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
+{{"metrics": [{}]}}
+{{"sample": {{"at_ns": 0, "values": [{}]}}}}
+{{"sample": {{"at_ns": {}, "values": [{}]}}}}
+{{"totals": {{"wall_seconds": {wall}, "rusage.user_seconds": {user}, "rusage.system_seconds": 0.01}}}}
+"#,
+                    names.join(","),
+                    vec!["0.0"; more.len()].join(","),
+                    (wall * 1e9) as u64,
+                    values.join(",")
+                );
+                parse(&text, "run", None).unwrap().remove(0)
+            };
+            (0..8).map(run).collect()
+        };
+        let (good, bad) = (runs(0), runs(1));
+        let comparison = compare(&good, &bad, &Options::default()).unwrap();
+        let split = TimeSplit::of(&good, &bad, 0.05);
+        sentence(&comparison, split.as_ref(), 0.05, 0.05)
+    }
+
+    const WAIT: &str = "process.schedstat.wait_seconds";
+
     #[test]
     fn waiting_comes_first_where_running_more_does_not_explain_it() {
-        let run = |wall: f64, user: f64, waited: f64, index: u32| {
-            let text = format!(
-                r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
-{{"metrics": [{{"name": "process.schedstat.wait_seconds", "kind": "counter"}}]}}
-{{"sample": {{"at_ns": 0, "values": [0.0]}}}}
-{{"sample": {{"at_ns": 1000000000, "values": [{waited}]}}}}
-{{"totals": {{"wall_seconds": {}, "rusage.user_seconds": {user}, "rusage.system_seconds": 0.01}}}}
-"#,
-                wall + f64::from(index * 7 % 5) / 1000.0
-            );
-            parse(&text, "run", None).unwrap().remove(0)
-        };
         let of = |waited: f64| {
-            let good: Vec<Run> = (0..8).map(|index| run(0.3, 0.6, 0.001, index)).collect();
-            let bad: Vec<Run> = (0..8).map(|index| run(0.9, 0.95, waited, index)).collect();
-            let comparison = compare(&good, &bad, &Options::default()).unwrap();
-            let split = TimeSplit::of(&good, &bad, 0.05);
-            sentence(&comparison, split.as_ref(), 0.05, 0.05)
+            of_recordings([0.3, 0.9], [0.6, 0.95], &[(WAIT, "counter", [0.001, waited])])
         };
         assert!(of(0.9).contains("; the time went to waiting for a processor (+"), "{}", of(0.9));
         assert!(of(0.4).contains("; the time went to user time (+"), "{}", of(0.4));
+    }
+
+    #[test]
+    fn waits_for_locks_explain_fewer_threads_at_once_unless_they_only_last_as_long_as_the_run() {
+        let of = |overlap: [f64; 2], locks: [f64; 2]| {
+            let seen = ("process.seen_seconds", "counter", [0.3, 0.6]);
+            let asleep = (
+                "process.asleep_seconds",
+                "counter",
+                [0.0, if overlap[0] > 0.0 { 0.0 } else { 0.3 }],
+            );
+            let overlap = ("process.overlap_seconds", "counter", overlap);
+            let locks = ("process.lock_wait_seconds", "counter", locks);
+            let wait = (WAIT, "counter", [0.001, 0.001]);
+            let user = if overlap.2[0] > 0.0 { [0.58, 0.58] } else { [0.29, 0.29] };
+            of_recordings([0.3, 0.6], user, &[seen, asleep, overlap, locks, wait])
+        };
+        let sentence = of([0.3, 0.001], [0.01, 0.6]);
+        assert!(sentence.contains("; the time went to fewer threads at once (+"), "{sentence}");
+        assert!(
+            sentence.contains("; as the command's lock wait time rose by 5900 %"),
+            "{sentence}"
+        );
+        // Two idle workers beside a program that sleeps longer.
+        let sentence = of([0.0, 0.0], [0.6, 1.2]);
+        assert!(sentence.contains("; the time went to being asleep (+"), "{sentence}");
+        assert!(!sentence.contains("lock wait"), "{sentence}");
+    }
+
+    #[test]
+    fn waiting_for_a_processor_has_its_reason_in_other_processes_or_in_a_limit() {
+        let of = |others: [f64; 2], throttled: [f64; 2]| {
+            let wait = (WAIT, "counter", [0.001, 0.301]);
+            let others = ("others.cpu_share", "share", others);
+            let throttled = ("process.throttled_seconds", "counter", throttled);
+            let switches = ("rusage.involuntary_switches", "counter", [2.0, 90.0]);
+            of_recordings([0.3, 0.6], [0.28, 0.28], &[wait, others, throttled, switches])
+        };
+        // Seconds of other processes, in runs of 0.3 and 0.6 s.
+        let sentence = of([0.03, 0.36], [0.0, 0.0]);
+        assert!(sentence.contains("; the time went to waiting for a processor (+"), "{sentence}");
+        assert!(
+            sentence.ends_with("; as other processes' cpu time rose from 9.95 % to 59.92 %"),
+            "{sentence}"
+        );
+        let sentence = of([0.03, 0.06], [0.0, 0.3]);
+        assert!(
+            sentence.contains("; as the command's throttled time a second rose from 0 to 0.499"),
+            "{sentence}"
+        );
+        // The command's own threads, unless there is a reason why they run.
+        let threads = |faults: f64| {
+            let wait = (WAIT, "counter", [0.001, 0.601]);
+            let overlap = ("process.overlap_seconds", "counter", [0.001, 1.2]);
+            let faults = ("rusage.minor_faults", "counter", [1_000.0, faults]);
+            of_recordings([0.3, 0.6], [0.29, 0.79], &[wait, overlap, faults])
+        };
+        let sentence = threads(1_000.0);
+        let wanted = "; as the command's time of threads beside each other";
+        assert!(sentence.contains(wanted), "{sentence}");
+        let sentence = threads(1_000_000.0);
+        assert!(sentence.contains("; as minor faults rose from"), "{sentence}");
+        // Others use the processors that a command leaves.
+        let wait = (WAIT, "counter", [0.001, 0.301]);
+        let others = ("others.cpu_share", "share", [0.03, 0.36]);
+        let mask = ("process.forbidden_processors", "gauge", [0.0, 1.0]);
+        let sentence = of_recordings([0.3, 0.6], [0.28, 0.28], &[wait, others, mask]);
+        let wanted = "; as the command's forbidden processors rose from 0 to ";
+        assert!(sentence.contains(wanted), "{sentence}");
+        // They use the processors as before, and the run takes longer.
+        let sentence = of([0.03, 0.06], [0.0, 0.0]);
+        assert!(sentence.contains("; as involuntary switches rose by 4400 %"), "{sentence}");
     }
 
     #[test]

@@ -39,9 +39,12 @@ pub(super) fn explanation(
     let said: Vec<String> = parts
         .iter()
         .map(|part| {
-            let sign = if part.added() > 0.0 { "+" } else { "-" };
+            // Waiting for a processor after more wake-ups may exceed the part itself.
+            let is_shown = part.added().signum() == added.signum();
+            let seconds = if is_shown { part.added() } else { part.carried };
+            let sign = if seconds > 0.0 { "+" } else { "-" };
             let perhaps = if part.differs(alpha) { "" } else { "perhaps " };
-            let seconds = format::seconds(part.added().abs());
+            let seconds = format::seconds(seconds.abs());
             format!("{perhaps}{} ({sign}{seconds})", reason(split, part))
         })
         .collect();
@@ -67,16 +70,26 @@ pub(super) fn explanation(
     format!("{went}{of}; {why}")
 }
 
-/// A part in words; the remainder is a change of the threads that run at once where that is the greater share of it.
+/// A part in words; the remainder is a change of the threads that run at once, or waits for locks, where that is the
+/// greater share of it.
 fn reason(split: &TimeSplit, part: &PartOfTime) -> &'static str {
     let added = |wanted: TimePart| {
         split.ledger.iter().find(|it| it.part == wanted).map_or(0.0, |it| it.added.value)
     };
     let overlap = added(TimePart::Overlap);
+    // Idle threads wait as long as a run takes.
+    let beside = split
+        .lock_wait
+        .as_ref()
+        .map_or(0.0, |it| it.means.1 - it.means.0 * split.means.1 / split.means.0);
     match part.part {
-        TimePart::Asleep if overlap / part.added() <= 0.5 => called(part.part),
-        TimePart::Asleep if overlap > 0.0 => "fewer threads at once",
-        TimePart::Asleep => "more threads at once",
+        TimePart::Asleep if overlap / known::size(part) > 0.5 => match overlap > 0.0 {
+            true => "fewer threads at once",
+            false => "more threads at once",
+        },
+        TimePart::Asleep if (added(TimePart::LockWait) + beside) / known::size(part) > 0.5 => {
+            called(TimePart::LockWait)
+        }
         part => called(part),
     }
 }

@@ -1,7 +1,9 @@
 //! Formats numbers and verdicts of a comparison.
 
+use std::collections::BTreeSet;
+
 use cowslip_compare::stats::{Estimate, median};
-use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Unit, Verdict};
+use cowslip_compare::{Comparison, FactDifference, Row, TimePart, TimeSplit, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
 
 use super::How;
@@ -162,8 +164,8 @@ pub(super) fn certainty(comparison: &Comparison, alpha: f64) -> Vec<String> {
 
 /// Further facts and advice, a sentence each.
 pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &How) -> Vec<String> {
-    let mut all: Vec<String> = comparison.facts.iter().map(fact).collect();
-    all.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
+    let mut all: Vec<String> =
+        comparison.notes.iter().map(|note| format!("note: {note}")).collect();
     all.extend(split.and_then(contention));
     let unit = match comparison.unit {
         Unit::Run => "runs",
@@ -236,17 +238,18 @@ fn contention(split: &TimeSplit) -> Option<String> {
     })
 }
 
-fn fact(fact: &cowslip_compare::FactDifference) -> String {
-    let list = |values: &std::collections::BTreeSet<String>| match values.len() {
+/// The settings that differ, beside the command, in one sentence.
+pub(super) fn settings(facts: &[FactDifference]) -> Option<String> {
+    let list = |values: &BTreeSet<String>| match values.len() {
         0 => "unknown".to_owned(),
         _ => values.iter().cloned().collect::<Vec<_>>().join(" or "),
     };
-    format!(
-        "not the same: {}: {} in good runs, {} in bad ones",
-        fact.name,
-        list(&fact.good),
-        list(&fact.bad)
-    )
+    let of = |fact: &FactDifference| {
+        let (good, bad) = (list(&fact.good), list(&fact.bad));
+        format!("{} is {good} in good runs, {bad} in bad ones", fact.name)
+    };
+    let all: Vec<String> = facts.iter().filter(|it| it.name != "command").map(of).collect();
+    (!all.is_empty()).then(|| format!("not the same: {}", all.join("; ")))
 }
 
 fn some(names: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! Kernel counters that are known to cost time, the part of the time that they cost, and how much.
 
 use cowslip_compare::TimePart::{self, Asleep, DiskWait, ProcessorWait, System, User};
-use cowslip_compare::{Comparison, Measure, Row, TimeSplit, Verdict, WALL};
+use cowslip_compare::{Comparison, Measure, PartOfTime, Row, TimeSplit, Verdict, WALL};
 
 use super::format::is_relevant;
 
@@ -10,16 +10,18 @@ use super::format::is_relevant;
 enum Cost {
     /// A usual time.
     About(f64),
+    /// A usual time, which has a reason of its own if another counter explains the time.
+    Else(f64),
     /// Any time: such events are how this part of the time comes about.
     Any,
 }
-use Cost::{About, Any};
+use Cost::{About, Any, Else};
 
 const MICROSECOND: f64 = 1e-6;
 
 /// The order decides between equals: the command's own events come before the machine's, and causes before their
 /// consequences.
-const KNOWN: [(TimePart, &str, Cost); 40] = [
+const KNOWN: [(TimePart, &str, Cost); 47] = [
     (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
     (System, "process.read_calls", About(0.3 * MICROSECOND)),
     (System, "process.write_calls", About(0.3 * MICROSECOND)),
@@ -41,6 +43,12 @@ const KNOWN: [(TimePart, &str, Cost); 40] = [
     (System, "scheduler.forks", About(100.0 * MICROSECOND)),
     (User, "rusage.minor_faults", About(0.25 * MICROSECOND)),
     (User, "vmstat.pswpin", About(1.0 * MICROSECOND)),
+    // A setting, which is no consequence of anything else.
+    (ProcessorWait, "process.forbidden_processors", About(f64::INFINITY)),
+    (ProcessorWait, "process.throttled_seconds", About(1.0)),
+    // They run on the other processors, too.
+    (ProcessorWait, "others.cpu_share", About(0.25)),
+    (ProcessorWait, "process.overlap_seconds", Else(0.25)),
     (ProcessorWait, "rusage.involuntary_switches", Any),
     (ProcessorWait, "rusage.voluntary_switches", Any),
     (ProcessorWait, "scheduler.runnable", Any),
@@ -53,12 +61,15 @@ const KNOWN: [(TimePart, &str, Cost); 40] = [
     (DiskWait, "disk.*.writes", About(50.0 * MICROSECOND)),
     (DiskWait, "process.disk_written_bytes", About(2e-9)),
     (DiskWait, "rusage.voluntary_switches", Any),
+    (Asleep, "process.locked_seconds", About(1.0)),
+    (Asleep, "process.lock_wait_seconds", About(1.0)),
     (Asleep, "disk.*.flushes", About(500.0 * MICROSECOND)),
     (Asleep, "rusage.major_faults", About(100.0 * MICROSECOND)),
     (Asleep, "vmstat.pswpin", About(100.0 * MICROSECOND)),
     (Asleep, "process.disk_read_bytes", About(2e-9)),
     (Asleep, "disk.*.reads", About(100.0 * MICROSECOND)),
     (Asleep, "disk.*.writes", About(50.0 * MICROSECOND)),
+    (Asleep, "process.forbidden_processors", Any),
     (Asleep, "rusage.voluntary_switches", Any),
     (Asleep, "rusage.involuntary_switches", Any),
 ];
@@ -82,9 +93,8 @@ pub(super) fn causes<'a>(
     let mut how: Vec<Cause<'a>> = Vec::new();
     for (part, metric, cost) in KNOWN {
         let Some(of) = parts.iter().find(|it| holds(**it, part)) else { continue };
-        let Some(added) = split.parts.iter().find(|it| it.part == *of).map(|it| it.added()) else {
-            continue;
-        };
+        let Some(whole) = split.parts.iter().find(|it| it.part == *of) else { continue };
+        let added = size(whole);
         for row in differing(comparison, metric, effect) {
             let count = counted(row, split);
             if count.signum() != added.signum() {
@@ -95,7 +105,10 @@ pub(super) fn causes<'a>(
                     let seconds = added.signum() * (count * each).abs().min(added.abs());
                     found.push(Cause { row, seconds });
                 }
-                About(_) => {}
+                Else(each) if (count * each / added) >= 0.1 => {
+                    how.push(Cause { row, seconds: added });
+                }
+                About(_) | Else(_) => {}
                 Any => how.push(Cause { row, seconds: added }),
             }
         }
@@ -112,6 +125,14 @@ pub(super) fn causes<'a>(
     let most = all.first().map_or(0.0, |cause| cause.seconds.abs());
     all.retain(|cause| cause.seconds.abs() >= most / 4.0);
     all
+}
+
+/// The seconds that bad runs have more of a part; of waiting, with those for a processor after it.
+pub(super) fn size(part: &PartOfTime) -> f64 {
+    match part.part {
+        DiskWait | Asleep => part.carried,
+        _ => part.added(),
+    }
 }
 
 /// Counters that differ and usually cost more than a hundredth of the good runs' time, the most expensive first.
@@ -162,12 +183,17 @@ fn differing<'a>(
     comparison.rows.iter().filter(is_it).filter(differs)
 }
 
-/// The increase of the count in a bad run.
+/// The increase of the count in a bad run; of times, which grow with the length of a run, the increase beyond that.
 fn counted(row: &Row, split: &TimeSplit) -> f64 {
-    let (good, bad) = row.means;
+    let ((good, bad), (shorter, longer)) = (row.means, split.means);
+    let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);
+    let is_time = ["_seconds", "_share"].iter().any(|unit| name.ends_with(unit));
     match row.measure {
-        Measure::Rate => bad * split.means.1 - good * split.means.0,
-        _ => bad - good,
+        Measure::Count if is_time => bad - good * longer / shorter,
+        Measure::Count => bad - good,
+        _ if is_time => (bad - good) * longer,
+        Measure::Rate => bad * longer - good * shorter,
+        Measure::Value => bad - good,
     }
 }
 
@@ -185,12 +211,13 @@ const OF_MACHINE: [&str; 9] = [
 ];
 
 /// Times by looks at the command's threads, which the ledger shows.
-const LOOKS: [&str; 5] = [
+const LOOKS: [&str; 6] = [
     "process.blocked_seconds",
     "process.asleep_seconds",
     "process.locked_seconds",
     "process.lock_wait_seconds",
     "process.overlap_seconds",
+    "process.blocked_beside_seconds",
 ];
 
 /// Returns true for a known consequence of the program's work that costs nothing by itself: `numa_local`,

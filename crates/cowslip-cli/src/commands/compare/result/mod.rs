@@ -32,6 +32,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
 /// The text above and below a comparison's table.
 struct Said {
     cause: String,
+    /// Sentences about the cause that no counter tells: settings that differ, modes of a side.
+    beside: Vec<String>,
     /// The head and the rows of the ledger of time, if it is known.
     ledger: Vec<ledger::Cells>,
     /// Sentences about the primary metric.
@@ -58,12 +60,13 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
         return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
     }
     let modes = modes::find(&comparison, [&good, &bad], how);
-    let mut primary = format::certainty(&comparison, how.alpha);
-    primary.extend(modes.iter().map(modes::SideModes::sentence));
+    let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
+    beside.extend(modes.iter().map(modes::SideModes::sentence));
     let said = Said {
         cause: cause::sentence(&comparison, split.as_ref(), how.alpha, how.relevant()),
         ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, how.alpha)),
-        primary,
+        beside,
+        primary: format::certainty(&comparison, how.alpha),
         advice: format::advice(&comparison, split.as_ref(), how),
     };
     let fails = fails(&comparison, how);

@@ -26,6 +26,7 @@ fn render(comparison: &Comparison, said: &Said, how: &How) -> Result<String, min
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
         cause => &said.cause,
+        beside => &said.beside,
         ledger => &said.ledger,
         primary => &said.primary,
         headline => format::headline(comparison),

@@ -21,7 +21,9 @@ const HEADS: [&str; 10] = [
 const WORDS: [usize; 2] = [0, 1];
 
 pub(super) fn render(comparison: &Comparison, said: &Said, how: &How) -> String {
-    let mut lines = vec![text::printable(&said.cause), String::new()];
+    let causes = [&said.cause].into_iter().chain(&said.beside);
+    let mut lines: Vec<String> = causes.map(|it| text::printable(it)).collect();
+    lines.push(String::new());
     if !said.ledger.is_empty() {
         let rows = said.ledger.iter().map(|row| row.to_vec()).collect();
         lines.extend(aligned(rows, &[0]));

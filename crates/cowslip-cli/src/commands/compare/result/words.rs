@@ -53,12 +53,14 @@ pub(in crate::commands::compare) fn name(metric: &str) -> String {
         Some(("process", rest)) => ("the command's ", rest),
         Some(("vmstat", rest)) => return rest.to_owned(),
         Some(("cpu", rest)) => ("the processors' ", rest),
+        Some(("others", rest)) => ("other processes' ", rest),
         _ if metric == "interrupts.TLB" => return "TLB shootdowns".to_owned(),
         Some(_) => return metric.to_owned(),
         None => ("", metric),
     };
     let (rest, rate) = rest.strip_suffix("/s").map_or((rest, ""), |rest| (rest, " a second"));
     let said = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
+        Some("overlap") => "time of threads beside each other".to_owned(),
         Some(time) => format!("{time} time"),
         None => rest.strip_suffix("_bytes").unwrap_or(rest).to_owned(),
     };
@@ -75,8 +77,10 @@ mod tests {
             ("rusage.system_seconds", "system time"),
             ("process.minor_faults/s", "the command's minor faults a second"),
             ("cpu.iowait_share", "the processors' iowait time"),
+            ("others.cpu_share", "other processes' cpu time"),
             ("vmstat.pswpin/s", "pswpin/s"),
             ("process.rss_bytes", "the command's rss"),
+            ("process.overlap_seconds", "the command's time of threads beside each other"),
             ("disk.vda.reads", "disk.vda.reads"),
         ] {
             assert_eq!(name(metric), wanted);
