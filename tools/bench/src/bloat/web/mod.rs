@@ -87,7 +87,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     bench.report.notes.push(format!(
         "web: {CLIENTS} clients that each wait for their page, on the machine of the servers; free memory was \
          fragmented before these started, to a quarter of the huge pages that the database could use; memory and huge pages at the end. \
-         MariaDB from 10.6.17 on disables huge pages for itself once its cache is allocated (prctl): promote then leaves \
+         MariaDB 10.11 disables huge pages for itself once its cache is allocated (prctl): promote then leaves \
          it alone, and a cache is huge only where the kernel made it so at once"
     ));
     system.set(&Settings::NEVER)
