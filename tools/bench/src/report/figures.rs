@@ -7,28 +7,20 @@
 //!                       the table
 //!                       <!-- end -->
 //! ```
-//! ```text
-//! a page:               <!-- results -->
-//!                       | promise | bound | held by | result |
-//!                       <!-- end -->
-//! ```
-//! The last column of such a table names the committed result by which a promise is held, or says that it is not held.
 //!
 //! A cell names its bench, system, metric, statistic, size (`-`: none) and variant; `=TEXT` is that text. The best of a
 //! row, or with `"best": "column"` of a column, is bold: the least, but the most of shares and rates.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::summary::{entries, parse, standings};
+use super::summary::{entries, parse};
 use cowslip_report::units;
 
 const BEGIN: &str = "<!-- figures ";
-const RESULTS: &str = "<!-- results -->\n";
 const END: &str = "<!-- end -->";
 
 /// Fills the tables of `page` from the results in `folder`.
@@ -47,26 +39,7 @@ pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
         let _ = write!(filled, "{before}{BEGIN}{name} -->\n{}{END}", markdown(folder, table)?);
         rest = after;
     }
-    filled += rest;
-    let Some((before, after)) = filled.split_once(RESULTS) else { return Ok(filled) };
-    let (table, after) = after.split_once(END).ok_or_else(|| wrong("results have no end"))?;
-    let standings = standings(folder)?;
-    let table: String = table.lines().map(|row| with_standing(row, &standings)).collect();
-    Ok(format!("{before}{RESULTS}{table}{END}{after}"))
-}
-
-/// Completes a row: if its first cell is the name of a ratio, its last cell becomes the standing of that ratio's
-/// promise.
-fn with_standing(row: &str, standings: &BTreeMap<String, &str>) -> String {
-    let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-    let name = cells.first().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'));
-    match (name, cells.as_slice()) {
-        (Some(name), [promise, bound, held_by, ..]) => {
-            let standing = standings.get(name).unwrap_or(&"not measured");
-            format!("| {promise} | {bound} | {held_by} | {standing} |\n")
-        }
-        _ => format!("{row}\n"),
-    }
+    Ok(filled + rest)
 }
 
 fn markdown(folder: &Path, table: &Value) -> io::Result<String> {
@@ -185,9 +158,9 @@ mod tests {
     #[test]
     fn pages_have_the_figures_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for page in ["README.md", "SPECIFICATION.md", "docs/guides/redis.md"] {
+        for page in ["README.md", "docs/guides/redis.md"] {
             let text = fs::read_to_string(root.join(page)).unwrap();
-            assert!(text.contains(BEGIN) || text.contains(RESULTS), "{page}");
+            assert!(text.contains(BEGIN), "{page}");
             assert_eq!(fill(&root.join("benchmarks"), &text).unwrap(), text, "{page}");
         }
     }

@@ -96,16 +96,6 @@ impl Ratio {
             (None, None) => "not measured",
         }
     }
-
-    /// The promise's standing by the committed results, in a word or two.
-    fn standing(&self) -> &'static str {
-        let measured = self.quiet.as_ref().or(self.worst()).filter(|it| it.value.is_some());
-        match (self.status(), measured) {
-            (_, None) => "not measured",
-            ("holds" | "holds when busy", _) => "holds",
-            _ => "not held",
-        }
-    }
 }
 
 /// The ratios by bench, in the order of [`ORDER`]: with their names, in their own order.
@@ -127,12 +117,6 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
     let reasons = folder.join("reasons.json");
     let reasons = if reasons.exists() { parse(&reasons)? } else { Value::Null };
     Ok(page(&hosts, ratios, &reasons))
-}
-
-/// The standing of each promise, by the ratio's name.
-pub(super) fn standings(folder: &Path) -> io::Result<BTreeMap<String, &'static str>> {
-    let (_, ratios) = read(folder)?;
-    Ok(ratios.into_values().flatten().map(|(name, ratio)| (name, ratio.standing())).collect())
 }
 
 fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
@@ -275,10 +259,9 @@ mod tests {
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.busy.clear();
-        assert_eq!((ratio.status(), ratio.standing()), ("holds", "holds"));
+        assert_eq!(ratio.status(), "holds");
         ratio.quiet = Some(measured(3.0, None, Some(0.0)));
-        assert_eq!((ratio.status(), ratio.standing()), ("missed", "not held"));
-        assert_eq!(Ratio::default().standing(), "not measured");
+        assert_eq!(ratio.status(), "missed");
         let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
         ratio.quiet = Some(Measured::of(&unfit));
         assert_eq!(ratio.status(), "host unfit");
