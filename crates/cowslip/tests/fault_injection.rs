@@ -18,7 +18,8 @@ use cowslip_sys::failpoints::{Injection, Op, fail};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{
-    Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, status_of,
+    Counters, PATIENCE, Watchdog, Writers, alone, errnos_of, eventually, fork_child, next_call,
+    status_of,
 };
 
 const ERRNOS: [Errno; 5] = [Errno::NOMEM, Errno::PERM, Errno::AGAIN, Errno::EXIST, Errno::INVAL];
@@ -26,11 +27,6 @@ const ERRNOS: [Errno; 5] = [Errno::NOMEM, Errno::PERM, Errno::AGAIN, Errno::EXIS
 /// The errno of the failing call: each place gets one, because errors are seldom handled by number.
 fn errno_of(errnos: &[Errno], pass: u32) -> Errno {
     errnos[pass as usize % errnos.len()]
-}
-
-/// The next call to fail: every one, or only some on an emulated machine.
-fn next(pass: u32) -> u32 {
-    pass + 1 + if scaled(100) < 100 { pass } else { 0 }
 }
 
 const ALWAYS: u32 = u32::MAX;
@@ -49,7 +45,7 @@ fn at_each_call(op: Op, errnos: &[Errno], mut act: impl FnMut(&World)) -> u32 {
         if !has_failed {
             return pass;
         }
-        pass = next(pass);
+        pass = next_call(pass);
     }
 }
 
@@ -80,7 +76,7 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
         if !has_failed {
             return pass;
         }
-        pass = next(pass);
+        pass = next_call(pass);
     }
 }
 
@@ -106,7 +102,7 @@ fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
         if !has_failed {
             return pass;
         }
-        pass = next(pass);
+        pass = next_call(pass);
     }
 }
 
@@ -142,7 +138,7 @@ fn thaw_at_each(op: Op, errnos: &[Errno], at_least: u32) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a thaw");
     // A thaw handles some errnos differently.
-    let rounds = if scaled(100) < 100 { 1 } else { errnos.len().min(2) };
+    let rounds = errnos_of(errnos).len().min(2);
     for round in 0..rounds {
         let errnos = [&errnos[round..], &errnos[..round]].concat();
         let calls = at_each_call_of_a_thaw(op, &errnos);
@@ -526,7 +522,7 @@ fn a_reset_is_whole_or_is_whole_the_next_time() {
     for op in [Op::PagemapScan, Op::ProcessMadvise, Op::PidfdOpen, Op::Mmap] {
         let mut pass = 0;
         while check_with(op, pass, 1, errno_of(&ERRNOS, pass)) {
-            pass = next(pass);
+            pass = next_call(pass);
         }
     }
     // Kernels that lack the one or the other: mapping anew gives the same result.

@@ -13,13 +13,11 @@ use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Injection, Op, fail};
 use support::images::{Folder, proceed, verify};
 use support::world::{World, explains_itself};
-use support::{Watchdog, alone, pattern, scaled};
+use support::{Watchdog, alone, errnos_of, pattern};
 
 const ALWAYS: u32 = u32::MAX;
-/// Both errnos, or one on an emulated machine: only our code distinguishes them.
-fn errnos() -> &'static [Errno] {
-    if scaled(100) < 100 { &[Errno::NOSPC] } else { &[Errno::NOSPC, Errno::IO] }
-}
+/// Only our code distinguishes them.
+const ERRNOS: [Errno; 2] = [Errno::NOSPC, Errno::IO];
 
 /// A folder with the image of a world, which is saved again under the rules of a test.
 struct Saving {
@@ -76,7 +74,7 @@ fn a_save_fails_at_each_step_and_leaves_the_old_image() {
     let mut failures = 0;
     for named in [false, true] {
         for op in [Op::DurableCreate, Op::DurableWrite, Op::DurableSync, Op::DurableRename] {
-            let errnos = errnos();
+            let errnos = errnos_of(&ERRNOS);
             for errno in if named { &errnos[..1] } else { errnos } {
                 for pass in 0.. {
                     let nameless =

@@ -8,7 +8,7 @@ use cowslip::{Arena, freeze_all};
 use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Op, fail};
 use support::world::{World, explains_itself};
-use support::{PATIENCE, Watchdog, alone, checksum, scaled, skip};
+use support::{PATIENCE, Watchdog, alone, checksum, next_call, skip};
 
 const ERRNOS: [Errno; 4] = [Errno::NOMEM, Errno::AGAIN, Errno::INVAL, Errno::PERM];
 const OPS: [Op; 11] = [
@@ -24,10 +24,6 @@ const OPS: [Op; 11] = [
     Op::UffdWake,
     Op::MemfileOpen,
 ];
-
-fn next(pass: u32) -> u32 {
-    pass + 1 + if scaled(100) < 100 { pass } else { 0 }
-}
 
 #[test]
 fn a_second_view_is_whole_or_there_is_none_and_the_first_stays_what_it_was() {
@@ -62,7 +58,7 @@ fn a_second_view_is_whole_or_there_is_none_and_the_first_stays_what_it_was() {
             if !has_failed {
                 break;
             }
-            pass = next(pass);
+            pass = next_call(pass);
         }
     }
 }

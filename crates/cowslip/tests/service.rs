@@ -12,7 +12,9 @@ use cowslip::{Arena, ArenaSlice, ErrorKind, FreezeMethod, freeze_all};
 use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::{Errno, process};
 use support::world::{World, explains_itself};
-use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, pattern, scaled, skip};
+use support::{
+    Counters, PATIENCE, Watchdog, Writers, alone, errnos_of, eventually, next_call, pattern, skip,
+};
 
 const ALWAYS: u32 = u32::MAX;
 /// More calls than a round makes; further ones are not tried.
@@ -34,9 +36,10 @@ fn disturb(world: &World) {
 fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a service thread that cannot go on");
-    for &errno in if scaled(100) < 100 { &errnos[..1] } else { errnos } {
+    for &errno in errnos_of(errnos) {
         let mut has_failed = false;
-        for pass in (0..MOST_CALLS).step_by(if scaled(100) < 100 { 8 } else { 1 }) {
+        let mut pass = 0;
+        while pass < MOST_CALLS {
             let world = World::new();
             let before = world.first.raw().start_service() && world.second.raw().start_service();
             assert!(before || pass > 0 || errno == Errno::PERM);
@@ -56,6 +59,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             if times < ALWAYS && !is_spent {
                 break;
             }
+            pass = next_call(pass);
         }
         assert!(has_failed, "{op:?} is called");
     }

@@ -12,7 +12,7 @@ use cowslip::{Arena, Backing, ErrorKind, Place};
 use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Op, fail};
 use support::world::explains_itself;
-use support::{Counters, PATIENCE, Watchdog, Writers, alone, fork_child, scaled, status_of};
+use support::{Counters, PATIENCE, Watchdog, Writers, alone, fork_child, next_call, status_of};
 
 const WORDS: usize = 6 * CHUNK_BYTES / 8;
 const START: u64 = 1000;
@@ -145,7 +145,7 @@ fn at_each(op: Op, errnos: &[Errno], at_least: u32) {
         let mut pass = 0;
         while restore_while(op, pass, errnos[pass as usize % errnos.len()], backing) {
             // Later calls repeat earlier ones.
-            pass += 1 + if scaled(100) < 100 { pass } else { pass / 6 };
+            pass = next_call(pass) + pass / 6;
         }
         assert!(pass >= at_least, "{op:?}: {pass} calls of {at_least}");
     }

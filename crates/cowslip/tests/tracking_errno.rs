@@ -10,7 +10,7 @@ use cowslip::{Arena, freeze_all};
 use cowslip_sys::Errno;
 use cowslip_sys::failpoints::{Op, fail};
 use support::world::{World, explains_itself};
-use support::{PATIENCE, Watchdog, alone, eventually, scaled, skip};
+use support::{PATIENCE, Watchdog, alone, errnos_of, eventually, skip};
 
 /// An errno for which a freeze gives up, where it can.
 const GIVEN_UP: Errno = Errno::NOMEM;
@@ -39,7 +39,7 @@ fn kept_world() -> Option<World> {
 fn at_each_call(op: Op, at_least: u32, errnos: &[Errno], act: impl Fn(&World)) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a freeze of kept chunks");
-    for &errno in &errnos[..if scaled(100) < 100 { 1 } else { errnos.len() }] {
+    for &errno in errnos_of(errnos) {
         let mut pass = 0;
         loop {
             let Some(world) = kept_world() else { return };

@@ -184,13 +184,49 @@ pub fn is_listed(variable: &str, word: &str) -> bool {
     std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
 }
 
-/// Fewer rounds on an emulated machine (`COWSLIP_SCALE=small`).
-pub fn scaled(rounds: usize) -> usize {
-    if std::env::var("COWSLIP_SCALE").is_ok_and(|scale| scale == "small") {
-        (rounds / 10).max(2)
-    } else {
-        rounds
+/// Extent of the tests, from the environment variable `COWSLIP_SCALE`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// `small`: a tenth of the rounds, for an emulated machine.
+    Small,
+    /// `medium`: a third of the rounds, for `./test`.
+    Medium,
+    Full,
+}
+
+impl Scale {
+    pub fn current() -> Self {
+        match std::env::var("COWSLIP_SCALE").as_deref() {
+            Ok("small") => Self::Small,
+            Ok("medium") => Self::Medium,
+            Ok("full") | Err(_) => Self::Full,
+            Ok(other) => panic!("COWSLIP_SCALE={other}: it is small, medium or full"),
+        }
     }
+}
+
+/// Fewer rounds than `rounds`, by the scale.
+pub fn scaled(rounds: usize) -> usize {
+    match Scale::current() {
+        Scale::Small => (rounds / 10).max(2),
+        Scale::Medium => (rounds / 3).max(2),
+        Scale::Full => rounds,
+    }
+}
+
+/// The call that fails after the `pass`th has failed: the next one, or a later one, by the scale.
+pub fn next_call(pass: u32) -> u32 {
+    pass + 1
+        + match Scale::current() {
+            Scale::Small => pass,
+            Scale::Medium => pass / 2,
+            Scale::Full => 0,
+        }
+}
+
+/// The errnos that each call fails with, by the scale: all, or the first.
+pub fn errnos_of<T>(errnos: &[T]) -> &[T] {
+    if Scale::current() == Scale::Full { errnos } else { &errnos[..1] }
 }
 
 /// Tests that change something that others would notice run one at a time.
@@ -209,7 +245,7 @@ impl Watchdog {
         let (sender, receiver) = mpsc::channel::<()>();
         std::thread::spawn(move || {
             // An emulated machine is ten times slower.
-            let patience = PATIENCE * if scaled(100) < 100 { 12 } else { 3 };
+            let patience = PATIENCE * if Scale::current() == Scale::Small { 12 } else { 3 };
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Not `eprintln`, which the test harness would capture.
                 let _ = writeln!(std::io::stderr(), "HUNG: {what}\n{}", whereabouts());
