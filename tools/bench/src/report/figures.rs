@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn pages_have_the_figures_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for page in ["README.md", "docs/guides/redis.md"] {
+        for page in ["README.md", "docs/restore.md", "docs/guides/redis.md"] {
             let text = fs::read_to_string(root.join(page)).unwrap();
             assert!(text.contains(BEGIN), "{page}");
             assert_eq!(fill(&root.join("benchmarks"), &text).unwrap(), text, "{page}");

@@ -59,8 +59,8 @@ impl Measured {
     fn promise(&self) -> String {
         match (self.at_least, self.at_most) {
             (Some(low), Some(high)) => format!("{low} to {high}"),
-            (Some(low), None) => format!("at least {low}"),
-            (None, Some(high)) => format!("at most {high}"),
+            (Some(low), None) => format!("≥ {low}"),
+            (None, Some(high)) => format!("≤ {high}"),
             (None, None) => String::new(),
         }
     }
@@ -154,24 +154,24 @@ fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
 }
 
 fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
+    let has_busy = ratios.values().flatten().any(|(_, ratio)| !ratio.busy.is_empty());
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cowslip-bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
-         Each ratio is of one run,\nin which all that it compares took turns. \"Quiet\" is the newest run on a host with \
-         nothing else to do, \"busy\" the worst\nof those on a host that had. Promises are in \
-         [SPECIFICATION.md](SPECIFICATION.md).\n",
+         The systems of a\n[ratio](SPECIFICATION.md#speed) took turns in one run. \"Quiet\" is the newest run on a host \
+         with nothing else to do.\n",
     );
+    if has_busy {
+        page.push_str("\"Busy\" is the worst of those on a host that had, \"of\" their number.\n");
+    }
+    let (busy_heads, busy_rules) =
+        if has_busy { (" busy, worst | of |", " ---: | ---: |") } else { ("", "") };
     let mut notes = String::new();
     let mut has_unfit = false;
     for ((_, bench), ratios) in ratios {
-        let command = if bench == "demo" {
-            "cowslip-bench demo".to_owned()
-        } else {
-            format!("cowslip-bench {bench}")
-        };
         let _ = writeln!(
             page,
-            "\n## `{command}`\n\n| ratio | promise | quiet | busy, worst | of | status |\n\
-             | --- | --- | ---: | ---: | ---: | --- |"
+            "\n## `cowslip-bench {bench}`\n\n| ratio | promise | quiet |{busy_heads} status |\n\
+             | --- | --- | ---: |{busy_rules} --- |"
         );
         for (name, ratio) in ratios {
             let promise = &ratio.promise;
@@ -187,11 +187,12 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
             };
             let of =
                 if ratio.busy.is_empty() { String::new() } else { ratio.busy.len().to_string() };
+            let worst = value(ratio.worst());
+            let busy = if has_busy { format!(" {worst} | {of} |") } else { String::new() };
             let _ = writeln!(
                 page,
-                "| `{name}`{mark} | {promise} | {} | {} | {of} | {} |",
+                "| `{name}`{mark} | {promise} | {} |{busy} {} |",
                 value(ratio.quiet.as_ref()),
-                value(ratio.worst()),
                 ratio.status(),
             );
         }
