@@ -77,16 +77,21 @@ static void fault(size_t pieces, int asks) {
   }
 }
 
-/* With base pages, also where the system gives huge ones to everybody. */
-static void fill(size_t region, size_t pages) {
-  int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
-  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+static void fault_in(size_t region, size_t pages) {
   for (size_t page = region * 512; page < region * 512 + pages; page++) {
     for (size_t word = 0; word < WORDS; word++)
       memory[page * WORDS + word] = word == COUNTED ? 0 : pattern(page, word);
     is_filled[page] = 1;
   }
-  prctl(PR_SET_THP_DISABLE, before, 0, 0, 0);
+}
+
+/* With base pages, also where the system gives huge ones to everybody. */
+static void fill(size_t region, size_t pages) {
+  int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  fault_in(region, pages);
+  /* Its second bit is a flag of Linux 6.18. */
+  prctl(PR_SET_THP_DISABLE, before & 1, before & 2, 0, 0);
 }
 
 static void *write_on(void *unused) {
@@ -162,6 +167,9 @@ int main(void) {
     } else if (!strcmp(command, "fill")) {
       fill(a, b);
       puts("done");
+    } else if (!strcmp(command, "fault_in")) {
+      fault_in(a, b);
+      puts("done");
     } else if (!strcmp(command, "share")) {
       touch(a * 512, MAP_SHARED);
       puts("done");
@@ -180,6 +188,8 @@ int main(void) {
       printf("%d\n", madvise(memory, regions * REGION, MADV_HUGEPAGE));
     } else if (!strcmp(command, "refuse_some")) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_NOHUGEPAGE));
+    } else if (!strcmp(command, "except_advised")) {
+      printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 2, 0, 0));
     } else if (!strcmp(command, "refuse")) {
       printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
     } else if (!strcmp(command, "release")) {

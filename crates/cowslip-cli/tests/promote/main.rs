@@ -4,6 +4,7 @@
 //! its threads writes.
 
 mod advise;
+mod command;
 mod daemon;
 mod explain;
 mod group;

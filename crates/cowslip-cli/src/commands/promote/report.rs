@@ -12,14 +12,18 @@ use crate::exit::{self, Failure};
 use cowslip_report::{self as output, sink, text, units};
 
 pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
-    if let Some(file) = &args.json {
-        let whole = session.to_json(args.dry_run, args.coverage);
-        output::json::write(&whole, file).map_err(exit::io("write the report"))?;
-    }
+    write_json(session, args)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         sink::print(&table(session, args.dry_run)).map_err(exit::io("print the table"))?;
     }
     Ok(())
+}
+
+/// The JSON alone, if it is wanted.
+pub(super) fn write_json(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
+    let Some(file) = &args.json else { return Ok(()) };
+    let whole = session.to_json(args.dry_run, args.coverage);
+    output::json::write(&whole, file).map_err(exit::io("write the report"))
 }
 
 fn table(session: &Session, is_dry_run: bool) -> String {
