@@ -1,6 +1,6 @@
 //! The promoter: looks, decides, acts, and accounts for its own time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cowslip_sys::cgroup::Group;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
@@ -129,8 +129,23 @@ impl Promoter {
         {
             self.watch_heat(HeatSource::Mappings);
         }
+        self.find_shared_by_targets(&mut look);
         self.look_cpu_ns = process::thread_cpu_ns() - began;
         Ok((look, gone))
+    }
+
+    /// Leaves each region of shared memory to the first target that maps it: to the others only their own pages count.
+    fn find_shared_by_targets(&self, look: &mut Look) {
+        let mut seen = BTreeSet::new();
+        for process in &mut look.processes {
+            let Some(target) = self.targets.get(&process.process) else { continue };
+            process.regions.retain_mut(|region| {
+                let file_region = target.file_region(region.address);
+                region.is_elsewhere = file_region.is_some_and(|it| !seen.insert(it));
+                region.held_pages = if region.is_elsewhere { 0 } else { region.held_pages };
+                !region.is_elsewhere || region.pages > 0
+            });
+        }
     }
 
     /// The processor time of the last look, which its budget limits.

@@ -25,6 +25,8 @@ bitflags! {
         const GROW = 4;
         /// `F_SEAL_WRITE`: refused with `EBUSY` while the file is mapped shared and writable.
         const WRITE = 8;
+        /// `F_SEAL_FUTURE_WRITE`
+        const FUTURE_WRITE = 16;
     }
 }
 
@@ -133,6 +135,11 @@ fn mount_huge_tmpfs() -> Result<OwnedFd> {
 /// Adds seals; `EBUSY` means that the file is still mapped shared and writable.
 pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> Result<()> {
     fs::fcntl_add_seals(fd, SealFlags::from_bits_retain(seals.bits()))
+}
+
+/// The seals of a file in memory; `EINVAL` for another file.
+pub fn seals(fd: BorrowedFd<'_>) -> Result<Seals> {
+    Ok(Seals::from_bits_retain(fs::fcntl_get_seals(fd)?.bits()))
 }
 
 /// Locks the file for this process without waiting: `EAGAIN` or `EACCES` if another process has it locked (`fcntl(2)`,

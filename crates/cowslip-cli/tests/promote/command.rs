@@ -61,7 +61,7 @@ fn below_a_shell(command: &mut Command, program: &Path) -> Program {
 }
 
 /// The only process below another one that is named so.
-fn descendant(pid: u32, name: &str) -> u32 {
+pub(crate) fn descendant(pid: u32, name: &str) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let child = children.split_ascii_whitespace().next().expect("it has a child").parse().unwrap();
     let is_it = fs::read_to_string(format!("/proc/{child}/comm")).unwrap().trim() == name;

@@ -16,6 +16,7 @@ mod once;
 mod page_size;
 mod scarce;
 mod service;
+mod shmem;
 mod slice;
 #[path = "../support/mod.rs"]
 mod support;

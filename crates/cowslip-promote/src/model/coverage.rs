@@ -15,6 +15,10 @@ pub struct Coverage {
     pub arena_bytes: u64,
     /// Huge pages in arenas.
     pub arena_huge_bytes: u64,
+    /// Other shared memory, as far as it is mapped; in no ratio, as other processes may map it too.
+    pub shmem_bytes: u64,
+    /// Huge pages in it.
+    pub shmem_huge_bytes: u64,
 }
 
 impl Coverage {
@@ -48,6 +52,8 @@ impl Coverage {
             huge_bytes: self.huge_bytes + other.huge_bytes,
             arena_bytes: self.arena_bytes + other.arena_bytes,
             arena_huge_bytes: self.arena_huge_bytes + other.arena_huge_bytes,
+            shmem_bytes: self.shmem_bytes + other.shmem_bytes,
+            shmem_huge_bytes: self.shmem_huge_bytes + other.shmem_huge_bytes,
         }
     }
 }

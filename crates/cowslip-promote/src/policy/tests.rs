@@ -433,7 +433,10 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
             RegionKind::Private,
             RegionKind::Arena,
             RegionKind::FrozenArena,
-        ][dice.below(4) as usize],
+            RegionKind::Shmem,
+        ][dice.below(5) as usize],
+        held_pages: 0,
+        is_elsewhere: false,
     }
 }
 
@@ -526,7 +529,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     Some(_) => assert_eq!(region.shared_pages, 0, "a live child's"),
                 }
                 assert_ne!(region.kind, RegionKind::FrozenArena);
-                if region.kind == RegionKind::Arena {
+                if matches!(region.kind, RegionKind::Arena | RegionKind::Shmem) {
                     assert_eq!(decision.reason, Reason::Full, "its bloat is its own business");
                 }
                 if decision.reason == Reason::Sparse {

@@ -9,6 +9,7 @@ mod limits;
 mod observe;
 mod pages;
 mod partially_mapped;
+mod shmem;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +23,10 @@ use cowslip_sys::{self as sys, Errno};
 use crate::model::{Coverage, GainState, ProcessId, Region, Settings, added_bytes};
 use crate::work::WorkSource;
 use arenas::ForeignArena;
+use shmem::SharedMapping;
 
 pub(crate) use limits::Groups;
+pub(crate) use shmem::FileRegion;
 
 /// A process, observed and acted on until it ends. Exec and the reuse of its number are harmless: the
 /// kernel's handles belong to the process, and no action changes content.
@@ -43,6 +46,7 @@ pub struct Target {
     next_content: u64,
     knows_heat: bool,
     arenas: Vec<ForeignArena>,
+    shared: Vec<SharedMapping>,
     lazily_freed: lazily_freed::Sums,
     /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
     known: BTreeMap<u64, Region>,
@@ -76,6 +80,7 @@ impl Target {
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
+                shared: Vec::new(),
                 lazily_freed: lazily_freed::Sums::default(),
                 known: BTreeMap::new(),
                 agreed: BTreeSet::new(),
@@ -108,6 +113,13 @@ impl Target {
         &self.name
     }
 
+    /// The region of a file that is at this address, if it is shared memory.
+    pub(crate) fn file_region(&self, address: u64) -> Option<FileRegion> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let mapping = self.shared.iter().find(|it| it.covers(range))?;
+        Some(mapping.file_region(address))
+    }
+
     /// True if a promotion of a region with so many pages in use leaves room below the limits of its control
     /// group, as they are now.
     pub(crate) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
@@ -123,8 +135,17 @@ impl Target {
         let mappings: Vec<_> = all.iter().map(|(mapping, _)| *mapping).collect();
         let arenas =
             arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
+        let shared = shmem::find(&self.handle, &mappings, &arenas)
+            .during("find the shared memory of the process")?;
         Ok(all.iter().fold(Coverage::default(), |sum, (mapping, usage)| {
-            let fits = !regions_of(mapping, &arenas).is_empty();
+            let fits = !regions_of(mapping, &arenas, &shared).is_empty();
+            if shared.iter().any(|it| it.covers(mapping.range)) {
+                return sum.plus(Coverage {
+                    shmem_bytes: usage.resident_bytes,
+                    shmem_huge_bytes: usage.shmem_huge_bytes,
+                    ..Coverage::default()
+                });
+            }
             sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
                 true if fits => Coverage {
                     arena_bytes: usage.resident_bytes,
@@ -149,9 +170,14 @@ impl Target {
 }
 
 /// The part of a mapping that huge pages can map.
-fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena]) -> VirtRange {
+fn regions_of(
+    mapping: &Mapping<'_>,
+    arenas: &[ForeignArena],
+    shared: &[SharedMapping],
+) -> VirtRange {
     let is_arena = mapping.is_accessible && arenas.iter().any(|it| it.has(mapping));
-    if mapping.is_anonymous() || is_arena {
+    let is_shared = || shared.iter().any(|it| it.covers(mapping.range));
+    if mapping.is_anonymous() || is_arena || is_shared() {
         mapping.range.inner_aligned(CHUNK_BYTES)
     } else {
         VirtRange::default()

@@ -14,6 +14,7 @@ use super::lazily_freed::{Sums, may_have_some};
 use super::limits::Groups;
 use super::partially_mapped::Heads;
 use super::regions_of;
+use super::shmem;
 use crate::model::{
     HeatSource, HugeSource, LazyFreeSource, ProcessLook, REGION_PAGES, Region, RegionKind,
 };
@@ -77,23 +78,37 @@ impl Target {
     ) -> sys::Result<Survey> {
         let mappings: Vec<_> = procfs::mappings(maps).collect();
         self.arenas = arenas::find(&self.handle, &mappings)?;
+        self.shared = shmem::find(&self.handle, &mappings, &self.arenas)?;
         let kinds: Vec<RegionKind> =
             self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
         let kind_of = |range| {
             let arena = self.arenas.iter().position(|arena| arena.covers(range));
-            arena.map_or(RegionKind::Private, |index| kinds[index])
+            match self.shared.iter().any(|it| it.covers(range)) {
+                true => RegionKind::Shmem,
+                false => arena.map_or(RegionKind::Private, |index| kinds[index]),
+            }
+        };
+        let complete = |range: VirtRange, regions: &mut Vec<Region>, first: usize| {
+            if let Some(mapping) = self.shared.iter().find(|it| it.covers(range)) {
+                let mut of_mapping = regions.split_off(first);
+                mapping.add_held(&self.handle, range, &mut of_mapping);
+                regions.append(&mut of_mapping);
+            }
         };
         let (mut regions, mut edge_bytes) = (Vec::new(), 0);
         let flags = PageFlags::open().ok();
         if scanner.method() == Method::Scan {
             for mapping in mappings {
-                let range = regions_of(&mapping, &self.arenas);
+                let range = regions_of(&mapping, &self.arenas, &self.shared);
                 let (first, kind) = (regions.len(), kind_of(mapping.range));
                 survey(scanner, range, &mut regions)?;
                 for region in &mut regions[first..] {
                     region.kind = kind;
-                    look_closer(scanner, flags.as_ref(), region)?;
+                    if kind != RegionKind::Shmem {
+                        look_closer(scanner, flags.as_ref(), region)?;
+                    }
                 }
+                complete(range, &mut regions, first);
                 if !range.is_empty() && kind == RegionKind::Private {
                     let (start, end) = (mapping.range.start, mapping.range.end());
                     edge_bytes += present_bytes(scanner, VirtRange::between(start, range.start))?;
@@ -112,11 +127,12 @@ impl Target {
         let smaps = procfs::smaps(&smaps);
         let mut entries = Entries::new(scanner, flags.as_ref());
         for (mapping, usage) in &smaps {
-            let range = regions_of(mapping, &self.arenas);
+            let range = regions_of(mapping, &self.arenas, &self.shared);
             let (first, kind) = (regions.len(), kind_of(mapping.range));
             let agreed = |address| self.agreed.contains(&address);
             entries.survey(range, usage, agreed, &mut regions)?;
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
+            complete(range, &mut regions, first);
             if !range.is_empty() && kind == RegionKind::Private {
                 let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
                 let regions_bytes = pages * page_size_bytes() as u64;
@@ -135,6 +151,17 @@ impl Target {
 
     /// Looks at one region again.
     pub(crate) fn look_again(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let region = self.look_at_tables(scanner, address)?;
+        let Some(mapping) = self.shared.iter().find(|it| it.covers(range)) else {
+            return Ok(region);
+        };
+        let mut regions = vec![region];
+        mapping.add_held(&self.handle, range, &mut regions);
+        Ok(regions[0])
+    }
+
+    fn look_at_tables(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
         let range = VirtRange::new(address as usize, CHUNK_BYTES);
         let kind = match self.arenas.iter().find(|arena| arena.covers(range)) {
             Some(arena) => arena.kind(&self.handle)?,
