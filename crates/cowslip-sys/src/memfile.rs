@@ -244,6 +244,13 @@ fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC)
 }
 
+/// Opens a new file without a name in a folder (`O_TMPFILE`), for reading and writing; the folder's file system is any
+/// that has such files.
+pub fn nameless(folder: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
+}
+
 /// Bytes of memory that the file holds.
 pub fn allocated_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(fs::fstat(fd)?.st_blocks as u64 * 512)

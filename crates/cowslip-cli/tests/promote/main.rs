@@ -21,5 +21,6 @@ mod slice;
 #[path = "../support/mod.rs"]
 mod support;
 mod target;
+mod text;
 mod top;
 mod user;

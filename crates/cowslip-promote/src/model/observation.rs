@@ -32,6 +32,15 @@ pub enum RegionKind {
     FrozenArena,
     /// Other shared memory.
     Shmem,
+    /// The text of a program or a library.
+    Text,
+}
+
+impl RegionKind {
+    /// True if processes may share its pages by a file that is no arena.
+    pub(crate) fn is_of_file(self) -> bool {
+        matches!(self, Self::Shmem | Self::Text)
+    }
 }
 
 /// The source that tells which regions are huge.
@@ -80,7 +89,7 @@ pub struct Region {
     /// Pages that its file holds in memory, if it is shared memory: other processes may map them.
     #[serde(skip_serializing_if = "is_zero")]
     pub held_pages: u16,
-    /// True if it is shared memory that a target before this one maps as well.
+    /// True if it is shared memory, or text, that a target before this one maps as well.
     #[serde(skip_serializing_if = "is_false")]
     pub is_elsewhere: bool,
     /// Pages in swap.
@@ -207,6 +216,11 @@ impl ProcessLook {
                 RegionKind::Shmem => Coverage {
                     shmem_bytes: bytes,
                     shmem_huge_bytes: huge_bytes,
+                    ..Coverage::default()
+                },
+                RegionKind::Text => Coverage {
+                    text_bytes: bytes,
+                    text_huge_bytes: huge_bytes,
                     ..Coverage::default()
                 },
             })

@@ -29,7 +29,7 @@ pub enum Reason {
     LazilyFreed,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
-    /// It is shared memory that a target before this one maps too, and is promoted there.
+    /// It is shared memory, or text, that a target before this one maps too, and is promoted there.
     Elsewhere,
     /// It is part of an arena that is frozen, being thawed or being restored.
     Frozen,
@@ -102,7 +102,7 @@ impl Reason {
                  promotion would copy them"
             }
             Self::Elsewhere => {
-                "left: another target maps the same shared memory, and is promoted first"
+                "left: another target maps the same part of the file, and is promoted first"
             }
             Self::Frozen => {
                 "left: its arena is frozen, being thawed or being restored, and gets its huge \

@@ -11,7 +11,7 @@ pub use maps::{Mapping, MappingUse, mappings, smaps, usage_of};
 pub use memory::{
     BuddyOrders, Pressure, available_bytes, buddy_orders, has_lazily_freed, memory_pressure,
 };
-pub use mounts::tmpfs_devices;
+pub use mounts::{Mount, mounts};
 pub use process::{
     CgroupMembers, command_name, parent_pid, process_ids, resident_bytes, start_ticks,
     thp_is_disabled,

@@ -1,19 +1,31 @@
 //! File systems in the text of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`).
 
-/// The devices of the mounted file systems of memory (`tmpfs(5)`), as `/dev/shm` is one.
+/// A mounted file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mount<'a> {
+    /// Its device, as files and mappings have it.
+    pub device: u64,
+    /// The folder that it is mounted at; a space is written as `\040`.
+    pub point: &'a str,
+    /// The name of its kind, such as `tmpfs`.
+    pub kind: &'a str,
+}
+
+/// The mounted file systems.
 ///
 /// ```
-/// use cowslip_sys::procfs::tmpfs_devices;
+/// use cowslip_sys::procfs::mounts;
 /// let text = "22 1 0:21 / /dev/shm rw,nosuid shared:7 - tmpfs tmpfs rw\n23 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
-/// assert_eq!(tmpfs_devices(text).collect::<Vec<_>>(), [21]);
+/// let all: Vec<_> = mounts(text).map(|it| (it.device, it.point, it.kind)).collect();
+/// assert_eq!(all, [(21, "/dev/shm", "tmpfs"), (8 << 8 | 1, "/", "ext4")]);
 /// ```
-pub fn tmpfs_devices(mountinfo: &str) -> impl Iterator<Item = u64> {
+pub fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     mountinfo.lines().filter_map(|line| {
         let (place, system) = line.split_once(" - ")?;
-        if system.split(' ').next() != Some("tmpfs") {
-            return None;
-        }
-        let (major, minor) = place.split(' ').nth(2)?.split_once(':')?;
-        Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+        let mut words = place.split(' ').skip(2);
+        let (major, minor) = words.next()?.split_once(':')?;
+        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        let point = words.nth(1)?;
+        Some(Mount { device, point, kind: system.split(' ').next()? })
     })
 }

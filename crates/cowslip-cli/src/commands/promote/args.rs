@@ -225,6 +225,9 @@ pub(super) struct How {
     /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
+    /// Promote the text of programs and libraries too, where the kernel can
+    #[arg(long)]
+    pub(super) files: bool,
     /// Keep khugepaged to the threshold, set the size of pages at faults that suits, and put both back at the end
     #[arg(long)]
     pub(super) manage_thp: bool,

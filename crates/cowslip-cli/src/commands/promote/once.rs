@@ -38,7 +38,7 @@ fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
     }
     let after = tally.coverage(|it| it.after);
     let fitting = after.fitting_ratio();
-    if fitting.is_none() && after.shmem_bytes == 0 {
+    if fitting.is_none() && after.shmem_bytes + after.text_bytes == 0 {
         let why = "nothing of it can be promoted: no private anonymous memory, no shared memory and none of an \
                    arena is in use where there is room for a huge page";
         return Err(Failure::new(NO, why));

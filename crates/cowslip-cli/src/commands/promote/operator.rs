@@ -60,6 +60,15 @@ impl Operator for Console {
     }
 }
 
+/// The rest of the sentence of an answer.
+fn hint(answer: &Answer) -> String {
+    match answer {
+        Answer::Denied { hint } => format!(": {hint}"),
+        Answer::Unknown { errno } => format!(": error {errno}"),
+        Answer::Unsupported | Answer::Available => String::new(),
+    }
+}
+
 fn sentence(notice: &Notice<'_>) -> String {
     match notice {
         Notice::HeatFrom(source) => format!("heat is known {}", source.sentence()),
@@ -88,12 +97,12 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
         Notice::Measured(name, measurement) => measure::sentence(name, measurement),
+        Notice::FileText(mount, answer) => {
+            let mount = mount.display();
+            format!("huge pages of text on {mount}: {}{}", answer.word(), hint(answer))
+        }
         Notice::NoReclaim(group, it) => {
-            let hint = match &it.answer {
-                Answer::Denied { hint } => format!(": {hint}"),
-                Answer::Unknown { errno } => format!(": error {errno}"),
-                _ => String::new(),
-            };
+            let hint = hint(&it.answer);
             let (group, answer) = (group.display(), it.answer.word());
             format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", it.detail)
         }

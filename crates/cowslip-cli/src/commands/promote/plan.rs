@@ -96,6 +96,7 @@ pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
     if let Some(percent) = args.how.demote_below {
         settings.demote_below_percent = percent;
     }
+    settings.files |= args.how.files;
     if let Some(percent) = args.how.stall_budget {
         settings.stall_percent = percent;
     }

@@ -68,7 +68,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     for (reason, count) in reasons(session) {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
-    lines.extend(shared_memory(session));
+    lines.extend(memory_of_files(session));
     lines.extend(lazily_freed(session));
     lines.extend(session.page_size().map(|choice| format!("  {}", page_size(choice))));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
@@ -91,11 +91,16 @@ pub(super) fn page_size(choice: &SizeChoice) -> String {
     }
 }
 
-/// The huge part of shared memory, if there is any; each process counts what it maps.
-fn shared_memory(session: &Session) -> Option<String> {
-    let Coverage { shmem_bytes, shmem_huge_bytes, .. } = session.tally().coverage(|it| it.after);
-    let (huge, all) = (ByteCount(shmem_huge_bytes), ByteCount(shmem_bytes));
-    (shmem_bytes > 0).then(|| format!("  {huge} of {all} of shared memory are huge"))
+/// The huge parts of shared memory and of text, if there are any; each process counts the pages that it maps.
+fn memory_of_files(session: &Session) -> impl Iterator<Item = String> {
+    let it = session.tally().coverage(|it| it.after);
+    let kinds = [
+        ("shared memory", it.shmem_huge_bytes, it.shmem_bytes),
+        ("text", it.text_huge_bytes, it.text_bytes),
+    ];
+    kinds.into_iter().filter(|(.., bytes)| *bytes > 0).map(|(kind, huge, bytes)| {
+        format!("  {} of {} of {kind} are huge", ByteCount(huge), ByteCount(bytes))
+    })
 }
 
 /// Memory that the programs have freed lazily and that is still present, if there is any.

@@ -1,25 +1,32 @@
-//! Shared memory: of a memfd, a file in a tmpfs as `/dev/shm`, System V, or without a name. Several processes may map
+//! Memory of files: shared memory, and text of programs and libraries.
+//!
+//! Shared memory is of a memfd, a file in a tmpfs as `/dev/shm`, System V, or without a name. Several processes may map
 //! one file, and each may have touched another part of it: a region is as full as the file's.
 //!
 //! Huge pages lie at multiples of their size in the file, so that only mappings have regions whose addresses do as
 //! well. Files of Cowslip are arenas, or belong to them. A sealed file is left alone: its owner has fixed its state.
+//!
+//! A region of text is as full as the process has mapped it: its file may be on a disk, and is not opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cowslip_sys::memfile::{self, Seals};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{self as sys, AsFd, BorrowedFd, OwnedFd, target};
 
 use super::arenas::ForeignArena;
+use crate::file_text::FileSystems;
 use crate::model::{REGION_PAGES, Region, RegionKind};
 
 /// The beginning of the names of files of Cowslip.
 const OURS: &str = "/memfd:cowslip";
 
-/// A mapping of shared memory of another process.
+/// A mapping of a file of another process, with regions.
 #[derive(Clone, Debug)]
-pub(super) struct SharedMapping {
+pub(super) struct FileMapping {
+    kind: RegionKind,
     range: VirtRange,
     offset_bytes: u64,
     device: u64,
@@ -35,40 +42,55 @@ pub(crate) struct FileRegion {
 }
 
 /// The mappings of shared memory that have regions.
-pub(super) fn find(
+pub(super) fn find_shared(
     handle: &target::Target,
     mappings: &[Mapping<'_>],
     arenas: &[ForeignArena],
-) -> sys::Result<Vec<SharedMapping>> {
+) -> sys::Result<Vec<FileMapping>> {
     let is_arenas = |mapping: &Mapping<'_>| {
         let mut of_arenas = mappings.iter().filter(|it| arenas.iter().any(|arena| arena.has(it)));
         of_arenas.any(|it| (it.device, it.inode) == (mapping.device, mapping.inode))
     };
-    let has_regions = |mapping: &&Mapping<'_>| {
+    let is_shared = |mapping: &&Mapping<'_>| {
         !mapping.is_private
-            && mapping.has_file
             && mapping.is_accessible
-            && !mapping.range.inner_aligned(CHUNK_BYTES).is_empty()
-            && (mapping.range.start as u64 - mapping.offset_bytes)
-                .is_multiple_of(CHUNK_BYTES as u64)
+            && has_regions(mapping)
             && !mapping.name.starts_with(OURS)
             && !is_arenas(mapping)
     };
-    let mut found: Vec<_> = mappings.iter().filter(has_regions).collect();
+    let mut found: Vec<_> = mappings.iter().filter(is_shared).collect();
     let mut devices: BTreeSet<u64> = memfile::memfd_device().into_iter().collect();
     if found.iter().any(|it| !devices.contains(&it.device)) {
-        devices.extend(procfs::tmpfs_devices(&handle.read_file("mountinfo")?));
+        let text = handle.read_file("mountinfo")?;
+        devices.extend(procfs::mounts(&text).filter(|it| it.kind == "tmpfs").map(|it| it.device));
     }
     found.retain(|it| devices.contains(&it.device));
-    let of = |it: &Mapping<'_>| SharedMapping {
-        range: it.range,
-        offset_bytes: it.offset_bytes,
-        device: it.device,
-        inode: it.inode,
-    };
-    let mut shared: Vec<_> = found.into_iter().map(of).collect();
+    let mut shared: Vec<_> =
+        found.into_iter().map(|it| FileMapping::of(it, RegionKind::Shmem)).collect();
     shared.retain(|mapping| !mapping.open(handle).is_some_and(|file| is_sealed(file.as_fd())));
     Ok(shared)
+}
+
+/// The mappings of text that have regions, on file systems that allow it.
+pub(super) fn find_text(mappings: &[Mapping<'_>], systems: &mut FileSystems) -> Vec<FileMapping> {
+    let is_text = |mapping: &&Mapping<'_>| {
+        let protection = Prot::from_bits_truncate(mapping.protection);
+        mapping.is_private
+            && protection.contains(Prot::EXEC)
+            && !protection.contains(Prot::WRITE)
+            && has_regions(mapping)
+            && systems.allows(mapping.device)
+    };
+    let text = mappings.iter().filter(is_text);
+    text.map(|it| FileMapping::of(it, RegionKind::Text)).collect()
+}
+
+/// True if some of its addresses are where its file can have huge pages.
+fn has_regions(mapping: &Mapping<'_>) -> bool {
+    let begins_bytes = (mapping.range.start as u64).wrapping_sub(mapping.offset_bytes);
+    mapping.has_file
+        && !mapping.range.inner_aligned(CHUNK_BYTES).is_empty()
+        && begins_bytes.is_multiple_of(CHUNK_BYTES as u64)
 }
 
 fn is_sealed(file: BorrowedFd<'_>) -> bool {
@@ -76,14 +98,23 @@ fn is_sealed(file: BorrowedFd<'_>) -> bool {
     memfile::seals(file).is_ok_and(|seals| seals.intersects(fixed))
 }
 
-impl SharedMapping {
+impl FileMapping {
+    fn of(mapping: &Mapping<'_>, kind: RegionKind) -> Self {
+        let Mapping { range, offset_bytes, device, inode, .. } = *mapping;
+        Self { kind, range, offset_bytes, device, inode }
+    }
+
+    pub(super) fn kind(&self) -> RegionKind {
+        self.kind
+    }
+
     pub(super) fn covers(&self, range: VirtRange) -> bool {
         self.range.covers(range)
     }
 
     /// The region of the file at an address of this mapping.
     pub(super) fn file_region(&self, address: u64) -> FileRegion {
-        let Self { range, offset_bytes, device, inode } = *self;
+        let Self { range, offset_bytes, device, inode, .. } = *self;
         FileRegion { device, inode, offset_bytes: offset_bytes + address - range.start as u64 }
     }
 
@@ -103,7 +134,8 @@ impl SharedMapping {
     ) {
         let mut by_address: BTreeMap<u64, Region> =
             regions.drain(..).map(|region| (region.address, region)).collect();
-        if let Some(file) = self.open(handle) {
+        let is_shared = self.kind == RegionKind::Shmem;
+        if let Some(file) = is_shared.then(|| self.open(handle)).flatten() {
             let held = &mut |range: VirtRange, pages: u64, swapped_pages: u64| {
                 let address = range.start as u64;
                 let region =
@@ -115,7 +147,7 @@ impl SharedMapping {
             let _ = self.each_held(file.as_fd(), range, held);
         }
         regions.extend(by_address.into_values());
-        regions.iter_mut().for_each(|region| region.kind = RegionKind::Shmem);
+        regions.iter_mut().for_each(|region| region.kind = self.kind);
     }
 
     /// Calls `found` for each region of which the file holds some, with its pages in memory and in swap. Asks for less
