@@ -22,6 +22,7 @@ pub mod plan;
 pub mod session;
 
 mod crash_state;
+mod file_text;
 mod heat;
 mod huge_page_reserve;
 mod khugepaged;

@@ -85,6 +85,11 @@ impl Plan {
     pub fn searches(&self) -> bool {
         self.rules.iter().any(|rule| !matches!(rule.who, Who::Pid(_)))
     }
+
+    /// True if a command was started to be promoted.
+    pub(crate) fn has_command(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.who, Who::Command(_)))
+    }
 }
 
 /// Processes, and their weight in sharing huge pages: each process has its own share, but those of a control
@@ -114,6 +119,8 @@ impl Rule {
 pub enum Who {
     /// The process of this number.
     Pid(i32),
+    /// The command that was started with this number, and its descendants.
+    Command(i32),
     /// Every process of this name.
     Match(String),
     /// Every process in the control group with this directory, or of this slice (`web.slice`), or below it.
@@ -126,7 +133,7 @@ impl fmt::Display for Who {
     /// In words, to follow "process".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Pid(pid) | Self::Command(pid) => write!(f, "{pid}"),
             Self::Match(name) => write!(f, "named {name:?}"),
             Self::Cgroup(path) => write!(f, "in the control group {}", path.display()),
             Self::All => f.write_str("that may be looked at"),

@@ -1,12 +1,15 @@
 //! The promoter: looks, decides, acts, and accounts for its own time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
+use cowslip::host::Answer;
 use cowslip_sys::cgroup::Group;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::scheduling::{self, Scheduling};
 use cowslip_sys::{Errno, process, procfs};
 
+use crate::file_text::FileSystems;
 use crate::heat::Sampling;
 use crate::huge_page_reserve::HugePageReserve;
 use crate::model::{Action, ActionOutcome, Effect, HeatSource, Look, ProcessId, Settings, System};
@@ -36,6 +39,7 @@ pub struct Promoter {
     sampling: Sampling,
     look_cpu_ns: u64,
     reserve: HugePageReserve,
+    systems: FileSystems,
 }
 
 impl Promoter {
@@ -50,6 +54,7 @@ impl Promoter {
             sampling: Sampling::default(),
             look_cpu_ns: 0,
             reserve,
+            systems: FileSystems::default(),
         })
     }
 
@@ -115,8 +120,10 @@ impl Promoter {
         let mut gone = Vec::new();
         let by_mapping = self.heat == HeatSource::Mappings;
         let has_lazily_freed = procfs::has_lazily_freed();
+        let has_files = self.policy.settings().files;
         self.targets.retain(|_, target| {
-            let seen = target.look(content_ns, by_mapping, has_lazily_freed, &mut groups);
+            let systems = has_files.then_some(&mut self.systems);
+            let seen = target.look(content_ns, by_mapping, has_lazily_freed, &mut groups, systems);
             let is_there = seen.is_ok();
             match seen {
                 Ok(process) => look.processes.push(process),
@@ -129,8 +136,28 @@ impl Promoter {
         {
             self.watch_heat(HeatSource::Mappings);
         }
+        self.find_shared_by_targets(&mut look);
         self.look_cpu_ns = process::thread_cpu_ns() - began;
         Ok((look, gone))
+    }
+
+    /// The file systems that were tried for text since the last call, with the answers.
+    pub(crate) fn take_tried(&mut self) -> Vec<(PathBuf, Answer)> {
+        self.systems.take_news()
+    }
+
+    /// Leaves each region of a file to the first target that maps it: to the others only their own pages count.
+    fn find_shared_by_targets(&self, look: &mut Look) {
+        let mut seen = BTreeSet::new();
+        for process in &mut look.processes {
+            let Some(target) = self.targets.get(&process.process) else { continue };
+            process.regions.retain_mut(|region| {
+                let file_region = target.file_region(region.address);
+                region.is_elsewhere = file_region.is_some_and(|it| !seen.insert(it));
+                region.held_pages = if region.is_elsewhere { 0 } else { region.held_pages };
+                !region.is_elsewhere || region.pages > 0
+            });
+        }
     }
 
     /// The processor time of the last look, which its budget limits.

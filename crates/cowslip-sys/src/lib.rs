@@ -23,6 +23,7 @@
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`capabilities`]: the capabilities of this thread.
+//! * [`thp_disable`]: huge pages of this process and its programs.
 //! * [`terminal`]: its size and its keys.
 //! * [`out_of_memory`]: ends a command when memory runs out.
 //! * [`socket`], [`packets`]: descriptors passed to another process, and whole messages.
@@ -73,6 +74,7 @@ pub mod supervision;
 pub mod suspended_child;
 pub mod target;
 pub mod terminal;
+pub mod thp_disable;
 pub mod thread;
 pub mod uffd;
 pub mod units;

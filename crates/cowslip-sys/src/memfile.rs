@@ -25,6 +25,8 @@ bitflags! {
         const GROW = 4;
         /// `F_SEAL_WRITE`: refused with `EBUSY` while the file is mapped shared and writable.
         const WRITE = 8;
+        /// `F_SEAL_FUTURE_WRITE`
+        const FUTURE_WRITE = 16;
     }
 }
 
@@ -135,6 +137,11 @@ pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> Result<()> {
     fs::fcntl_add_seals(fd, SealFlags::from_bits_retain(seals.bits()))
 }
 
+/// The seals of a file in memory; `EINVAL` for another file.
+pub fn seals(fd: BorrowedFd<'_>) -> Result<Seals> {
+    Ok(Seals::from_bits_retain(fs::fcntl_get_seals(fd)?.bits()))
+}
+
 /// Locks the file for this process without waiting: `EAGAIN` or `EACCES` if another process has it locked (`fcntl(2)`,
 /// `F_SETLK`). The kernel releases the lock when the process ends.
 pub fn lock(fd: BorrowedFd<'_>) -> Result<()> {
@@ -235,6 +242,13 @@ fn hole_by_pages(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64> {
 /// On other file systems, pages may be data without being in memory; their searches use the state on disk.
 fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC)
+}
+
+/// Opens a new file without a name in a folder (`O_TMPFILE`), for reading and writing; the folder's file system is any
+/// that has such files.
+pub fn nameless(folder: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
 }
 
 /// Bytes of memory that the file holds.

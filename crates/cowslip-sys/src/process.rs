@@ -311,6 +311,12 @@ pub fn end(pid: i32, at_once: bool) -> Result<()> {
     kill_process(pid, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
+/// Sends `SIGHUP`. `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
+pub fn hang_up(pid: i32) -> Result<()> {
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP)
+}
+
 /// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
 pub fn signal_user(pid: i32) -> Result<()> {
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

@@ -6,6 +6,7 @@ mod support;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::probe_scan;
+use cowslip_sys::thp_disable::ThpDisable;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, Errno, Result, memfile, process};
@@ -73,6 +74,24 @@ fn own_tmpfs() -> Result<()> {
     memfile::huge_tmpfs_file(CHUNK_BYTES as u64).map(drop)
 }
 
+/// No huge pages but by advice, which a collapse is.
+fn thp_except_advised() -> Result<()> {
+    let before = ThpDisable::get()?;
+    ThpDisable::ExceptAdvised.set()?;
+    assert_eq!(ThpDisable::get(), Ok(ThpDisable::ExceptAdvised));
+    let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    // SAFETY: reserved for this probe.
+    let collapsed = unsafe {
+        memory::map_anonymous(range, Prot::RW)?;
+        (range.start as *mut u8).write_volatile(1);
+        let collapsed = memory::advise(range, Advice::Collapse);
+        memory::unmap(range)?;
+        collapsed
+    };
+    before.set()?;
+    collapsed
+}
+
 fn swap() -> Result<()> {
     if process::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
 }
@@ -81,13 +100,14 @@ type Probe = fn() -> Result<()>;
 
 #[test]
 fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
-    let probes: [(&str, Probe); 8] = [
+    let probes: [(&str, Probe); 9] = [
         ("wp_across_mappings", wp_across_mappings),
         ("pagemap_scan", pagemap_scan),
         ("shmem_collapse", shmem_collapse),
         ("userfaultfd", userfaultfd),
         ("uffd_move", uffd_move),
         ("own_tmpfs", own_tmpfs),
+        ("thp_except_advised", thp_except_advised),
         ("swap", swap),
         ("damon", cowslip_sys::damon::probe),
     ];
@@ -108,6 +128,7 @@ fn what_is_declared_is_known() {
         "userfaultfd",
         "uffd_move",
         "own_tmpfs",
+        "thp_except_advised",
         "swap",
         "damon",
         "root",

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,9 +47,39 @@ static void map(size_t wanted) {
   is_filled = calloc(regions * 512, 1);
 }
 
-/* Memory that is shared, or of no whole number of regions: none of the pattern. */
-static void touch(size_t pages, int flags) {
-  char *at = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+enum kind { NAMELESS, MEMFD, DEV_SHM, SYSTEM_V, SEALED, MISALIGNED };
+
+/* Shared memory instead, of one of these kinds. */
+static void map_shared(size_t wanted, enum kind kind) {
+  map(wanted);
+  size_t bytes = wanted * REGION;
+  int file = -1, flags = MAP_SHARED | MAP_FIXED;
+  if (kind == SYSTEM_V) {
+    int segment = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+    shmat(segment, memory, SHM_REMAP);
+    shmctl(segment, IPC_RMID, 0);
+    return;
+  }
+  if (kind == NAMELESS) {
+    flags |= MAP_ANONYMOUS;
+  } else if (kind == DEV_SHM) {
+    char name[64];
+    snprintf(name, sizeof name, "/dev/shm/promoted-%d", getpid());
+    file = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    unlink(name);
+  } else {
+    file = memfd_create("shared", MFD_ALLOW_SEALING);
+  }
+  if (file >= 0 && ftruncate(file, (off_t)(bytes + PAGE)))
+    exit(1);
+  if (kind == SEALED && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW))
+    exit(1);
+  mmap(memory, bytes, PROT_READ | PROT_WRITE, flags, file, kind == MISALIGNED ? PAGE : 0);
+}
+
+/* Memory of no whole number of regions: none of the pattern. */
+static void touch(size_t pages) {
+  char *at = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   madvise(at, pages * PAGE, MADV_NOHUGEPAGE);
   memset(at, 1, pages * PAGE);
   madvise(at, pages * PAGE, MADV_HUGEPAGE);
@@ -77,16 +108,21 @@ static void fault(size_t pieces, int asks) {
   }
 }
 
-/* With base pages, also where the system gives huge ones to everybody. */
-static void fill(size_t region, size_t pages) {
-  int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
-  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+static void fault_in(size_t region, size_t pages) {
   for (size_t page = region * 512; page < region * 512 + pages; page++) {
     for (size_t word = 0; word < WORDS; word++)
       memory[page * WORDS + word] = word == COUNTED ? 0 : pattern(page, word);
     is_filled[page] = 1;
   }
-  prctl(PR_SET_THP_DISABLE, before, 0, 0, 0);
+}
+
+/* With base pages, also where the system gives huge ones to everybody. */
+static void fill(size_t region, size_t pages) {
+  int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  fault_in(region, pages);
+  /* Its second bit is a flag of Linux 6.18. */
+  prctl(PR_SET_THP_DISABLE, before & 1, before & 2, 0, 0);
 }
 
 static void *write_on(void *unused) {
@@ -159,14 +195,17 @@ int main(void) {
     if (!strcmp(command, "map")) {
       map(a);
       printf("%#lx\n", (unsigned long)memory);
+    } else if (!strcmp(command, "map_shared")) {
+      map_shared(a, (enum kind)b);
+      printf("%#lx\n", (unsigned long)memory);
     } else if (!strcmp(command, "fill")) {
       fill(a, b);
       puts("done");
-    } else if (!strcmp(command, "share")) {
-      touch(a * 512, MAP_SHARED);
+    } else if (!strcmp(command, "fault_in")) {
+      fault_in(a, b);
       puts("done");
     } else if (!strcmp(command, "odd")) {
-      touch(a, MAP_PRIVATE);
+      touch(a);
       puts("done");
     } else if (!strcmp(command, "scatter")) {
       scatter(a);
@@ -180,6 +219,8 @@ int main(void) {
       printf("%d\n", madvise(memory, regions * REGION, MADV_HUGEPAGE));
     } else if (!strcmp(command, "refuse_some")) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_NOHUGEPAGE));
+    } else if (!strcmp(command, "except_advised")) {
+      printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 2, 0, 0));
     } else if (!strcmp(command, "refuse")) {
       printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
     } else if (!strcmp(command, "release")) {
@@ -204,17 +245,26 @@ int main(void) {
       atomic_store(&serves, 1);
       pthread_create(&server, 0, serve_on, 0);
       puts("done");
-    } else if (!strcmp(command, "fork")) {
-      if (pipe(leash))
+    } else if (!strcmp(command, "fork") || !strcmp(command, "fork_and_read")) {
+      int has_read[2];
+      if (pipe(leash) || pipe(has_read))
         return 1;
       child = fork();
       if (!child) {
         close(leash[1]);
+        if (!strcmp(command, "fork_and_read") && wrong_words())
+          _exit(1);
+        close(has_read[0]);
+        close(has_read[1]);
         if (read(leash[0], line, 1))
           return 1;
         _exit(wrong_words() != 0);
       }
       close(leash[0]);
+      close(has_read[1]);
+      if (read(has_read[0], line, 1))
+        return 1;
+      close(has_read[0]);
       puts("done");
     } else if (!strcmp(command, "reap")) {
       int status;

@@ -4,6 +4,7 @@
 //! its threads writes.
 
 mod advise;
+mod command;
 mod daemon;
 mod explain;
 mod group;
@@ -15,9 +16,11 @@ mod once;
 mod page_size;
 mod scarce;
 mod service;
+mod shmem;
 mod slice;
 #[path = "../support/mod.rs"]
 mod support;
 mod target;
+mod text;
 mod top;
 mod user;

@@ -180,7 +180,9 @@ fn requests_without_sense_and_targets_that_are_gone_have_their_exit_codes() {
 fn what_cannot_be_promoted_is_not_covered() {
     let Some((_folder, program)) = place("promote-shared") else { return };
     let mut target = Program::start(&mut Command::new(program));
-    target.tell("share 8");
+    // Shared, and not where its file could have huge pages.
+    target.tell("map_shared 8 5");
+    target.fill(0..8, 512);
     let top = |target: &Program, options: &[&str]| {
         let mut command = Command::new(COWSLIP);
         command.args(["promote", "top", "--pid", &target.pid().to_string()]);

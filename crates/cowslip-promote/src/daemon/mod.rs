@@ -9,6 +9,7 @@ use cowslip_sys::error::{Error, Result};
 use crate::metrics::{self, Published};
 use crate::plan::Plan;
 use crate::session::{Notice, Round, Session};
+use notify::Manager;
 
 /// Runs until the operator ends it, or until every process given by number has ended. `read_plan` reads the
 /// plan again; its error is reported in words, and the previous plan stays in force.
@@ -22,13 +23,14 @@ pub fn run(
         let at = published.serve(address).map_err(|error| Error::from_io(doing, &error))?;
         session.operator().tell(&Notice::MetricsAt(at));
     }
+    let manager = Manager::find(session.plan().has_command());
     announce(session);
-    notify::ready();
+    manager.ready();
     let mut waited_for = BTreeMap::new();
     let mut writes = None;
     while !session.stops() {
         if session.operator().takes_reload() {
-            reload(session, &mut read_plan);
+            reload(session, &manager, &mut read_plan);
         }
         let found = session.search()?;
         for name in &found.added {
@@ -50,10 +52,10 @@ pub fn run(
         if let Some((name, measurement)) = session.measure_next(&round)? {
             session.operator().tell(&Notice::Measured(&name, &measurement));
         }
-        publish(session, &published, &round, &mut writes)?;
+        publish(session, &manager, &published, &round, &mut writes)?;
         session.wait(session.pause())?;
     }
-    notify::stopping();
+    manager.stopping();
     session.look_last(0)?;
     Ok(())
 }
@@ -67,22 +69,24 @@ fn announce(session: &mut Session) {
 /// Takes a new plan; reports an invalid one, and keeps the previous plan in force.
 fn reload(
     session: &mut Session,
+    manager: &Manager,
     read_plan: &mut impl FnMut() -> std::result::Result<Plan, String>,
 ) {
-    notify::reloading();
+    manager.reloading();
     let done = read_plan().and_then(|plan| session.reload(plan).map_err(|it| it.to_string()));
     let operator = session.operator();
     match done {
         Ok(()) => operator.tell(&Notice::Reloaded),
         Err(why) => operator.tell(&Notice::ReloadFailed(&why)),
     }
-    notify::ready();
+    manager.ready();
 }
 
 /// `writes`: the last write of the metrics' file was done; nothing if there was none. The first has to be done. Later the disk
 /// may be full of other users' files.
 fn publish(
     session: &mut Session,
+    manager: &Manager,
     published: &Published,
     round: &Round,
     writes: &mut Option<bool>,
@@ -105,7 +109,7 @@ fn publish(
         1 => "1 process".to_owned(),
         several => format!("{several} processes"),
     };
-    notify::status(&format!("{processes}, {coverage} of their anonymous memory huge"));
+    manager.status(&format!("{processes}, {coverage} of their anonymous memory huge"));
     if round.acts > 0 {
         session.operator().tell(&Notice::Changed(round.acts, coverage));
     }

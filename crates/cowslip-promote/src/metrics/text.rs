@@ -11,7 +11,7 @@ use crate::session::{ProcessTally, Tally};
 /// A metric of each process: its name, kind and help, and its value if known.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
-const OF_PROCESSES: [OfProcess; 18] = [
+const OF_PROCESSES: [OfProcess; 22] = [
     ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
     ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
     ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
@@ -41,6 +41,16 @@ const OF_PROCESSES: [OfProcess; 18] = [
     ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
         Some(it.seen.arena_bytes as f64)
     }),
+    ("shmem_bytes", GAUGE, "Other shared memory, as far as it is mapped.", |it| {
+        Some(it.seen.shmem_bytes as f64)
+    }),
+    ("shmem_huge_bytes", GAUGE, "Huge pages of other shared memory.", |it| {
+        Some(it.seen.shmem_huge_bytes as f64)
+    }),
+    ("text_bytes", GAUGE, "Text of programs and libraries, with `files`.", |it| {
+        Some(it.seen.text_bytes as f64)
+    }),
+    ("text_huge_bytes", GAUGE, "Huge pages of text.", |it| Some(it.seen.text_huge_bytes as f64)),
     ("lazily_freed_bytes", GAUGE, "Memory given back by MADV_FREE, where asked for.", |it| {
         Some(it.lazily_freed_bytes as f64)
     }),

@@ -15,6 +15,14 @@ pub struct Coverage {
     pub arena_bytes: u64,
     /// Huge pages in arenas.
     pub arena_huge_bytes: u64,
+    /// Other shared memory, as far as it is mapped; in no ratio, as other processes may map it too.
+    pub shmem_bytes: u64,
+    /// Huge pages in it.
+    pub shmem_huge_bytes: u64,
+    /// Text of programs and libraries, as far as it is promoted and mapped; in no ratio either.
+    pub text_bytes: u64,
+    /// Huge pages in it.
+    pub text_huge_bytes: u64,
 }
 
 impl Coverage {
@@ -48,6 +56,10 @@ impl Coverage {
             huge_bytes: self.huge_bytes + other.huge_bytes,
             arena_bytes: self.arena_bytes + other.arena_bytes,
             arena_huge_bytes: self.arena_huge_bytes + other.arena_huge_bytes,
+            shmem_bytes: self.shmem_bytes + other.shmem_bytes,
+            shmem_huge_bytes: self.shmem_huge_bytes + other.shmem_huge_bytes,
+            text_bytes: self.text_bytes + other.text_bytes,
+            text_huge_bytes: self.text_huge_bytes + other.text_huge_bytes,
         }
     }
 }

@@ -30,6 +30,17 @@ pub enum RegionKind {
     Arena,
     /// An arena that is frozen, being thawed or being restored.
     FrozenArena,
+    /// Other shared memory.
+    Shmem,
+    /// The text of a program or a library.
+    Text,
+}
+
+impl RegionKind {
+    /// True if processes may share its pages by a file that is no arena.
+    pub(crate) fn is_of_file(self) -> bool {
+        matches!(self, Self::Shmem | Self::Text)
+    }
 }
 
 /// The source that tells which regions are huge.
@@ -75,6 +86,12 @@ pub struct Region {
     /// Pages that were only read: all of them are the one zero page.
     #[serde(skip_serializing_if = "is_zero")]
     pub zero_pages: u16,
+    /// Pages that its file holds in memory, if it is shared memory: other processes may map them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub held_pages: u16,
+    /// True if it is shared memory, or text, that a target before this one maps as well.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_elsewhere: bool,
     /// Pages in swap.
     #[serde(skip_serializing_if = "is_zero")]
     pub swapped_pages: u16,
@@ -99,9 +116,14 @@ pub struct Region {
 }
 
 impl Region {
+    /// Pages in memory, mapped or held by its file.
+    pub(crate) fn present_pages(&self) -> u16 {
+        self.pages.max(self.held_pages)
+    }
+
     /// Pages in memory that are in use for certain.
     pub fn used_pages(&self) -> u16 {
-        self.pages.saturating_sub(self.lazily_freed_pages)
+        self.present_pages().saturating_sub(self.lazily_freed_pages)
     }
 
     pub(crate) fn range(&self) -> VirtRange {
@@ -179,7 +201,8 @@ impl ProcessLook {
     pub fn coverage(&self) -> Coverage {
         let edges = Coverage { fitting_bytes: self.edge_bytes, ..Coverage::default() };
         let mut sum = self.regions.iter().fold(edges, |sum, region| {
-            let bytes = u64::from(region.used_pages()) * page_size_bytes() as u64;
+            let mapped_pages = region.pages.saturating_sub(region.lazily_freed_pages);
+            let bytes = u64::from(mapped_pages) * page_size_bytes() as u64;
             let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
             sum.plus(match region.kind {
                 RegionKind::Private => {
@@ -188,6 +211,16 @@ impl ProcessLook {
                 RegionKind::Arena | RegionKind::FrozenArena => Coverage {
                     arena_bytes: bytes,
                     arena_huge_bytes: huge_bytes,
+                    ..Coverage::default()
+                },
+                RegionKind::Shmem => Coverage {
+                    shmem_bytes: bytes,
+                    shmem_huge_bytes: huge_bytes,
+                    ..Coverage::default()
+                },
+                RegionKind::Text => Coverage {
+                    text_bytes: bytes,
+                    text_huge_bytes: huge_bytes,
                     ..Coverage::default()
                 },
             })

@@ -24,6 +24,8 @@ pub struct Settings {
     /// The part of a control group's memory that the kernel is asked to reclaim at a time, where the group has huge
     /// pages to split; 0: they are split one by one.
     pub reclaim_percent: f64,
+    /// True to promote the text of programs and libraries as well.
+    pub files: bool,
     /// The time for which a region is left alone after pages of it were released.
     pub settle_ms: u64,
     /// The most pages in swap that a promotion may bring back.
@@ -68,6 +70,7 @@ impl Default for Settings {
             demote_below_percent: 20,
             unfragmented_threshold_percent: None,
             reclaim_percent: 0.0,
+            files: false,
             settle_ms: 10_000,
             max_swapped_pages: 64,
             stall_percent: 5.0,

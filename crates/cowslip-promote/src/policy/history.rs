@@ -27,14 +27,14 @@ pub(super) struct RegionHistory {
 
 impl RegionHistory {
     fn see(&mut self, region: &Region, now_ns: u64) {
-        if self.looks > 0 && region.pages < self.pages {
+        if self.looks > 0 && region.present_pages() < self.pages {
             self.released_at_ns = Some(now_ns);
         }
         if let Some(now) = region.nonzero_pages {
             self.is_filling = self.nonzero_pages.is_none_or(|before| now > before);
             self.nonzero_pages = Some(now);
         }
-        self.pages = region.pages;
+        self.pages = region.present_pages();
         self.was_huge |= region.is_huge || region.is_partially_mapped;
         self.looks += 1;
     }

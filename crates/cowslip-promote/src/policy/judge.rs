@@ -39,10 +39,10 @@ pub(super) fn judge(
     if region.swapped_pages > settings.max_swapped_pages {
         Reason::Swapped
     } else if !reaches(region.used_pages(), threshold_percent)
-        && reaches(region.pages, threshold_percent)
+        && reaches(region.present_pages(), threshold_percent)
     {
         Reason::LazilyFreed
-    } else if !reaches(region.pages, threshold_percent) {
+    } else if !reaches(region.present_pages(), threshold_percent) {
         // A huge page of an arena's file is whole, however little of it is mapped.
         let is_partially_mapped =
             region.kind == RegionKind::Private && history.is_partially_mapped(region);
@@ -51,6 +51,8 @@ pub(super) fn judge(
         Reason::JustReleased
     } else if history.is_new() {
         Reason::FirstLook
+    } else if region.is_elsewhere {
+        Reason::Elsewhere
     } else {
         Reason::Full
     }

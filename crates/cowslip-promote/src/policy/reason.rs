@@ -29,6 +29,8 @@ pub enum Reason {
     LazilyFreed,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
+    /// It is shared memory, or text, that a target before this one maps too, and is promoted there.
+    Elsewhere,
     /// It is part of an arena that is frozen, being thawed or being restored.
     Frozen,
     /// It is huge and nearly empty, and this kernel keeps the memory of huge pages that are split.
@@ -98,6 +100,9 @@ impl Reason {
             Self::Shared => {
                 "left: another process shares pages of it, as a child that saves does, and a \
                  promotion would copy them"
+            }
+            Self::Elsewhere => {
+                "left: another target maps the same part of the file, and is promoted first"
             }
             Self::Frozen => {
                 "left: its arena is frozen, being thawed or being restored, and gets its huge \

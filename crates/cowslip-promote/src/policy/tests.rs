@@ -100,6 +100,16 @@ fn a_region_gets_the_reason_that_fits() {
     assert_eq!(same(huge(1, Some(102))), Reason::Sparse);
     assert_eq!(of(huge(1, Some(50)), huge(1, Some(51))), Reason::Filling);
     assert_eq!(same(Region { shared_pages: 9, ..huge(1, Some(3)) }), Reason::Shared);
+    let shmem = |pages, held_pages, is_elsewhere| Region {
+        kind: RegionKind::Shmem,
+        held_pages,
+        is_elsewhere,
+        ..region(1, pages)
+    };
+    assert_eq!(same(shmem(0, 461, false)), Reason::Full, "other processes use it");
+    assert_eq!(same(shmem(461, 0, true)), Reason::Elsewhere);
+    assert_eq!(of(shmem(0, 512, false), shmem(0, 480, false)), Reason::JustReleased);
+    assert_eq!(of(huge(1, None), shmem(300, 300, false)), Reason::BelowThreshold, "kept whole");
     let disabled = ProcessLook { is_disabled: true, ..process(1, vec![region(1, 512)]) };
     let mut policy = policy();
     policy.decide(&look(0, std::slice::from_ref(&disabled)));
@@ -428,12 +438,12 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
         is_partially_mapped: !is_huge && dice.one_in(8),
         nonzero_pages: (is_huge && dice.one_in(2)).then(|| dice.below(513) as u16),
         heat_percent: dice.one_in(2).then(|| dice.below(101) as u8),
-        kind: [
-            RegionKind::Private,
-            RegionKind::Private,
-            RegionKind::Arena,
-            RegionKind::FrozenArena,
-        ][dice.below(4) as usize],
+        kind: [RegionKind::Arena, RegionKind::FrozenArena, RegionKind::Shmem, RegionKind::Text]
+            .get(dice.below(8) as usize)
+            .copied()
+            .unwrap_or_default(),
+        held_pages: 0,
+        is_elsewhere: dice.one_in(16),
     }
 }
 
@@ -526,7 +536,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     Some(_) => assert_eq!(region.shared_pages, 0, "a live child's"),
                 }
                 assert_ne!(region.kind, RegionKind::FrozenArena);
-                if region.kind == RegionKind::Arena {
+                if region.kind != RegionKind::Private {
                     assert_eq!(decision.reason, Reason::Full, "its bloat is its own business");
                 }
                 if decision.reason == Reason::Sparse {
@@ -544,6 +554,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     continue;
                 }
                 promotions += 1;
+                assert!(!region.is_elsewhere, "promoted there");
                 let (_, earlier) = before.and_then(|it| find(it, decision)).unwrap();
                 assert!(earlier.pages <= region.pages, "just released");
                 assert!(!region.is_huge && region.used_pages() >= 461 && !process.is_disabled);

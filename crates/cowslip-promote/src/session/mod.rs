@@ -171,6 +171,9 @@ impl Session {
     pub fn look_last(&mut self, content_ns: u64) -> Result<Round> {
         let (look, gone) = self.promoter.look(content_ns)?;
         self.heat.follow(self.promoter.heat(), self.operator.as_mut());
+        for (mount, answer) in self.promoter.take_tried() {
+            self.operator.tell(&Notice::FileText(&mount, &answer));
+        }
         for removed in gone {
             self.tally.end(removed.process);
             self.ready_ns.remove(&removed.process);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use cowslip::host::Answer;
 use cowslip_sys::Errno;
 
 use crate::model::{Coverage, HeatSource, Measurement};
@@ -69,6 +70,8 @@ pub enum Notice<'a> {
     Measured(&'a str, &'a Measurement),
     /// The kernel does not reclaim in this control group: its huge pages are split one by one.
     NoReclaim(&'a Path, &'a ReclaimAnswer),
+    /// The answer of a file system, by its mount point, to the question for huge pages of text.
+    FileText(&'a Path, &'a Answer),
     /// The size of pages at faults was weighed, with another result than before.
     PageSize(&'a SizeChoice),
     /// This number of regions was changed, with this coverage now.

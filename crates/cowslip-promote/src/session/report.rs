@@ -48,6 +48,10 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
                 "huge_bytes": it.huge_bytes,
                 "arena_bytes": it.arena_bytes,
                 "arena_huge_bytes": it.arena_huge_bytes,
+                "shmem_bytes": it.shmem_bytes,
+                "shmem_huge_bytes": it.shmem_huge_bytes,
+                "text_bytes": it.text_bytes,
+                "text_huge_bytes": it.text_huge_bytes,
                 "ratio": it.ratio(),
                 "fitting_ratio": it.fitting_ratio(),
             })

@@ -149,6 +149,7 @@ fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
         }
         Who::All => all()?.into_iter().filter(|pid| *pid != process::pid()).collect(),
         Who::Pid(_) => Vec::new(),
+        Who::Command(pid) => with_descendants(*pid, all()?),
         Who::Cgroup(path) => CgroupMembers::of(&directory(path))?.process_ids()?,
     })
 }
@@ -161,8 +162,25 @@ fn directory(group: &Path) -> PathBuf {
     found.unwrap_or_else(|| group.to_owned())
 }
 
+/// The process and those of the others that it or a descendant of it has started.
+fn with_descendants(root: i32, others: Vec<i32>) -> Vec<i32> {
+    let parents: BTreeMap<i32, i32> = others
+        .into_iter()
+        .filter_map(|pid| Some((pid, procfs::parent_pid(&stat_of(pid)?)?)))
+        .collect();
+    let is_descendant = |pid: &i32| {
+        let mut lineage = std::iter::successors(Some(*pid), |it| parents.get(it).copied());
+        // Numbers that were reused while they were read may form a circle.
+        lineage.by_ref().take(parents.len() + 1).any(|it| it == root)
+    };
+    parents.keys().copied().filter(is_descendant).collect()
+}
+
+fn stat_of(pid: i32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
 /// The name in `/proc/PID/stat`, which every user may read.
 fn name_of(pid: i32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    procfs::command_name(&stat).map(str::to_owned)
+    procfs::command_name(&stat_of(pid)?).map(str::to_owned)
 }

@@ -69,7 +69,7 @@ impl Target {
             return Ok((Effect::Refused(errno.raw_os_error()), took_ns, 0));
         }
         if action == Action::Promote {
-            if before.kind == RegionKind::Arena {
+            if before.kind != RegionKind::Private {
                 // The collapse leaves the huge page unmapped until its next use: this maps it.
                 let _ = self.handle.advise(range, Advice::Collapse);
             }

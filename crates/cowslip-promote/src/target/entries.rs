@@ -59,7 +59,7 @@ impl<'a> Entries<'a> {
                 all.push(seen);
             }
         }
-        self.find_huge(&mut all, usage.huge_bytes + usage.shmem_huge_bytes, agreed)?;
+        self.find_huge(&mut all, usage.huge_mapped_bytes(), agreed)?;
         regions.extend(all.iter().map(|seen| seen.region));
         Ok(())
     }

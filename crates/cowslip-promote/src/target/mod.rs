@@ -4,6 +4,7 @@ mod act;
 mod arenas;
 mod effort;
 mod entries;
+mod file_memory;
 mod lazily_freed;
 mod limits;
 mod observe;
@@ -19,10 +20,12 @@ use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{self as sys, Errno};
 
-use crate::model::{Coverage, GainState, ProcessId, Region, Settings, added_bytes};
+use crate::model::{Coverage, GainState, ProcessId, Region, RegionKind, Settings, added_bytes};
 use crate::work::WorkSource;
 use arenas::ForeignArena;
+use file_memory::FileMapping;
 
+pub(crate) use file_memory::FileRegion;
 pub(crate) use limits::Groups;
 
 /// A process, observed and acted on until it ends. Exec and the reuse of its number are harmless: the
@@ -43,6 +46,7 @@ pub struct Target {
     next_content: u64,
     knows_heat: bool,
     arenas: Vec<ForeignArena>,
+    files: Vec<FileMapping>,
     lazily_freed: lazily_freed::Sums,
     /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
     known: BTreeMap<u64, Region>,
@@ -76,6 +80,7 @@ impl Target {
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
+                files: Vec::new(),
                 lazily_freed: lazily_freed::Sums::default(),
                 known: BTreeMap::new(),
                 agreed: BTreeSet::new(),
@@ -108,6 +113,13 @@ impl Target {
         &self.name
     }
 
+    /// The region of a file that is at this address, if it is shared memory or text.
+    pub(crate) fn file_region(&self, address: u64) -> Option<FileRegion> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let mapping = self.files.iter().find(|it| it.covers(range))?;
+        Some(mapping.file_region(address))
+    }
+
     /// True if a promotion of a region with so many pages in use leaves room below the limits of its control
     /// group, as they are now.
     pub(crate) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
@@ -123,8 +135,30 @@ impl Target {
         let mappings: Vec<_> = all.iter().map(|(mapping, _)| *mapping).collect();
         let arenas =
             arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
+        let mut files = file_memory::find_shared(&self.handle, &mappings, &arenas)
+            .during("find the shared memory of the process")?;
+        // Text is known by the last look.
+        files.extend(self.files.iter().filter(|it| it.kind() == RegionKind::Text).cloned());
         Ok(all.iter().fold(Coverage::default(), |sum, (mapping, usage)| {
-            let fits = !regions_of(mapping, &arenas).is_empty();
+            let fits = !regions_of(mapping, &arenas, &files).is_empty();
+            let (bytes, huge_bytes) = (usage.resident_bytes, usage.huge_mapped_bytes());
+            match files.iter().find(|it| it.covers(mapping.range)).map(FileMapping::kind) {
+                Some(RegionKind::Text) => {
+                    return sum.plus(Coverage {
+                        text_bytes: bytes,
+                        text_huge_bytes: huge_bytes,
+                        ..Coverage::default()
+                    });
+                }
+                Some(_) => {
+                    return sum.plus(Coverage {
+                        shmem_bytes: bytes,
+                        shmem_huge_bytes: huge_bytes,
+                        ..Coverage::default()
+                    });
+                }
+                None => {}
+            }
             sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
                 true if fits => Coverage {
                     arena_bytes: usage.resident_bytes,
@@ -149,9 +183,10 @@ impl Target {
 }
 
 /// The part of a mapping that huge pages can map.
-fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena]) -> VirtRange {
+fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena], files: &[FileMapping]) -> VirtRange {
     let is_arena = mapping.is_accessible && arenas.iter().any(|it| it.has(mapping));
-    if mapping.is_anonymous() || is_arena {
+    let is_of_file = || files.iter().any(|it| it.covers(mapping.range));
+    if mapping.is_anonymous() || is_arena || is_of_file() {
         mapping.range.inner_aligned(CHUNK_BYTES)
     } else {
         VirtRange::default()

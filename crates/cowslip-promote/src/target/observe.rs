@@ -10,10 +10,12 @@ use cowslip_sys::{self as sys, process, procfs};
 use super::Target;
 use super::arenas;
 use super::entries::Entries;
+use super::file_memory;
 use super::lazily_freed::{Sums, may_have_some};
 use super::limits::Groups;
 use super::partially_mapped::Heads;
 use super::regions_of;
+use crate::file_text::FileSystems;
 use crate::model::{
     HeatSource, HugeSource, LazyFreeSource, ProcessLook, REGION_PAGES, Region, RegionKind,
 };
@@ -32,17 +34,19 @@ impl Target {
     ///
     /// With `by_mapping`, it also finds out which mappings were accessed since the last look, if permitted.
     /// That makes the kernel walk all page tables twice, once with the process' memory map locked. With
-    /// `has_lazily_freed`, it looks for lazily freed pages: another walk, if there is anything to promote.
+    /// `has_lazily_freed`, it looks for lazily freed pages: another walk, if there is anything to promote. With
+    /// `systems`, text of programs and libraries counts.
     pub(crate) fn look(
         &mut self,
         content_ns: u64,
         by_mapping: bool,
         has_lazily_freed: bool,
         groups: &mut Groups<'_>,
+        systems: Option<&mut FileSystems>,
     ) -> sys::Result<ProcessLook> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let maps = self.handle.read_file("maps")?;
-        let survey = self.survey(&scanner, &maps, has_lazily_freed)?;
+        let survey = self.survey(&scanner, &maps, has_lazily_freed, systems)?;
         let Survey { mut regions, edge_bytes, huge_source, lazy_free_source } = survey;
         let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
@@ -74,26 +78,45 @@ impl Target {
         scanner: &Scanner,
         maps: &str,
         has_lazily_freed: bool,
+        systems: Option<&mut FileSystems>,
     ) -> sys::Result<Survey> {
         let mappings: Vec<_> = procfs::mappings(maps).collect();
         self.arenas = arenas::find(&self.handle, &mappings)?;
+        self.files = file_memory::find_shared(&self.handle, &mappings, &self.arenas)?;
+        if let Some(systems) = systems {
+            self.files.extend(file_memory::find_text(&mappings, systems));
+        }
         let kinds: Vec<RegionKind> =
             self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
         let kind_of = |range| {
             let arena = self.arenas.iter().position(|arena| arena.covers(range));
-            arena.map_or(RegionKind::Private, |index| kinds[index])
+            let file = self.files.iter().find(|it| it.covers(range));
+            match (file, arena) {
+                (Some(file), _) => file.kind(),
+                (None, arena) => arena.map_or(RegionKind::Private, |index| kinds[index]),
+            }
+        };
+        let complete = |range: VirtRange, regions: &mut Vec<Region>, first: usize| {
+            if let Some(mapping) = self.files.iter().find(|it| it.covers(range)) {
+                let mut of_mapping = regions.split_off(first);
+                mapping.add_held(&self.handle, range, &mut of_mapping);
+                regions.append(&mut of_mapping);
+            }
         };
         let (mut regions, mut edge_bytes) = (Vec::new(), 0);
         let flags = PageFlags::open().ok();
         if scanner.method() == Method::Scan {
             for mapping in mappings {
-                let range = regions_of(&mapping, &self.arenas);
+                let range = regions_of(&mapping, &self.arenas, &self.files);
                 let (first, kind) = (regions.len(), kind_of(mapping.range));
                 survey(scanner, range, &mut regions)?;
                 for region in &mut regions[first..] {
                     region.kind = kind;
-                    look_closer(scanner, flags.as_ref(), region)?;
+                    if !kind.is_of_file() {
+                        look_closer(scanner, flags.as_ref(), region)?;
+                    }
                 }
+                complete(range, &mut regions, first);
                 if !range.is_empty() && kind == RegionKind::Private {
                     let (start, end) = (mapping.range.start, mapping.range.end());
                     edge_bytes += present_bytes(scanner, VirtRange::between(start, range.start))?;
@@ -112,11 +135,12 @@ impl Target {
         let smaps = procfs::smaps(&smaps);
         let mut entries = Entries::new(scanner, flags.as_ref());
         for (mapping, usage) in &smaps {
-            let range = regions_of(mapping, &self.arenas);
+            let range = regions_of(mapping, &self.arenas, &self.files);
             let (first, kind) = (regions.len(), kind_of(mapping.range));
             let agreed = |address| self.agreed.contains(&address);
             entries.survey(range, usage, agreed, &mut regions)?;
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
+            complete(range, &mut regions, first);
             if !range.is_empty() && kind == RegionKind::Private {
                 let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
                 let regions_bytes = pages * page_size_bytes() as u64;
@@ -135,6 +159,17 @@ impl Target {
 
     /// Looks at one region again.
     pub(crate) fn look_again(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let region = self.look_at_tables(scanner, address)?;
+        let Some(mapping) = self.files.iter().find(|it| it.covers(range)) else {
+            return Ok(region);
+        };
+        let mut regions = vec![region];
+        mapping.add_held(&self.handle, range, &mut regions);
+        Ok(regions[0])
+    }
+
+    fn look_at_tables(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
         let range = VirtRange::new(address as usize, CHUNK_BYTES);
         let kind = match self.arenas.iter().find(|arena| arena.covers(range)) {
             Some(arena) => arena.kind(&self.handle)?,

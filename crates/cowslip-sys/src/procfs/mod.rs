@@ -3,6 +3,7 @@
 
 mod maps;
 mod memory;
+mod mounts;
 mod process;
 mod thp;
 
@@ -10,8 +11,10 @@ pub use maps::{Mapping, MappingUse, mappings, smaps, usage_of};
 pub use memory::{
     BuddyOrders, Pressure, available_bytes, buddy_orders, has_lazily_freed, memory_pressure,
 };
+pub use mounts::{Mount, mounts};
 pub use process::{
-    CgroupMembers, command_name, process_ids, resident_bytes, start_ticks, thp_is_disabled,
+    CgroupMembers, command_name, parent_pid, process_ids, resident_bytes, start_ticks,
+    thp_is_disabled,
 };
 pub use thp::{
     Policy, SHMEM_ENABLED, Thp, chosen, set_size_policy, shmem_setting, size_folder, size_policy,

@@ -31,8 +31,14 @@ pub fn start_ticks(stat: &str) -> Option<u64> {
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Returns true if a process disabled huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
-/// `/proc/PID/status`.
+/// The number of its parent, by the text of `/proc/PID/stat`.
+pub fn parent_pid(stat: &str) -> Option<i32> {
+    // Field 4; the first after the name is field 3.
+    stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(4 - 3)?.parse().ok()
+}
+
+/// Returns true if a process disabled all huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
+/// `/proc/PID/status`. False if it excepted memory with advice, as a collapse has (`PR_THP_DISABLE_EXCEPT_ADVISED`).
 pub fn thp_is_disabled(status: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
     line.is_some_and(|word| word.trim() == "0")

@@ -1,5 +1,6 @@
 //! The options of `cowslip promote`.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,6 +22,7 @@ const A_YEAR: u64 = 366 * 86_400;
     cowslip promote --match redis-server --record redis.jsonl\n  \
     cowslip promote --replay redis.jsonl --threshold 70\n  \
     cowslip promote --pid 4711 --explain 0x7f0000200000\n  \
+    cowslip promote -- redis-server --save ''\n  \
     cowslip promote measure 4711 --unit lines:access.log\n  \
     cowslip promote advise 4711\n  \
     cowslip promote top\n\n\
@@ -71,6 +73,11 @@ pub(crate) struct PromoteArgs {
     /// Write the actions as JSON to a file, or `-` for stdout (then no table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+    /// Start this command and promote it; its page faults make no huge pages, even where the system's setting is
+    /// `always` (Linux 6.18)
+    #[arg(last = true, value_name = "COMMAND",
+          conflicts_with_all = ["once", "explain", "replay", "check_config", "restore_thp"])]
+    pub(super) command: Vec<OsString>,
 }
 
 /// Which processes
@@ -218,6 +225,9 @@ pub(super) struct How {
     /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
+    /// Promote the text of programs and libraries too, where the kernel can
+    #[arg(long)]
+    pub(super) files: bool,
     /// Keep khugepaged to the threshold, set the size of pages at faults that suits, and put both back at the end
     #[arg(long)]
     pub(super) manage_thp: bool,

@@ -101,6 +101,8 @@ pub(super) fn facts(region: &Region) -> String {
     match region.kind {
         RegionKind::Private => {}
         RegionKind::Arena => facts.push("of an arena".to_owned()),
+        RegionKind::Text => facts.push("of text".to_owned()),
+        RegionKind::Shmem => facts.push("of shared memory".to_owned()),
         RegionKind::FrozenArena => facts.push("of an arena that is frozen".to_owned()),
     }
     if let Some(pages) = region.nonzero_pages {

@@ -3,6 +3,7 @@
 mod advise;
 pub(crate) mod args;
 mod check;
+mod command;
 mod explain;
 mod measure;
 mod once;
@@ -42,12 +43,25 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     if args.restore_thp {
         return restore_thp();
     }
-    let plan = plan::of(args)?;
+    if !args.command.is_empty() {
+        return command::run(args);
+    }
+    let plan = plan::of(args, None)?;
     if args.check_config {
         return check::run(&plan, args);
     }
+    promote(plan, Console::listen()?, args, None)
+}
+
+/// Promotes; `command` is the number of a command that was started for that.
+fn promote(
+    plan: Plan,
+    console: Box<Console>,
+    args: &PromoteArgs,
+    command: Option<i32>,
+) -> CommandResult {
     tidy_up();
-    let mut session = start(plan, args)?;
+    let mut session = start(plan, console, args)?;
     let found = session.search()?;
     if let Some((error, count)) = &found.denied {
         let processes = text::count(*count, "process");
@@ -69,7 +83,10 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     if !manages && !args.once {
         warn(session.plan());
     }
-    let answer = if args.once { once::run(&mut session, args) } else { go_on(&mut session, args) };
+    let answer = match args.once {
+        true => once::run(&mut session, args),
+        false => go_on(&mut session, args, command),
+    };
     if !manages && args.once && session.tally().splits() > 0 {
         warn(session.plan());
     }
@@ -79,8 +96,8 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     answer
 }
 
-fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
-    let mut session = Session::start(plan, Console::listen()?)?;
+fn start(plan: Plan, console: Box<Console>, args: &PromoteArgs) -> Result<Session, Failure> {
+    let mut session = Session::start(plan, console)?;
     if let Some(path) = &args.record {
         let doing = format_args!("create {}", path.display());
         session.record(File::create(path).map_err(exit::io(doing))?)?;
@@ -88,10 +105,15 @@ fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
     Ok(session)
 }
 
-/// Without `--once`: runs until SIGINT or SIGTERM; SIGHUP makes it read its configuration again.
-fn go_on(session: &mut Session, args: &PromoteArgs) -> CommandResult {
-    daemon::run(session, || plan::of(args).map_err(|failure| failure.to_string()))?;
-    report::deliver(session, args)?;
+/// Without `--once`: runs until SIGINT or SIGTERM, or the end of the command; SIGHUP makes it read its configuration
+/// again.
+fn go_on(session: &mut Session, args: &PromoteArgs, command: Option<i32>) -> CommandResult {
+    daemon::run(session, || plan::of(args, command).map_err(|failure| failure.to_string()))?;
+    match command {
+        // Standard output is the command's.
+        Some(_) => report::write_json(session, args)?,
+        None => report::deliver(session, args)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -37,14 +37,15 @@ fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
         return Err(Failure::new(NO, "interrupted before its end"));
     }
     let after = tally.coverage(|it| it.after);
-    let Some(fitting) = after.fitting_ratio() else {
-        let why = "nothing of it can be promoted: no private anonymous memory and none of an arena is in \
-                   use where there is room for a huge page";
+    let fitting = after.fitting_ratio();
+    if fitting.is_none() && after.shmem_bytes + after.text_bytes == 0 {
+        let why = "nothing of it can be promoted: no private anonymous memory, no shared memory and none of an \
+                   arena is in use where there is room for a huge page";
         return Err(Failure::new(NO, why));
-    };
+    }
     match args.coverage {
         Some(wanted) if !after.reaches(wanted) => {
-            let (wanted, fitting) = (percent(Some(wanted)), percent(Some(fitting)));
+            let (wanted, fitting) = (percent(Some(wanted)), percent(fitting));
             let why = format!(
                 "{after} of all anonymous memory is huge, not {wanted}; of what fits a huge page {fitting}"
             );

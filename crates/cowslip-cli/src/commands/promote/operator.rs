@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cowslip::host::Answer;
 use cowslip_promote::session::{Notice, Operator};
+use cowslip_sys::{AsFd, OwnedFd};
 use signal_hook::consts::SIGHUP;
 
 use super::{measure, report};
@@ -15,12 +16,22 @@ use crate::exit::{self, Failure};
 use cowslip_report::{sink, text};
 
 /// Signals end it or make it read its plan again; events are reported on standard error.
-pub(super) struct Console(Signals);
+pub(super) struct Console {
+    signals: Signals,
+    /// A command whose end ends the session, until then.
+    command: Option<OwnedFd>,
+    has_ended: bool,
+}
 
 impl Console {
     pub(super) fn listen() -> Result<Box<Self>, Failure> {
         let signals = Signals::listen(Some(SIGHUP)).map_err(exit::system("listen for signals"))?;
-        Ok(Box::new(Self(signals)))
+        Ok(Box::new(Self { signals, command: None, has_ended: false }))
+    }
+
+    /// Ends the session with this process.
+    pub(super) fn follow(&mut self, command: OwnedFd) {
+        self.command = Some(command);
     }
 }
 
@@ -31,19 +42,30 @@ impl Operator for Console {
     }
 
     fn stops(&self) -> bool {
-        self.0.stops()
+        self.has_ended || self.signals.stops()
     }
 
     fn takes_reload(&mut self) -> bool {
-        self.0.triggers()
+        self.signals.triggers()
     }
 
     fn wait(&mut self, time: Duration) -> io::Result<()> {
-        self.0.wait(time)
+        let command: Vec<_> = self.command.iter().map(AsFd::as_fd).collect();
+        self.has_ended |= self.signals.wait_or(time, &command)?;
+        Ok(())
     }
 
     fn write_metrics(&mut self, file: &Path, text: &str) -> io::Result<()> {
         sink::write(file, text)
+    }
+}
+
+/// The rest of the sentence of an answer.
+fn hint(answer: &Answer) -> String {
+    match answer {
+        Answer::Denied { hint } => format!(": {hint}"),
+        Answer::Unknown { errno } => format!(": error {errno}"),
+        Answer::Unsupported | Answer::Available => String::new(),
     }
 }
 
@@ -75,12 +97,12 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
         Notice::Measured(name, measurement) => measure::sentence(name, measurement),
+        Notice::FileText(mount, answer) => {
+            let mount = mount.display();
+            format!("huge pages of text on {mount}: {}{}", answer.word(), hint(answer))
+        }
         Notice::NoReclaim(group, it) => {
-            let hint = match &it.answer {
-                Answer::Denied { hint } => format!(": {hint}"),
-                Answer::Unknown { errno } => format!(": error {errno}"),
-                _ => String::new(),
-            };
+            let hint = hint(&it.answer);
             let (group, answer) = (group.display(), it.answer.word());
             format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", it.detail)
         }

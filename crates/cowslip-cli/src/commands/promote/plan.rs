@@ -16,9 +16,12 @@ const ONCE_STALL_PERCENT: f64 = 25.0;
 const ONCE_SLOW_MS: u64 = 20;
 const ONCE_CPU_PERCENT: f64 = 100.0;
 
-/// Reads the file, if one was given; the options take precedence over it.
-pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
+/// Reads the file, if one was given; the options take precedence over it. `command` is the number of a command that was
+/// started.
+pub(super) fn of(args: &PromoteArgs, command: Option<i32>) -> Result<Plan, Failure> {
     let mut plan = args.config.as_deref().map_or_else(|| Ok(Plan::default()), read)?;
+    let command = command.map(|pid| Rule::new(Who::Command(pid), 1));
+    plan.rules.splice(0..0, command);
     plan.rules.extend(rules_of(&args.who));
     let settings = &mut plan.settings;
     if args.once && args.config.is_none() {
@@ -30,8 +33,8 @@ pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
     plan.metrics = args.metrics.or(plan.metrics);
     plan.metrics_file = args.metrics_file.clone().or(plan.metrics_file);
     plan.check()?;
-    if plan.rules.is_empty() {
-        let why = "which processes? --pid, --match, --cgroup, --all or a [[target]] in --config";
+    if plan.rules.is_empty() && args.command.is_empty() {
+        let why = "which processes? --pid, --match, --cgroup, --all, a [[target]] in --config, or -- COMMAND";
         return Err(Failure::new(USAGE, why));
     }
     Ok(plan)
@@ -93,6 +96,7 @@ pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
     if let Some(percent) = args.how.demote_below {
         settings.demote_below_percent = percent;
     }
+    settings.files |= args.how.files;
     if let Some(percent) = args.how.stall_budget {
         settings.stall_percent = percent;
     }

@@ -12,14 +12,18 @@ use crate::exit::{self, Failure};
 use cowslip_report::{self as output, sink, text, units};
 
 pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
-    if let Some(file) = &args.json {
-        let whole = session.to_json(args.dry_run, args.coverage);
-        output::json::write(&whole, file).map_err(exit::io("write the report"))?;
-    }
+    write_json(session, args)?;
     if args.json.as_deref() != Some(Path::new("-")) {
         sink::print(&table(session, args.dry_run)).map_err(exit::io("print the table"))?;
     }
     Ok(())
+}
+
+/// The JSON alone, if it is wanted.
+pub(super) fn write_json(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
+    let Some(file) = &args.json else { return Ok(()) };
+    let whole = session.to_json(args.dry_run, args.coverage);
+    output::json::write(&whole, file).map_err(exit::io("write the report"))
 }
 
 fn table(session: &Session, is_dry_run: bool) -> String {
@@ -64,6 +68,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     for (reason, count) in reasons(session) {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
+    lines.extend(memory_of_files(session));
     lines.extend(lazily_freed(session));
     lines.extend(session.page_size().map(|choice| format!("  {}", page_size(choice))));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
@@ -84,6 +89,18 @@ pub(super) fn page_size(choice: &SizeChoice) -> String {
         ),
         None => format!("the size of pages at faults stays as it is: {}", choice.why),
     }
+}
+
+/// The huge parts of shared memory and of text, if there are any; each process counts the pages that it maps.
+fn memory_of_files(session: &Session) -> impl Iterator<Item = String> {
+    let it = session.tally().coverage(|it| it.after);
+    let kinds = [
+        ("shared memory", it.shmem_huge_bytes, it.shmem_bytes),
+        ("text", it.text_huge_bytes, it.text_bytes),
+    ];
+    kinds.into_iter().filter(|(.., bytes)| *bytes > 0).map(|(kind, huge, bytes)| {
+        format!("  {} of {} of {kind} are huge", ByteCount(huge), ByteCount(bytes))
+    })
 }
 
 /// Memory that the programs have freed lazily and that is still present, if there is any.

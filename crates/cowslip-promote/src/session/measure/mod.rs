@@ -2,6 +2,7 @@
 
 mod sample;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
@@ -9,7 +10,9 @@ use cowslip_sys::process;
 use cowslip_sys::units::CHUNK_BYTES;
 
 use super::{Round, Session};
-use crate::model::{Block, GainState, Measurement, ProcessId, Spent, System, Unclear, Verdict};
+use crate::model::{
+    Block, GainState, Measurement, ProcessId, RegionKind, Spent, System, Unclear, Verdict,
+};
 use crate::policy::{Decision, MOST_BLOCKS, Reason, Trial, check_load, order};
 use crate::work::{Instructions, Meter};
 use sample::Sample;
@@ -236,8 +239,16 @@ impl Session {
     }
 }
 
-/// The regions of a process whose promotion waits for a measurement.
+/// The regions of a process whose promotion waits for a measurement, and that can be split again.
 fn unmeasured(round: &Round, process: ProcessId) -> Vec<Decision> {
-    let is_wanted = |it: &&Decision| it.process == process && it.reason == Reason::Unmeasured;
+    let looks = round.look.processes.iter().filter(|it| it.process == process);
+    let regions = looks.flat_map(|it| &it.regions);
+    let can_be_split: BTreeSet<u64> =
+        regions.filter(|it| it.kind == RegionKind::Private).map(|it| it.address).collect();
+    let is_wanted = |it: &&Decision| {
+        it.process == process
+            && it.reason == Reason::Unmeasured
+            && can_be_split.contains(&it.address)
+    };
     round.decisions.iter().filter(is_wanted).copied().collect()
 }

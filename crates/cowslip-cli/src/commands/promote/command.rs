@@ -1,0 +1,89 @@
+//! `-- COMMAND`: starts a program whose huge pages come from promotion, not from page faults.
+
+use std::ffi::OsString;
+use std::process::{Child, Command, ExitCode};
+use std::thread;
+use std::time::Duration;
+
+use cowslip_sys::process;
+use cowslip_sys::thp_disable::ThpDisable;
+use cowslip_sys::{Errno, reason};
+use signal_hook::consts::SIGHUP;
+
+use super::args::PromoteArgs;
+use super::operator::Console;
+use super::{plan, promote};
+use crate::commands::signals::Signals;
+use crate::exit::{self, CommandResult, Failure};
+
+/// Longer than any program runs.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+pub(super) fn run(args: &PromoteArgs) -> CommandResult {
+    start_and_promote(args).map_err(Failure::instead_of_command)
+}
+
+fn start_and_promote(args: &PromoteArgs) -> CommandResult {
+    // Before the command runs: afterwards, a plan without sense would have to stop it.
+    plan::of(args, None)?;
+    let listen = |trigger| Signals::listen(trigger).map_err(exit::system("listen for signals"));
+    let (signals, console) = (listen(Some(SIGHUP))?, Console::listen()?);
+    let mut child = start(&args.command)?;
+    pass_on(signals, child.id() as i32);
+    let promoted = follow(args, console, &child);
+    if let Err(failure) = promoted {
+        errln!("cowslip: {failure}; the command goes on without promotion");
+    }
+    let status = child.wait().map_err(exit::system("wait for the command"))?;
+    Ok(ExitCode::from(exit::of(status)))
+}
+
+/// Starts it so that only memory with advice gets huge pages, as far as the kernel can.
+fn start(command: &[OsString]) -> Result<Child, Failure> {
+    let before = ThpDisable::get();
+    let set = before.and_then(|_| ThpDisable::ExceptAdvised.set());
+    let started = Command::new(&command[0]).args(&command[1..]).spawn();
+    if let (Ok(before), Ok(())) = (before, set) {
+        let _ = before.set();
+    }
+    if let Err(errno) = set {
+        errln!(
+            "cowslip: page faults give the command huge pages as the system's settings say: {}",
+            why(errno)
+        );
+    }
+    started.map_err(|error| {
+        Failure::new(exit::not_run(&error), format!("cannot run {}: {error}", command[0].display()))
+    })
+}
+
+fn why(errno: Errno) -> &'static str {
+    match errno {
+        Errno::INVAL => "this kernel has no PR_THP_DISABLE_EXCEPT_ADVISED (Linux 6.18 has)",
+        errno => reason(errno),
+    }
+}
+
+/// Passes on requests to end (SIGINT, SIGTERM) and SIGHUP.
+fn pass_on(mut signals: Signals, pid: i32) {
+    thread::spawn(move || {
+        let mut is_asked = false;
+        while signals.wait(FOREVER).is_ok() {
+            if signals.stops() && !std::mem::replace(&mut is_asked, true) {
+                let _ = process::end(pid, false);
+            }
+            if signals.triggers() {
+                let _ = process::hang_up(pid);
+            }
+        }
+    });
+}
+
+/// Promotes it and its descendants, and further targets, until it ends.
+fn follow(args: &PromoteArgs, mut console: Box<Console>, child: &Child) -> Result<(), Failure> {
+    let pid = child.id() as i32;
+    let pidfd =
+        process::pidfd(pid).map_err(|errno| exit::system("watch the command")(errno.into()))?;
+    console.follow(pidfd);
+    promote(plan::of(args, Some(pid))?, console, args, Some(pid)).map(drop)
+}
