@@ -40,6 +40,10 @@ impl Group {
         Ok(Self { directory, usage })
     }
 
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(super) fn add(&self, pid: i32) -> Result<()> {
         fs::write(self.directory.join(MEMBERS), pid.to_string())
             .map_err(during("put a process into a control group"))
@@ -85,6 +89,26 @@ impl Group {
         let doing = path.display();
         let text = fs::read_to_string(&path).map_err(during(&doing))?;
         text.trim().parse().map_err(during(&doing))
+    }
+
+    /// The same without the page cache.
+    pub(super) fn bytes_without_files(&self) -> Result<u64> {
+        Ok(self.bytes()?.saturating_sub(self.counter("cache", "file")?))
+    }
+
+    /// Anonymous memory on pages of 2 MiB.
+    pub(super) fn huge_bytes(&self) -> Result<u64> {
+        self.counter("rss_huge", "anon_thp")
+    }
+
+    /// A counter of `memory.stat`, by its name in either version.
+    fn counter(&self, v1: &str, v2: &str) -> Result<u64> {
+        let name = if self.usage == V1_USAGE { v1 } else { v2 };
+        let path = self.directory.join("memory.stat");
+        let text = fs::read_to_string(&path).map_err(during(path.display()))?;
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let value = lines.find(|(it, _)| *it == name).and_then(|(_, value)| value.parse().ok());
+        value.ok_or_else(|| Error::Failed(format!("{} has no number {name}", path.display())))
     }
 }
 

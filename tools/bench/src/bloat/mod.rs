@@ -6,6 +6,7 @@
 //! * `daemon`: `cowslip promote` as a process of its own.
 //! * `process`, `target`: a process that obeys commands, and its other end.
 //! * `store`: a real Redis.
+//! * `job`: a program that runs to its end.
 //! * `group`: memory held by a process, including memory that no page table shows.
 
 mod collapse;
@@ -14,7 +15,9 @@ mod daemon;
 mod fairness;
 mod fault;
 mod fragment;
+mod graph;
 mod group;
+mod job;
 mod line_protocol;
 mod overhead;
 mod policy;
@@ -23,9 +26,12 @@ mod programs;
 mod promises;
 mod redis;
 mod requests;
+mod rocksdb;
 mod settings;
+mod sources;
 mod sqlite;
 mod store;
+mod svm;
 mod target;
 mod web;
 
@@ -66,10 +72,21 @@ pub enum Part {
     Run,
     /// A web site on fragmented memory: nginx, PHP and MariaDB
     Web,
+    /// LIBLINEAR trains a support vector machine
+    Svm,
+    /// igraph ranks and searches a Kronecker graph
+    Graph,
+    /// RocksDB reads at random from its cache
+    Rocksdb,
+    /// The daemon's overhead for a build of a part of Linux
+    Build,
+    /// The daemon's overhead for greps over the sources of Linux
+    Grep,
 }
 
 /// Parts that a short run leaves out.
-const SLOW: [Part; 2] = [Part::Sqlite, Part::Web];
+const SLOW: [Part; 7] =
+    [Part::Sqlite, Part::Web, Part::Svm, Part::Graph, Part::Rocksdb, Part::Build, Part::Grep];
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
@@ -94,12 +111,17 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Coverage => coverage::measure(bench, options, &system),
         Part::Run => programs::measure(bench, options, &system),
         Part::Web => web::measure(bench, options, &system),
+        Part::Svm => svm::measure(bench, options, &system),
+        Part::Graph => graph::measure(bench, options, &system),
+        Part::Rocksdb => rocksdb::measure(bench, options, &system),
+        Part::Build => sources::measure(bench, &sources::BUILD, &system),
+        Part::Grep => sources::measure(bench, &sources::GREP, &system),
     });
     if is_short {
         bench
             .report
             .notes
-            .push("SQLite, the web site, and more of the rest: with --full".to_owned());
+            .push("the paper's other programs, and more of the rest: with --full".to_owned());
     }
     promises::push(bench.report, options.working_bytes() as u64);
     measured
@@ -109,9 +131,9 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
 fn weight(part: Part) -> f64 {
     match part {
         Part::Redis => 105.0,
-        Part::Sqlite | Part::Web => 60.0,
-        Part::Fault | Part::Requests | Part::Overhead | Part::Run => 30.0,
-        Part::Coverage => 60.0,
+        Part::Sqlite | Part::Web | Part::Coverage => 60.0,
+        Part::Svm | Part::Graph | Part::Rocksdb | Part::Build => 60.0,
+        Part::Fault | Part::Requests | Part::Overhead | Part::Run | Part::Grep => 30.0,
         Part::Fairness => 22.0,
     }
 }

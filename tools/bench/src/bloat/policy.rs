@@ -3,6 +3,7 @@
 use super::coverage::COLLAPSE;
 use super::settings::{Settings, damos_is_missing, mthp_is_there};
 use crate::error::{Error, Result};
+use crate::program::Launch;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HugePagePolicy {
@@ -55,6 +56,16 @@ impl HugePagePolicy {
         Self::Collapse,
         Self::Cowslip,
     ];
+    /// Rivals in the programs of the paper: base pages, the kernel's ways, and Cowslip.
+    pub(super) const RIVALS: [Self; 7] = [
+        Self::Never,
+        Self::Madvise,
+        Self::Always,
+        Self::TenthAbsent,
+        Self::Reclaim,
+        Self::Mthp,
+        Self::Cowslip,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -70,6 +81,11 @@ impl HugePagePolicy {
             Self::Collapse => COLLAPSE,
             Self::Cowslip => "cowslip",
         }
+    }
+
+    /// Variables that make a program's malloc request huge pages, if the program has to.
+    pub(super) fn environment(self) -> &'static [(&'static str, &'static str)] {
+        if self == Self::Madvise { Launch::StockThp.environment() } else { &[] }
     }
 
     /// The system's settings for it; an error if it cannot run here.

@@ -3,7 +3,10 @@
 
 use crate::report::Report;
 
-use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, programs, redis, requests, web};
+use super::{
+    BYTES_CHANGED, coverage, fairness, fault, graph, overhead, programs, redis, requests, rocksdb,
+    sources, svm, web,
+};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -15,7 +18,7 @@ const PROMOTERS: [&str; 3] = [coverage::COLLAPSE, coverage::KHUGEPAGED, coverage
 /// The server of `khugepaged-eager` has an equally quiet time before.
 const QUIET: [&str; 2] = [COWSLIP, "khugepaged-eager"];
 
-pub(crate) const PROMISES: [Promise; 14] = [
+pub(crate) const PROMISES: [Promise; 19] = [
     Promise {
         name: "memory_after_delete_cowslip_over_base",
         bound: Bound::AtMost(1.03),
@@ -101,6 +104,35 @@ pub(crate) const PROMISES: [Promise; 14] = [
         },
     },
     Promise {
+        name: "svm_time_cowslip_over_base",
+        bound: Bound::AtMost(1.0),
+        value: |it| over(time(it, svm::NAME, COWSLIP), time(it, svm::NAME, BASE)),
+    },
+    Promise {
+        name: "graph_time_cowslip_over_base",
+        bound: Bound::AtMost(1.0),
+        value: |it| over(time(it, graph::NAME, COWSLIP), time(it, graph::NAME, BASE)),
+    },
+    Promise {
+        name: "rocksdb_reads_cowslip_over_base",
+        bound: Bound::AtLeast(1.0),
+        value: |it| {
+            let metric = format!("{}_{}", rocksdb::NAME, rocksdb::READS);
+            let rate = |name| it.find(name, &metric, "p50", it.size_bytes, None);
+            over(rate(COWSLIP), rate(BASE))
+        },
+    },
+    Promise {
+        name: "build_slowdown",
+        bound: Bound::AtMost(1.01),
+        value: |it| slowdown(it, &sources::BUILD),
+    },
+    Promise {
+        name: "grep_slowdown",
+        bound: Bound::AtMost(1.01),
+        value: |it| slowdown(it, &sources::GREP),
+    },
+    Promise {
         name: "bytes_changed",
         bound: Bound::AtMost(0.0),
         value: |it| it.sum(&[BYTES_CHANGED]),
@@ -129,6 +161,16 @@ fn touch(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
 
 fn covered(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
     it.find(name, coverage::METRIC, "value", it.size_bytes, variant)
+}
+
+/// The time of a program from its start to its end.
+fn time(it: &Figures<'_>, program: &str, name: &str) -> Option<f64> {
+    it.find(name, &format!("{program}_time"), "p50", it.size_bytes, None)
+}
+
+/// Processor time with the daemon over that without.
+fn slowdown(it: &Figures<'_>, work: &sources::Work) -> Option<f64> {
+    it.find(COWSLIP, overhead::SLOWDOWN, "p50", None::<u64>, Some(work.name))
 }
 
 /// Cowslip's rate over that of `thp-always`, measured in turns.

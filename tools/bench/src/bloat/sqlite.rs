@@ -23,8 +23,6 @@ use crate::rows::median;
 const READS: &str = "sqlite_read";
 const SOURCE: &str = include_str!("sqlite.c");
 const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
-const POLICIES: [HugePagePolicy; 3] =
-    [HugePagePolicy::Never, HugePagePolicy::Always, HugePagePolicy::Cowslip];
 const DELETED_PERCENT: u32 = 70;
 const DOCUMENT_BYTES: f64 = 1024.0;
 const COVERED: f64 = 0.85;
@@ -47,7 +45,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let folder = Folder::new("bloat-sqlite")?;
     let program = folder.compile("sqlite", SOURCE, &["-lsqlite3"], NEEDS, bench.stop);
     let mut entries = Vec::new();
-    for policy in POLICIES {
+    for policy in HugePagePolicy::RIVALS {
         bench.progress.phase(&format!("SQLite: {}", policy.name()));
         let entry = program.as_ref().map_err(Error::clone).and_then(|program| {
             let entry = Entry::start(bench, policy, program, bytes, system);
@@ -97,6 +95,7 @@ impl Entry {
         system.set(&policy.settings()?)?;
         let mut command = Command::new(program);
         command.args([(bytes / MIB).to_string(), DELETED_PERCENT.to_string()]);
+        command.envs(policy.environment().iter().copied());
         let mut program = LineProtocol::start(&mut command)?;
         let group = Group::new().and_then(|group| group.add(program.pid()).map(|()| group));
         program.answer(bench.stop)?;
@@ -116,7 +115,11 @@ impl Entry {
         self.push_memory(bench, bytes, "filled")?;
         self.program.ask("delete")?;
         self.program.answer(bench.stop)?;
-        sleep(SETTLING, bench.stop)?;
+        sleep(SETTLING / 2, bench.stop)?;
+        if self.policy == HugePagePolicy::Reclaim {
+            self.group.as_ref().map_or(Ok(()), Group::reclaim)?;
+        }
+        sleep(SETTLING / 2, bench.stop)?;
         self.push_memory(bench, bytes, "settled")
     }
 

@@ -103,6 +103,20 @@ pub(super) fn cpu_ns(pid: i32) -> Result<u64> {
     ns.ok_or_else(|| Error::Failed(format!("{path} holds {text:?}")))
 }
 
+/// Processor time of all descendants of this process that have ended.
+pub(super) fn children_ns() -> Result<u64> {
+    const STAT: &str = "/proc/self/stat";
+    const NS_A_TICK: u64 = 10_000_000;
+    let text = fs::read_to_string(STAT).map_err(during(STAT))?;
+    let ticks = text.rsplit_once(") ").and_then(|(_, fields)| {
+        // Fields 16 and 17, counted from the third.
+        let ticks = fields.split(' ').skip(13).take(2).map(|word| word.parse::<u64>().ok());
+        ticks.sum::<Option<u64>>()
+    });
+    let ticks = ticks.ok_or_else(|| Error::Failed(format!("{STAT} holds {text:?}")))?;
+    Ok(ticks * NS_A_TICK)
+}
+
 pub(super) fn mapped(pid: i32) -> Result<Mapped> {
     Mapped::of(pid as u64).map_err(during("read the memory of a process"))
 }

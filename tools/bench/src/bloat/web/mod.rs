@@ -35,11 +35,14 @@ const ASKED: Duration = Duration::from_secs(8);
 const WARM: Duration = Duration::from_secs(2);
 const MOST_ROUNDS: u32 = 5;
 
-const POLICIES: [HugePagePolicy; 6] = [
+const POLICIES: [HugePagePolicy; 9] = [
     HugePagePolicy::Never,
+    HugePagePolicy::Madvise,
     HugePagePolicy::Always,
     HugePagePolicy::Direct,
     HugePagePolicy::Eager,
+    HugePagePolicy::TenthAbsent,
+    HugePagePolicy::Reclaim,
     HugePagePolicy::Mthp,
     HugePagePolicy::Cowslip,
 ];
@@ -105,7 +108,7 @@ fn one_round(
     let free = bytes / FREE_SHARE / cowslip::units::CHUNK_BYTES as u64;
     let _fragmented = Fragmented::with(bench, bytes * FRAGMENTED, free)?;
     system.set(&policy.settings()?)?;
-    let stack = Stack::start(events, bytes, stop)?;
+    let stack = Stack::start(events, bytes, policy.environment(), stop)?;
     let daemon = match policy {
         HugePagePolicy::Cowslip => Some(Daemon::start(&stack.pids()?, &[], "")?),
         _ => None,
@@ -123,6 +126,9 @@ fn one_round(
     };
     ask(WARM)?;
     sleep(SETTLING, stop)?;
+    if policy == HugePagePolicy::Reclaim {
+        stack.group.reclaim()?;
+    }
     ask(ASKED)?.iter().for_each(|it| asked.latencies.merge(it));
     asked.time += ASKED;
     (asked.memory_bytes, asked.huge_bytes) = (stack.group.bytes()?, stack.huge_bytes()?);

@@ -28,15 +28,22 @@ pub(super) struct Stack {
     pub(super) group: Group,
     pub(super) port: u16,
     folder: Folder,
+    /// Variables of the servers.
+    environment: &'static [(&'static str, &'static str)],
 }
 
 impl Stack {
     /// Starts the servers and fills the database with this many events. All of it may be cached in `cache_bytes`.
-    pub(super) fn start(events: u64, cache_bytes: u64, stop: &Interrupt) -> Result<Self> {
+    pub(super) fn start(
+        events: u64,
+        cache_bytes: u64,
+        environment: &'static [(&'static str, &'static str)],
+        stop: &Interrupt,
+    ) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
         let port = port.map_err(during("find a free port"))?.port();
         let (folder, group) = (Folder::new("bench-web")?, Group::new()?);
-        let mut stack = Self { servers: Vec::new(), group, port, folder };
+        let mut stack = Self { servers: Vec::new(), group, port, folder, environment };
         stack.database(cache_bytes, stop)?;
         stack.fill(events, stop)?;
         stack.php(stop)?;
@@ -50,6 +57,7 @@ impl Stack {
 
     /// Starts a server, and waits until `socket` is there.
     fn serve(&mut self, command: &mut Command, socket: &Path, stop: &Interrupt) -> Result<()> {
+        command.envs(self.environment.iter().copied());
         let number = self.servers.len();
         let [out, err] = ["out", "err"].map(|name| self.path(&format!("{name}-{number}")));
         let mut running = Running::start(command, &out, &err)?;
