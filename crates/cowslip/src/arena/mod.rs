@@ -20,7 +20,6 @@ mod page_size;
 pub(crate) mod readers;
 pub(crate) mod residency;
 pub(crate) mod share;
-mod slice;
 pub(crate) mod state;
 pub(crate) mod tracking;
 mod trim;
@@ -44,7 +43,6 @@ pub use detach::Departure;
 pub use io::IoGuard;
 use mapping::OwnSpace;
 use readers::UsersToken;
-pub use slice::ArenaSlice;
 use state::Shared;
 pub use vma_map::Usage;
 
@@ -150,6 +148,7 @@ impl ArenaBuilder {
         let shared = Shared::new(range, Arc::clone(&file), counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
+        let counters = &shared.counters;
         // Takes the first freeze's descriptor now: there may be none left then.
         shared.lock().generations.begin()?;
         let whole = shared.piece(range);
@@ -262,47 +261,6 @@ impl Arena {
     pub fn allocate_at(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
         shared.allocate_at(&mut shared.lock(), range, prot)
-    }
-
-    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are skipped, parts that
-    /// left the arena are unmapped.
-    ///
-    /// # Errors
-    /// The kernel's, if it is out of mappings (`vm.max_map_count`).
-    ///
-    /// # Safety
-    /// `range` is page-aligned, was handed out by [`Self::allocate`], and is no longer in use.
-    #[allow(unsafe_code)]
-    pub unsafe fn release(&self, range: VirtRange) -> Result<()> {
-        let shared = self.shared();
-        shared.release(&mut shared.lock_restored(range), range)
-    }
-
-    /// Makes memory read as zeroes, and gives its pages back (`MADV_DONTNEED`). A huge page gives back parts once an
-    /// eighth of it was discarded.
-    ///
-    /// # Errors
-    /// The kernel's; then the content is as before or zeroes, page by page.
-    ///
-    /// # Safety
-    /// The same as for [`Self::release`]; no other thread accesses it meanwhile.
-    #[allow(unsafe_code)]
-    pub unsafe fn discard(&self, range: VirtRange) -> Result<()> {
-        let shared = self.shared();
-        shared.discard(&mut shared.lock_restored(range), range)
-    }
-
-    /// Changes what may be done to memory (`mprotect`); it stays so through freezes and thaws.
-    ///
-    /// # Errors
-    /// `ENOMEM` if a part of it is not handed out, or the kernel is out of mappings.
-    ///
-    /// # Safety
-    /// `range` is page-aligned and no Rust reference into it needs more than `prot` allows.
-    #[allow(unsafe_code)]
-    pub unsafe fn protect(&self, range: VirtRange, prot: Prot) -> Result<()> {
-        let shared = self.shared();
-        shared.protect(&mut shared.lock_restored(range), range, prot)
     }
 }
 

@@ -15,7 +15,7 @@ use super::deferred_free::DeferredFree;
 use super::density::Density;
 use super::files::Files;
 use super::io::Holds;
-use super::mapping::OwnSpace;
+use super::mapping::{OwnPage, OwnSpace};
 use super::readers::{Generations, UsersToken};
 use super::residency::Unmapped;
 use super::share::{Child, Share};
@@ -108,13 +108,6 @@ pub(crate) struct State {
     pub(crate) density: Density,
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // After the last thread: threads that restore outlive the arena by a moment.
-        self.counters.retire();
-    }
-}
-
 /// How far the thaw is.
 #[derive(Debug, Default)]
 pub(crate) struct ThawState {
@@ -175,7 +168,7 @@ pub(crate) struct Shared {
     pub(crate) range: VirtRange,
     /// The kind of pages that its files are made of.
     pub(crate) pages: Pages,
-    pub(crate) counters: &'static Counters,
+    pub(crate) counters: OwnPage<Counters>,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
     /// How many threads wait for the state.
@@ -194,7 +187,7 @@ impl Shared {
     pub(crate) fn new(
         range: VirtRange,
         file: Arc<BackingFile>,
-        counters: &'static Counters,
+        counters: OwnPage<Counters>,
         wants_userfaultfd: bool,
         users: UsersToken,
     ) -> Arc<Self> {

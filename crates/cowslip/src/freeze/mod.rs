@@ -68,7 +68,6 @@
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does steps 2 and 3 at once: as atomic for each mapping, 0.25 ms/GiB,
 //! and the arena stays frozen, as nothing could hold writers off a thaw.
 
-mod at_fork;
 mod colocate;
 pub(crate) mod consolidate;
 mod copy;
@@ -89,7 +88,6 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use bytemuck::Pod;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::process;
@@ -100,17 +98,18 @@ use crate::arena::backing_file::{BackingFile, is_all_data, read_part};
 use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::{Chunk, Hold, Shared, State};
 use crate::arena::tracking::Known;
-use crate::arena::{Arena, ArenaSlice, Handle, io};
+use crate::arena::{Arena, Handle, io};
 
 pub use copy::FrozenCopy;
 pub use follow::MOST_VIEWS;
-pub use fork::{Fork, PreparedFork, fork};
+pub use fork::PreparedFork;
 pub use method::FreezeMethod;
+pub(crate) use roll_back::roll_back;
 
 /// The content of an arena at one instant, readable as long as this lives.
 #[derive(Debug)]
 pub struct Frozen {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     view: OwnSpace,
     method: FreezeMethod,
     /// The frozen parts of the arena, in order.
@@ -203,21 +202,6 @@ impl Arena {
             thaw::clean::end(shared, &mut state);
         }
         state.tracking.is_on
-    }
-
-    /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because userfaultfd is
-    /// unavailable, after a fork for instance.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] while a view or a child reads the frozen memory; the kernel's, for the first
-    /// chunk that could not be thawed; the rest stays frozen.
-    ///
-    /// # Safety
-    /// No thread stores to the arena's memory, and no system call does, until this returns.
-    #[allow(unsafe_code)]
-    pub unsafe fn thaw_exclusive(&self) -> Result<()> {
-        let shared = self.shared();
-        thaw::unattended(shared, &mut shared.lock())
     }
 
     /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It
@@ -401,22 +385,6 @@ impl Frozen {
         self.method
     }
 
-    /// The content of `slice` at the instant of the freeze.
-    ///
-    /// # Panics
-    /// If `slice` is of another arena.
-    pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
-        assert!(Arc::ptr_eq(&self.handle, slice.handle()), "a slice of another arena");
-        let start = self.view_address(slice.range().start);
-        #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out; nothing writes the
-        // base while this view lives (I2), and any bytes are a T. A slice handed out after the freeze shows memory that
-        // was free then: zeroes, or its last user's content.
-        unsafe {
-            std::slice::from_raw_parts(start as *const T, slice.len())
-        }
-    }
-
     /// The address at which this view shows the arena's memory at `address`.
     ///
     /// # Panics
@@ -492,32 +460,12 @@ impl Frozen {
         if at != part.end() {
             return Ok(None);
         }
-        let start = self.view_address(part.start);
-        #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of memory that was in use readable, and nothing writes the base while this
-        // view lives (I2).
-        Ok(Some(unsafe { std::slice::from_raw_parts(start as *const u8, part.len) }))
+        Ok(Some(self.values(part)))
     }
 
     /// Its arena, unless this process is a child of the one that froze it.
     pub(crate) fn handle(&self) -> Option<&Arc<Handle>> {
         (self.pid == process::pid()).then_some(&self.handle)
-    }
-
-    /// Ends the view and thaws the arena now, in this thread. For arenas frozen without userfaultfd,
-    /// which nothing thaws in the background.
-    ///
-    /// # Errors
-    /// The kernel's, for the first chunk that could not be thawed; the rest stays frozen.
-    ///
-    /// # Safety
-    /// No thread stores to the arena's memory, and no system call does, until this returns.
-    #[allow(unsafe_code)]
-    pub unsafe fn thaw_exclusive(self) -> Result<()> {
-        let handle = Arc::clone(&self.handle);
-        drop(self);
-        let shared = &handle.shared;
-        thaw::unattended(shared, &mut shared.lock())
     }
 }
 

@@ -38,52 +38,23 @@ struct Part {
     ready: OwnSpace,
 }
 
-impl Arena {
-    /// Restores the arena's content at the freeze of `view`. All views stay: the arena can go back further, or forward
-    /// again to a later one. Memory handed out since then reads as zeroes; memory given back since then stays given
-    /// back.
-    ///
-    /// ```
-    /// use cowslip::{Arena, units::ByteCount};
-    ///
-    /// let arena = Arena::new(ByteCount::mib(64))?;
-    /// let mut words = arena.slice::<u64>(1000)?;
-    /// words[3] = 1;
-    /// let before = arena.freeze()?;
-    /// words[3] = 2;
-    /// // SAFETY: this thread is the only one that uses the arena.
-    /// unsafe { arena.roll_back(&before) }?;
-    /// assert_eq!(words[3], 1);
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] for a view of another arena; [`ErrorKind::Busy`] in a child that reads its parent's arena, while
-    /// memory is held for direct I/O, while this thread's stack is in the arena, or if memory that was in use then has left the
-    /// arena; [`ErrorKind::OutOfMemory`] if there would be too many mappings. The arena is as before then.
-    ///
-    /// # Safety
-    /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its
-    /// content is used afterwards if the change makes its value invalid, such as one into a structure that was not
-    /// there then.
-    #[allow(unsafe_code)]
-    pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
-        let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &self.handle));
-        if !is_its_own {
-            return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .because("the view is of another arena, or of this process' parent"));
-        }
-        let shared = self.shared();
-        shared.wait_restored();
-        let mut state = shared.lock();
-        check(shared, &state, view)?;
-        thaw::complete_partial(shared, &mut state)?;
-        // From here on children inherit no memory that a later thaw changes.
-        let _ = youngest_read(shared, &mut state);
-        let parts = prepare(shared, &state, view)?;
-        put(shared, &mut state, parts)?;
-        zero_newer(shared, &mut state, view)
+/// Restores the content of an arena, which no thread touches, at the freeze of `view`: see [`Arena::roll_back`].
+pub(crate) fn roll_back(arena: &Arena, view: &Frozen) -> Result<()> {
+    let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &arena.handle));
+    if !is_its_own {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .because("the view is of another arena, or of this process' parent"));
     }
+    let shared = arena.shared();
+    shared.wait_restored();
+    let mut state = shared.lock();
+    check(shared, &state, view)?;
+    thaw::complete_partial(shared, &mut state)?;
+    // From here on children inherit no memory that a later thaw changes.
+    let _ = youngest_read(shared, &mut state);
+    let parts = prepare(shared, &state, view)?;
+    put(shared, &mut state, parts)?;
+    zero_newer(shared, &mut state, view)
 }
 
 fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {

@@ -336,7 +336,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
 /// Numbers of which one changes with every piece of work.
 fn progress(shared: &Shared, state: &State) -> [u64; 9] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
-    let counters = shared.counters;
+    let counters = &shared.counters;
     [
         state.not_live() as u64,
         stale_bytes as u64,

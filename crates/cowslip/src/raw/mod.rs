@@ -45,7 +45,7 @@ impl Arena {
 }
 
 impl<'a> RawArena<'a> {
-    fn shared(self) -> &'a Shared {
+    pub(crate) fn shared(self) -> &'a Shared {
         self.0.shared()
     }
 }

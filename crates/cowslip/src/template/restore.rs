@@ -75,7 +75,6 @@ impl Template {
     /// // In this process, or in another that received the template:
     /// let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
     /// let place = template.range_in(&again, table.range());
-    /// # #[allow(unsafe_code)]
     /// // SAFETY: nobody else knows of this memory.
     /// let mut mine = unsafe { again.adopt_slice::<u64>(place) }?;
     /// mine[0] = 8; // at once

@@ -16,7 +16,6 @@
 mod base;
 mod copy;
 mod hold;
-mod stream;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -193,7 +192,7 @@ impl<'a> Thawing<'a> {
         }
         shared.end_borrowing(state);
         state.unmapped.add(range);
-        let counters = shared.counters;
+        let counters = &shared.counters;
         counters.thawed_pages.fetch_add(pages, Relaxed);
         counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);

@@ -24,15 +24,20 @@
 
 mod own_space;
 
+use std::marker::PhantomData;
+use std::mem::needs_drop;
 use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
-use cowslip_sys::units::VirtRange;
-use cowslip_sys::{BorrowedFd, Errno, memfile};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{BorrowedFd, Errno, memfile, streaming};
 
 use super::state::Shared;
 
-pub(crate) use own_space::OwnSpace;
+/// Address space that the core reserved for itself, and that only the holder of the value knows.
+#[derive(Debug, Default)]
+pub(crate) struct OwnSpace(OwnedRange);
 
 /// A part of an arena or of an [`OwnSpace`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -137,6 +142,21 @@ impl OwnedRange {
         unsafe { memory::advise(self.0, advice) }
     }
 
+    /// Advises the kernel of many parts at once, like [`Self::advise`].
+    pub(crate) fn advise_all(self, parts: &[VirtRange], advice: Advice) -> Result<(), Errno> {
+        for part in parts {
+            let _ = self.part(*part);
+        }
+        // SAFETY: see the module.
+        unsafe { memory::advise_all(parts, advice) }
+    }
+
+    /// Moves it, which is one mapping, over all of `to`, and leaves nothing mapped. It holds the content of `to`.
+    fn move_to(self, to: Self) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::move_mapping(self.0, to.0) }
+    }
+
     /// Moves its pages to `to`, and leaves an empty mapping. Threads that access it meanwhile wait in a userfaultfd.
     pub(crate) fn move_pages_to(self, to: Self) -> Result<(), Errno> {
         // SAFETY: see the module. The kernel refuses a range that is more than one mapping.
@@ -158,6 +178,15 @@ impl OwnedRange {
         }
     }
 
+    /// Copies its whole pages, which are mapped readable, past the caches to `to`, writable pages elsewhere that only the
+    /// caller uses. No thread writes it meanwhile. See [`streaming::copy`].
+    pub(crate) fn stream_to(self, to: Self, next: Option<usize>) {
+        assert!((*self).intersect(*to).is_empty());
+        // SAFETY: the caller mapped it and keeps writers off. `to` is elsewhere. Any bytes are a u8.
+        let from = unsafe { core::slice::from_raw_parts(self.start as *const u8, self.len) };
+        to.with_bytes(|bytes| streaming::copy(from, bytes, next));
+    }
+
     /// Lends bytes that are mapped readable and writable, and that only the caller uses until `act` returns.
     pub(crate) fn with_bytes<T>(self, act: impl FnOnce(&mut [u8]) -> T) -> T {
         // SAFETY: the caller has them for itself, and any bytes are a u8.
@@ -169,5 +198,46 @@ impl OwnedRange {
         // SAFETY: the caller mapped them and keeps writers off; a page is aligned for u64, and any bytes are one.
         let words = unsafe { core::slice::from_raw_parts(self.start as *const u64, self.len / 8) };
         words.iter().all(|word| *word == 0)
+    }
+}
+
+impl OwnSpace {
+    /// A word of a readable and writable mapping with words that are used only in this way. An access where nothing is
+    /// mapped ends the process.
+    ///
+    /// # Panics
+    /// If it is not in here, or not aligned.
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(size_of::<u64>()) && at < self.len);
+        // SAFETY: aligned, and in space that stays reserved as long as the borrow; all access is atomic, or the kernel's.
+        unsafe { AtomicU64::from_ptr((self.start + at) as *mut u64) }
+    }
+}
+
+/// A value in a private page of its own, far from the program's mappings.
+#[derive(Debug)]
+pub(crate) struct OwnPage<T> {
+    page: OwnSpace,
+    value: PhantomData<T>,
+}
+
+impl<T> OwnPage<T> {
+    /// Puts `value` in a page that maps a new file, the name of which `/proc/PID/maps` shows.
+    pub(crate) fn new(file: BorrowedFd<'_>, value: T) -> Result<Self, Errno> {
+        const { assert!(size_of::<T>() <= 4096 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
+        let page = OwnSpace::reserve_apart(page_size_bytes(), page_size_bytes())?;
+        page.map_file(file, 0, Sharing::Private, Prot::RW)?;
+        // SAFETY: a writable page is mapped there, which is large enough and aligned, and nothing refers to it.
+        unsafe { (page.start as *mut T).write(value) };
+        Ok(Self { page, value: PhantomData })
+    }
+}
+
+impl<T> Deref for OwnPage<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `new` put a value there, and the page is mapped, and changed by nothing else, until this is dropped.
+        unsafe { &*(self.page.start as *const T) }
     }
 }

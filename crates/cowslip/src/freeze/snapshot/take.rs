@@ -53,7 +53,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
         snapshots.iter_mut().for_each(Snapshot::undo);
     }
     for snapshot in snapshots.iter_mut() {
-        let counters = snapshot.shared.counters;
+        let counters = &snapshot.shared.counters;
         if result.is_err() {
             counters.failed_freezes.fetch_add(1, Relaxed);
             continue;

@@ -56,7 +56,6 @@ impl Image {
     /// let image = Image::open(&path)?;
     /// let memory = image.map(0, Place::Anywhere)?;
     /// let first = image.description().arenas[0].pieces[0].offset_bytes as usize;
-    /// # #[allow(unsafe_code)]
     /// // SAFETY: the description says that it is handed out, readable.
     /// let word = unsafe { *((memory.range().start + first) as *const u64) };
     /// assert_eq!(word, 7);

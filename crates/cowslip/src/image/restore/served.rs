@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, OwnedFd, process, socket};
+use cowslip_sys::{AsFd, OwnedFd, socket};
 
 use super::lending::Lender;
 pub use super::lending::Loading;
@@ -40,7 +40,7 @@ use crate::image::OnProgress;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
-use crate::template::Template;
+use crate::template::{Peer, Template};
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
 const VERSION: u64 = 1;
@@ -232,11 +232,8 @@ impl Attention<'_> {
 
     /// Receives the template. Its descriptors came with the answer.
     fn receive(&mut self, stream: &UnixStream, files: Vec<OwnedFd>) -> Result<Template> {
-        #[allow(unsafe_code)]
-        // SAFETY: the listener belongs to this user or root, and could write to this process' memory anyway.
-        unsafe {
-            Template::receive_rest(stream, files, &mut |stream| self.wait(stream))
-        }
+        let peer = Peer::of_this_user(stream).map_err(|error| self.error(error))?;
+        Template::receive_from(peer, files, &mut |stream| self.wait(stream))
     }
 }
 
@@ -260,10 +257,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 
 fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket::connect_at_once(path)?);
-    let uid = socket::peer_uid(stream.as_fd())?;
-    if uid != 0 && uid != process::effective_uid() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"));
-    }
+    Peer::of_this_user(&stream)?;
     stream.set_read_timeout(Some(silence))?;
     stream.set_write_timeout(Some(silence))?;
     Ok(stream)
