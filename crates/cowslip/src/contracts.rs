@@ -2,17 +2,23 @@
 //! Public functions with a contract that the compiler cannot check, and that the caller keeps.
 //!
 //! Each only locks the arena and passes the call on. Inside the crate the same operations are safe functions, like an
-//! allocator's: they change mappings only through [`mapping`](crate::arena::mapping), which says what holds for them.
+//! allocator's: they change mappings only through [`mapping`](crate::mapping), which says what holds for them.
 
 use std::sync::Arc;
 
+#[cfg(doc)]
+use cowslip_sys::error::ErrorKind;
 use cowslip_sys::error::Result;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::VirtRange;
 
-use crate::arena::{Arena, Departure};
-use crate::freeze::{self, Frozen, thaw};
+use crate::arena::Arena;
+use crate::freeze::{self, Frozen};
+use crate::memory::departure::Departure;
 use crate::raw::RawArena;
+#[cfg(doc)]
+use crate::raw::Usage;
+use crate::thaw;
 
 impl Arena {
     /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are skipped, parts that

@@ -26,9 +26,10 @@ use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, dynamic};
 
-use crate::arena::{Arena, Departure, Handle};
+use crate::arena::{Arena, Handle};
 use crate::freeze::fork::{PreparedFork, watch_child};
-use crate::freeze::serve;
+use crate::memory::departure::Departure;
+use crate::thaw::serve;
 
 /// The arenas that every fork takes along.
 struct Installed {

@@ -31,18 +31,22 @@
 //! more while an image is saved or restored. It handles no signals, and writes only to files that it was given.
 
 mod arena;
-mod attend;
 mod contracts;
+mod detach;
 mod footprint;
 mod fork_calls;
 mod freeze;
 pub mod host;
 pub mod image;
+mod mapping;
+mod memory;
 mod metrics;
+mod progress;
 pub mod raw;
 mod retry;
 mod service;
 mod template;
+mod thaw;
 mod values;
 
 pub use cowslip_sys::error::{Error, ErrorKind, Result};

@@ -11,7 +11,7 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, process};
 
-use crate::arena::mapping::OwnPage;
+use crate::mapping::OwnPage;
 
 /// Name of the mapping that holds the counters.
 pub const PAGE_NAME: &str = "cowslip-status";

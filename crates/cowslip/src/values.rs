@@ -19,9 +19,9 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
 
-use crate::arena::vma_map::Span;
 use crate::arena::{Arena, Handle};
 use crate::freeze::Frozen;
+use crate::memory::vma_map::Span;
 use crate::template::TemplateClone;
 
 /// `n` values of `T` in an arena; given back when dropped.

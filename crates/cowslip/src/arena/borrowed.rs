@@ -26,11 +26,11 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile};
 
-use super::backing_file::{BackingFile, Pages, offset, read_file, take_huge_page};
-use super::mapping::{ArenaPiece, OwnSpace};
 use super::readers::Pin;
 use super::state::{Chunk, Shared, State};
-use super::vma_map::Usage;
+use crate::mapping::backing_file::{BackingFile, Pages, offset, read_file, take_huge_page};
+use crate::mapping::{ArenaPiece, OwnSpace};
+use crate::memory::vma_map::Usage;
 
 /// `since` of a borrowed chunk: no reader of the arena's own generations reads its base.
 pub(crate) const UNREAD: u64 = u64::MAX;

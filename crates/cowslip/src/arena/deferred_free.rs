@@ -6,9 +6,9 @@
 
 use cowslip_sys::process;
 
-use super::backoff::backoff;
 use super::inheritance::youngest_read;
 use super::state::{Role, Shared, State};
+use crate::memory::backoff::backoff;
 
 const FIRST_DELAY_NS: u64 = 500_000;
 const LAST_DELAY_NS: u64 = 250_000_000;

@@ -18,14 +18,24 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsRawFd, Errno};
 
-use super::backing_file::{BackingFile, Pages, copy_data, offset};
-use super::chunk_map::MOST_FILES;
 use super::state::{Chunk, Event, Shared, State};
-use super::vma_map::Usage;
-use crate::freeze::{Frozen, FrozenPiece};
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, Pages, copy_data, offset};
+use crate::memory::chunk_map::MOST_FILES;
+use crate::memory::vma_map::Usage;
+
+/// A part of a view, of one protection, in one file.
+#[derive(Debug)]
+pub(crate) struct FrozenPiece {
+    /// At the arena's addresses.
+    pub(crate) range: VirtRange,
+    pub(crate) prot: Prot,
+    pub(crate) file: Arc<BackingFile>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -265,14 +275,15 @@ impl Shared {
     pub(crate) fn gather(
         &self,
         state: &mut State,
-        view: &Frozen,
+        layout: &[FrozenPiece],
+        shown: impl Fn(VirtRange) -> OwnedRange,
     ) -> Result<Option<Arc<BackingFile>>, Errno> {
         let chunks = |piece: &FrozenPiece| self.chunks_of(piece.range);
         let mut best = None;
         for (number, file) in state.files.all() {
             let is_here = |piece: &&FrozenPiece| Arc::ptr_eq(&piece.file, file);
             let there: Vec<usize> =
-                view.layout().iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
+                layout.iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
             let is_taken = |place: &Vacated| place.file == number && there.contains(&place.chunk);
             let is_mapped = |chunk: &usize| state.map.file(*chunk) == number;
             let is_better = best.as_ref().is_none_or(|(_, fewest, _)| there.len() < *fewest);
@@ -285,10 +296,10 @@ impl Shared {
         }
         let Some((number, _, home)) = best else { return Ok(None) };
         home.check_identity()?;
-        for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
+        for piece in layout.iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
             for (chunk, part) in self.by_chunk(piece.range) {
                 self.punch_in(&home, part)?;
-                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
+                copy_data(&piece.file, &home, offset(self.range, part), shown(part))?;
                 // The copy is given back after the readers that it is made for.
                 let since = state.map.since(chunk);
                 state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });
@@ -299,12 +310,16 @@ impl Shared {
 
     /// Copies all that a view shows to a file of its own. Takes as long as the view is large: the view keeps what it
     /// shows, and the caller holds no lock.
-    pub(crate) fn gather_apart(&self, view: &Frozen) -> Result<Arc<BackingFile>, Errno> {
-        let first = view.layout().first().ok_or(Errno::INVAL)?;
+    pub(crate) fn gather_apart(
+        &self,
+        layout: &[FrozenPiece],
+        shown: impl Fn(VirtRange) -> OwnedRange,
+    ) -> Result<Arc<BackingFile>, Errno> {
+        let first = layout.first().ok_or(Errno::INVAL)?;
         let home = first.file.another(self.range.len as u64)?;
-        for piece in view.layout() {
+        for piece in layout {
             for (_, part) in self.by_chunk(piece.range) {
-                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
+                copy_data(&piece.file, &home, offset(self.range, part), shown(part))?;
             }
         }
         Ok(Arc::new(home))

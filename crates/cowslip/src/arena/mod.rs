@@ -1,50 +1,40 @@
 //! Arenas: address ranges whose memory can be frozen.
 
 pub(crate) mod allocate;
-pub(crate) mod backing_file;
-pub(crate) mod backoff;
 pub(crate) mod borrowed;
 pub(crate) mod chunk;
-pub(crate) mod chunk_map;
 mod close;
 pub(crate) mod copies;
 pub(crate) mod deferred_free;
-pub(crate) mod density;
-mod detach;
 pub(crate) mod files;
 pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
-pub(crate) mod mapping;
-mod page_size;
+pub(crate) mod own_memory;
 pub(crate) mod readers;
 pub(crate) mod residency;
 pub(crate) mod share;
 pub(crate) mod state;
-pub(crate) mod tracking;
 mod trim;
-pub(crate) mod vma_map;
 mod zero_pages;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 use cowslip_sys::{AsRawFd, Errno, process};
 
+use crate::mapping::OwnSpace;
+use crate::mapping::backing_file::BackingFile;
+pub use crate::mapping::backing_file::{Backing, Pages};
 use crate::metrics::{Counters, Metrics};
 use crate::service::Running;
 
-use backing_file::BackingFile;
-pub use backing_file::{Backing, Pages};
-pub use detach::Departure;
 pub use io::IoGuard;
-use mapping::OwnSpace;
 use readers::UsersToken;
 use state::Shared;
-pub use vma_map::Usage;
 
 const BUILD: &str = "make an arena";
 
@@ -140,12 +130,14 @@ impl ArenaBuilder {
     pub(crate) fn build_on(self, file: Arc<BackingFile>) -> Result<Arena> {
         let len = self.len()?;
         let users = UsersToken::new()?;
-        let range = match self.address {
+        let place = match self.address {
             None => reserve_apart(len).during(BUILD)?,
             Some(address) => reserve_at(address, len)?,
         };
+        let range = **place;
         let counters = Counters::create()?;
-        let shared = Shared::new(range, Arc::clone(&file), counters, self.userfaultfd, users);
+        let shared =
+            Shared::new(place.leak(), Arc::clone(&file), counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
         let counters = &shared.counters;
@@ -166,7 +158,7 @@ impl ArenaBuilder {
 
 /// Reserves `len` bytes far from where the kernel places mappings of its own choice, so that holes in an arena stay
 /// holes. If there is no room, they lie among those mappings.
-fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
+fn reserve_apart(len: usize) -> Result<OwnSpace, Errno> {
     const BELOW_BYTES: usize = 96 << 40;
     const LOWEST: usize = 16 << 40;
     const MOST_TRIES: usize = 64;
@@ -176,16 +168,16 @@ fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
         .map_while(|i| near.start.checked_sub(BELOW_BYTES)?.checked_sub(step.checked_mul(i)?));
     for start in starts.take_while(|start| *start >= LOWEST) {
         let apart = VirtRange::new(start, len);
-        match memory::reserve_at(apart) {
-            Ok(()) => return near.unmap().map(|()| apart),
+        match OwnSpace::reserve_at(apart) {
+            Ok(apart) => return near.unmap().map(|()| apart),
             Err(Errno::EXIST) => {}
             Err(_) => break,
         }
     }
-    Ok(*near.leak())
+    Ok(near)
 }
 
-fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
+fn reserve_at(address: usize, len: usize) -> Result<OwnSpace> {
     const OPERATION: &str = "make an arena at an address";
     let range = VirtRange::new(address, len);
     if !address.is_multiple_of(GIB_BYTES) || address.checked_add(len).is_none() {
@@ -193,8 +185,8 @@ fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
             .on(range)
             .because("it must be a multiple of 1 GiB"));
     }
-    match memory::reserve_at(range) {
-        Ok(()) => Ok(range),
+    match OwnSpace::reserve_at(range) {
+        Ok(place) => Ok(place),
         Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
             .on(range)
             .because("something else is mapped there in this process")),

@@ -19,10 +19,10 @@ use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{memfile, process};
 
-use super::backing_file::{BackingFile, Pages, offset};
-use super::backoff::backoff;
 use super::state::{Chunk, Shared, State};
-use super::vma_map::Usage;
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::memory::backoff::backoff;
+use crate::memory::vma_map::Usage;
 
 /// Bytes mapped in one step: other threads may wait for the mappings meanwhile.
 const STEP_BYTES: usize = 8 << 20;

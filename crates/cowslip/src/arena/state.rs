@@ -7,59 +7,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
-use super::backing_file::{BackingFile, Pages};
 use super::borrowed::BorrowedBase;
-use super::chunk_map::ChunkMap;
 use super::copies::CopyLimit;
 use super::deferred_free::DeferredFree;
-use super::density::Density;
 use super::files::Files;
 use super::io::Holds;
-use super::mapping::{OwnPage, OwnSpace};
 use super::readers::{Generations, UsersToken};
 use super::residency::Unmapped;
 use super::share::{Child, Share};
-use super::tracking::{Known, Tracking};
-use super::vma_map::{Usage, VmaMap};
 use super::zero_pages::ZeroPages;
-use crate::freeze::consolidate::Consolidating;
-use crate::freeze::moving::Moving;
+use crate::mapping::backing_file::{BackingFile, Pages};
+use crate::mapping::{ArenaPiece, OwnPage, OwnSpace, OwnedRange};
+use crate::memory::chunk_map::ChunkMap;
+use crate::memory::consolidating::Consolidating;
+use crate::memory::density::Density;
+use crate::memory::moving::Moving;
+use crate::memory::tracking::{Known, Tracking};
+use crate::memory::vma_map::{Usage, VmaMap};
 use crate::metrics::Counters;
 use crate::service::{Service, Services};
 
-pub(crate) use super::chunk_map::{Chunk, Event};
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    /// May thaw.
-    Owner,
-    /// A forked child: reads a base that another process may own.
-    Reader,
-}
-
-/// Reasons not to thaw frozen chunks, the strongest first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hold {
-    /// This process reads a base that another may own.
-    Reader,
-    /// Other parts of the kernel, or devices, know its page frames.
-    Pinned,
-    /// Page frames are in use by a device.
-    Io,
-    /// The owner asked for a pause.
-    Paused,
-}
-
-/// The part of the frozen memory that children forked now would inherit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ForkInheritance {
-    /// Nothing, and they are not readers.
-    None,
-    /// Perhaps a part: a change to one of the others failed half-way.
-    Part,
-    /// All of it, and they are readers.
-    Whole,
-}
+pub(crate) use crate::memory::chunk_map::{Chunk, Event};
+pub(crate) use crate::memory::role::{ForkInheritance, Hold, Role};
+pub(crate) use crate::memory::thaw_state::{Look, ThawState};
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -108,51 +78,6 @@ pub(crate) struct State {
     pub(crate) density: Density,
 }
 
-/// How far the thaw is.
-#[derive(Debug, Default)]
-pub(crate) struct ThawState {
-    pub(crate) paused: bool,
-    /// A child was forked from frozen memory, and the next one may follow soon.
-    pub(crate) forked: bool,
-    /// Until when it is worth waiting for that next child.
-    pub(crate) linger_until_ns: u64,
-    pub(crate) began_ns: Option<u64>,
-    /// Time for which writers waited since the last look at it.
-    pub(crate) felt_ns: u64,
-    /// Work that this thaw took, without its pauses.
-    pub(crate) busy_ns: u64,
-    /// Work that the last whole thaw took.
-    pub(crate) last_busy_ns: u64,
-    /// No attempt before this time.
-    pub(crate) not_before_ns: u64,
-    pub(crate) delay_ns: u64,
-    pub(crate) look: Look,
-    /// While memory is short: no chunk before this one is frozen without a private page.
-    pub(crate) clean_from: usize,
-}
-
-impl ThawState {
-    /// Ends a round: all chunks that can be thawed now are.
-    pub(crate) fn end_round(&mut self) {
-        self.began_ns = None;
-        let busy_ns = std::mem::take(&mut self.busy_ns);
-        if busy_ns > 0 {
-            self.last_busy_ns = busy_ns;
-        }
-    }
-}
-
-/// Progress of the search for clean chunks that were written.
-#[derive(Debug, Default)]
-pub(crate) struct Look {
-    /// The next chunk to look at.
-    pub(crate) next: usize,
-    pub(crate) has_found: bool,
-    /// Not before this time.
-    pub(crate) not_before_ns: u64,
-    pub(crate) delay_ns: u64,
-}
-
 /// Threads that bring in the absent chunks of an arena.
 pub(crate) trait Restoring: std::fmt::Debug + Send {
     /// Brings these chunks in first: a thread that holds the arena's lock is about to wait for them.
@@ -166,6 +91,7 @@ pub(crate) trait Restoring: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
+    place: OwnedRange,
     /// The kind of pages that its files are made of.
     pub(crate) pages: Pages,
     pub(crate) counters: OwnPage<Counters>,
@@ -185,13 +111,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        range: VirtRange,
+        place: OwnedRange,
         file: Arc<BackingFile>,
         counters: OwnPage<Counters>,
         wants_userfaultfd: bool,
         users: UsersToken,
     ) -> Arc<Self> {
-        let pages = file.pages;
+        let (range, pages) = (*place, file.pages);
         let state = State {
             role: Role::Owner,
             is_closed: false,
@@ -223,6 +149,7 @@ impl Shared {
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {
             range,
+            place,
             pages,
             counters,
             wants_userfaultfd,
@@ -289,6 +216,14 @@ impl Shared {
         if let Some(service) = self.service(locked) {
             service.notify();
         }
+    }
+
+    /// The part of the arena at `range`.
+    ///
+    /// # Panics
+    /// If it is not in the arena.
+    pub(crate) fn piece(&self, range: VirtRange) -> ArenaPiece {
+        self.place.piece(range)
     }
 
     /// Locks the arena once no chunk of `range` is still to be restored.

@@ -12,12 +12,12 @@ use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, Result};
 use cowslip_sys::process;
 
-use super::own_memory;
 use crate::arena::Arena;
-use crate::arena::backing_file::Pages;
 use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, enter};
 use crate::arena::inheritance::youngest_read;
+use crate::arena::own_memory;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::backing_file::Pages;
 
 /// The most views of an arena that may live at a time. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;

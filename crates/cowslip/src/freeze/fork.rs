@@ -22,18 +22,18 @@ use cowslip_sys::process;
 use cowslip_sys::reserved_fd::ForkGate;
 
 use super::method::FreezeMethod;
-use super::own_memory;
 use super::snapshot::{self, Snapshot};
-use super::thaw;
-use crate::arena::backing_file::Pages;
 use crate::arena::deferred_free::DeferredFree;
 use crate::arena::inheritance::set_inherited;
+use crate::arena::own_memory;
 use crate::arena::readers::UsersToken;
 use crate::arena::residency::Unmapped;
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
-use crate::arena::vma_map::Usage;
 use crate::arena::{Arena, io};
+use crate::mapping::backing_file::Pages;
+use crate::memory::vma_map::Usage;
+use crate::thaw;
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: background work would hold it up,
 /// and take the processor of the child.

@@ -37,7 +37,7 @@
 //!
 //! A freeze to a view while views or children of earlier freezes live first moves written chunks out of the memory that
 //! they read ([`follow`]), and takes frozen chunks along like clean ones; a chunk that is written in between gets
-//! another file. The way back to a view ([`roll_back`]) maps the view's content again, while no thread accesses it.
+//! another file. The way back to a view ([`mod@roll_back`]) maps the view's content again, while no thread accesses it.
 //!
 //! # Invariants
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and the range
@@ -69,19 +69,13 @@
 //! and the arena stays frozen, as nothing could hold writers off a thaw.
 
 mod colocate;
-pub(crate) mod consolidate;
 mod copy;
 mod follow;
 pub(crate) mod fork;
-mod last_thread;
 mod method;
-pub(crate) mod moving;
-pub(crate) mod own_memory;
 mod pinned;
 mod roll_back;
-pub(crate) mod serve;
 pub(crate) mod snapshot;
-pub(crate) mod thaw;
 
 use std::sync::Arc;
 use std::sync::MutexGuard;
@@ -94,11 +88,13 @@ use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
-use crate::arena::backing_file::{BackingFile, is_all_data, read_part};
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::arena::files::FrozenPiece;
 use crate::arena::state::{Chunk, Hold, Shared, State};
-use crate::arena::tracking::Known;
-use crate::arena::{Arena, Handle, io};
+use crate::arena::{Arena, Handle, io, own_memory};
+use crate::mapping::backing_file::{is_all_data, read_part};
+use crate::mapping::{OwnSpace, OwnedRange};
+use crate::memory::tracking::Known;
+use crate::thaw::{self, serve};
 
 pub use copy::FrozenCopy;
 pub use follow::MOST_VIEWS;
@@ -122,15 +118,6 @@ pub struct Frozen {
     generation: u64,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
-}
-
-/// A part of a view, of one protection, in one file.
-#[derive(Debug)]
-pub(crate) struct FrozenPiece {
-    /// At the arena's addresses.
-    pub(crate) range: VirtRange,
-    pub(crate) prot: Prot,
-    pub(crate) file: Arc<BackingFile>,
 }
 
 impl Arena {

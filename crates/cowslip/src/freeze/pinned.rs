@@ -12,8 +12,8 @@ use cowslip_sys::Errno;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
-use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::OwnSpace;
 
 /// A child's copies of the memory of a pinned arena.
 #[derive(Debug, Default)]

@@ -18,14 +18,15 @@ use cowslip_sys::memory::Advice;
 use cowslip_sys::process;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
+use super::Frozen;
 use super::snapshot::not_mapped;
-use super::{Frozen, thaw};
 use crate::arena::Arena;
 use crate::arena::inheritance::{set_inherited, youngest_read};
-use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
-use crate::arena::vma_map::Usage;
+use crate::mapping::OwnSpace;
+use crate::memory::vma_map::Usage;
 use crate::retry::retry_until_ok;
+use crate::thaw;
 
 const OPERATION: &str = "roll an arena back";
 

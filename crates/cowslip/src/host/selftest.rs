@@ -14,7 +14,8 @@ use super::outcome::{ProbeResult, Proof, Refusal, median, middle};
 use super::privileges::usage_of;
 use crate::arena::Arena;
 use crate::fork_calls::fork_watching;
-use crate::freeze::{FreezeMethod, Frozen, thaw};
+use crate::freeze::{FreezeMethod, Frozen};
+use crate::thaw;
 use crate::values::ArenaWords;
 
 const CHUNKS: usize = 8;

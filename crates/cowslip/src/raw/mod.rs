@@ -28,8 +28,9 @@ mod service;
 use crate::arena::Arena;
 use crate::arena::state::Shared;
 
-pub use crate::arena::{Departure, Usage};
 pub use crate::freeze::PreparedFork;
+pub use crate::memory::departure::Departure;
+pub use crate::memory::vma_map::Usage;
 pub use crate::metrics::PAGE_NAME;
 pub use service::ParkedService;
 

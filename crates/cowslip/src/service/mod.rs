@@ -1,6 +1,6 @@
 //! The service thread of an arena, as other threads see it: the state that they share with it, and its health.
 //!
-//! The work of the thread is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
+//! The work of the thread is in `thaw::serve`. A freeze waits in `mremap` until it has read the event.
 
 mod health;
 mod pressure;
@@ -18,7 +18,7 @@ use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling};
 
-use crate::arena::mapping::OwnSpace;
+use crate::mapping::OwnSpace;
 
 pub(crate) use health::ServiceHealth;
 pub(crate) use pressure::{Gauge, Look};

@@ -10,8 +10,9 @@ use cowslip_sys::{AsFd, process};
 
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
-use crate::arena::backing_file::Pages;
-use crate::freeze::{Frozen, FrozenPiece};
+use crate::arena::files::FrozenPiece;
+use crate::freeze::Frozen;
+use crate::mapping::backing_file::Pages;
 
 const OPERATION: &str = "make a template";
 
@@ -86,11 +87,12 @@ impl TemplateBuilder {
         };
         // The view holds the base until the pin does.
         let mut state = shared.lock();
-        let home = match shared.gather(&mut state, &self.frozen).during(OPERATION)? {
+        let (pieces, shown) = (self.frozen.layout(), |part| self.frozen.shown(part));
+        let home = match shared.gather(&mut state, pieces, shown).during(OPERATION)? {
             Some(home) => home,
             None => {
                 drop(state);
-                let home = shared.gather_apart(&self.frozen).during(OPERATION)?;
+                let home = shared.gather_apart(pieces, shown).during(OPERATION)?;
                 state = shared.lock();
                 home
             }

@@ -11,7 +11,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno};
 use super::identity::{Hooks, Identity};
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::{OwnSpace, OwnedRange};
 
 /// The place of a clone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -10,8 +10,7 @@ use cowslip_sys::error::Result;
 use cowslip_sys::{AsFd, OwnedFd, process, socket};
 
 use super::{Template, message};
-use crate::attend::{self, Wait};
-use crate::image::OnProgress;
+use crate::progress::{self, OnProgress, Wait};
 
 /// A socket to a process that does not write to the memory that it sends, or may write to all of this process' memory
 /// anyway.
@@ -80,7 +79,7 @@ impl Template {
         silence: Duration,
         progress: OnProgress<'_>,
     ) -> Result<Self> {
-        let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
+        let wait = &mut |stream: &UnixStream| progress::readable(stream, silence, progress);
         Self::receive_from(Peer(socket), Vec::new(), wait)
     }
 

@@ -17,7 +17,7 @@ use super::{Base, Place, Template};
 use crate::arena::borrowed::{BorrowedBase, UNREAD};
 use crate::arena::state::{Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
-use crate::freeze::serve;
+use crate::thaw::serve;
 
 const OPERATION: &str = "make an arena of a template";
 /// Each is a mapping; the kernel allows 65,530 by default.

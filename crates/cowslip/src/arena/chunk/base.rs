@@ -14,9 +14,9 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{Errno, memfile, streaming};
 
-use crate::arena::backing_file::{BackingFile, copy_data, offset};
-use crate::arena::mapping::OwnedRange;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, copy_data, offset};
 use crate::service::Window;
 
 /// A base that is about to be copied, mapped until this is dropped.

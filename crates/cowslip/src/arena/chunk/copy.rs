@@ -12,8 +12,8 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, streaming};
 
-use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::arena::mapping::OwnedRange;
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::service::Window;
 
 /// The most pages that are copied with `pwrite`: for more, a window onto their chunk is faster.

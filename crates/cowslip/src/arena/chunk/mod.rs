@@ -29,8 +29,8 @@ use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::service::{Service, Window};
 use base::Base;
 pub(crate) use base::fill as fill_base;

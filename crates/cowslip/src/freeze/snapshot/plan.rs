@@ -10,14 +10,14 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::Uffd;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
-use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::chunk::at_once;
-use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::{Chunk, Event, Shared, State};
-use crate::arena::vma_map::Usage;
 use crate::freeze::pinned::Copies;
-use crate::freeze::thaw;
+use crate::mapping::backing_file::{CLOSED, Pages};
+use crate::mapping::{OwnSpace, OwnedRange};
+use crate::memory::vma_map::Usage;
 use crate::service::Service;
+use crate::thaw;
 
 pub(super) const OPERATION: &str = "freeze";
 

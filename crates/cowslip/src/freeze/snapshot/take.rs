@@ -10,10 +10,10 @@ use cowslip_sys::uffd::RegisterMode;
 
 use super::plan::{OPERATION, Snapshot, not_mapped};
 use super::{private, without_userfaultfd};
-use crate::arena::backing_file::Pages;
 use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
+use crate::mapping::backing_file::Pages;
 use crate::retry::retry_until_ok;
 
 /// Freezes all of `snapshots` at one instant.

@@ -9,10 +9,10 @@ use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, AsRawFd, Errno};
 
-use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::image::chunk::Scratch;
 use crate::image::description::ArenaDescription;
 use crate::image::open::Image;
+use crate::mapping::{OwnSpace, OwnedRange};
 use crate::template::Place;
 
 const OPERATION: &str = "map an image";

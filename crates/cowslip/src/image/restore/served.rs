@@ -34,13 +34,12 @@ use super::lending::Lender;
 pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
-use crate::attend::{self, Wait};
-use crate::freeze::{serve, thaw};
-use crate::image::OnProgress;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
+use crate::progress::{self, OnProgress, Wait};
 use crate::template::{Peer, Template};
+use crate::thaw::{self, serve};
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
 const VERSION: u64 = 1;
@@ -219,13 +218,13 @@ struct Attention<'a> {
 
 impl Attention<'_> {
     fn wait(&mut self, stream: &UnixStream) -> io::Result<()> {
-        attend::readable(stream, self.silence, self.progress)
+        progress::readable(stream, self.silence, self.progress)
     }
 
     /// The error of a wait that the socket refused, or the caller broke off.
     fn error(&self, error: io::Error) -> Error {
         match error.kind() {
-            io::ErrorKind::Interrupted => attend::broken_off(OPERATION),
+            io::ErrorKind::Interrupted => progress::broken_off(OPERATION),
             _ => file_error("ask a server for an image", self.socket, error),
         }
     }

@@ -9,7 +9,10 @@
 //! many.
 
 pub(crate) mod clean;
-mod step;
+mod consolidate;
+mod last_thread;
+mod moving;
+pub(crate) mod serve;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,16 +22,15 @@ use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{Errno, process};
 
-use crate::arena::backing_file::{CLOSED, Pages};
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
-use crate::freeze::{consolidate, moving};
+use crate::mapping::backing_file::{CLOSED, Pages};
+use crate::memory::backoff::backoff;
+use crate::memory::step::Step;
 use crate::service::{Look, RUN_CHUNKS, Service, Window};
-pub(crate) use step::Step;
 
 /// The most borrowed chunks that are filled before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;

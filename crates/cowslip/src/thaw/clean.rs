@@ -18,11 +18,11 @@ use cowslip_sys::pagemap::Method;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process};
 
-use super::step::Step;
-use crate::arena::backing_file::Pages;
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{MANY_PAGES, Thawing, enter, private_pages};
 use crate::arena::state::{Chunk, Event, Look, Shared, State};
+use crate::mapping::backing_file::Pages;
+use crate::memory::backoff::backoff;
+use crate::memory::step::Step;
 use crate::service::Service;
 
 /// Chunks looked at in one step.

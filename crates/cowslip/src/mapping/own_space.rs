@@ -8,7 +8,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno};
 
 use super::{ArenaPiece, OwnSpace, OwnedRange};
-use crate::arena::backing_file::{BackingFile, Pages};
+use crate::mapping::backing_file::{BackingFile, Pages};
 
 impl Deref for OwnSpace {
     type Target = OwnedRange;
@@ -102,7 +102,8 @@ mod tests {
         let space = OwnSpace::reserve(4 * page, page).unwrap();
         let (whole, end) = (*space, space.end());
         assert_eq!(*whole.part(VirtRange::new(end, 0)), VirtRange::new(end, 0));
-        for (start, len) in [(space.start - page, page), (end - page, 2 * page), (end, usize::MAX)]
+        for (start, len) in
+            [(space.start - page, page), (end - page, 2 * page), (end, usize::MAX - end)]
         {
             let beyond = std::panic::catch_unwind(|| whole.part(VirtRange { start, len }));
             assert!(beyond.is_err(), "{start:#x} {len:#x}");

@@ -6,7 +6,7 @@
 //! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
 //! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
 //! ([`alloc`](../../../cowslip-preload/src/rt/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
-//! ([`super::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
+//! ([`crate::arena::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
 //! which calls [`ensure`], waits until it has reached its loop.
 //!
 //! A freeze waits in `mremap` until this thread has read the event. The thread therefore does not end while a call is
@@ -25,11 +25,11 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
-use super::last_thread::LastThread;
-use super::thaw::{self, Step};
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Role, Shared, State};
 use crate::service::{Running, Service};
+use crate::thaw::last_thread::LastThread;
+use crate::thaw::{self, Step};
 
 const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;

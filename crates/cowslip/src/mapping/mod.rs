@@ -2,16 +2,15 @@
 //! Addresses that the core may map as it likes: parts of an arena, and space of its own.
 //!
 //! ```text
-//!   Shared::piece      ──▶ ArenaPiece ──┐
-//!                                       ├──▶ OwnedRange: map, protect, advise, move, unmap, copy
-//!   OwnSpace::reserve  ──▶ OwnSpace ────┘
+//!   OwnSpace::reserve ──▶ OwnSpace ──part──▶ OwnedRange: map, protect, advise, move, unmap, copy
+//!                            └──leak──▶ an arena ──piece──▶ ArenaPiece: the same, at its place in a file
 //! ```
 //! # Safety
 //! The functions of [`memory`] want a caller that owns the range: no other code relies on a mapping there, and no reference
 //! is held across a change that it would show.
-//! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an arena or in an [`OwnSpace`]: its constructors
-//!   check that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are its own
-//!   until it ends, except those that its [`VmaMap`](super::vma_map::VmaMap) calls foreign or holes: those are the
+//! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an [`OwnSpace`], or in an arena, which was one: its
+//!   constructors check that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are
+//!   its own until it ends, except those that its [`VmaMap`](crate::memory::vma_map::VmaMap) calls foreign or holes: those are the
 //!   program's, and are changed only when the program asks for that. An [`OwnSpace`] is unmapped when it is dropped.
 //!   Its parts are used while it is there, and are not kept beyond that.
 //! * **No reference shows the change.** Under an arena's addresses the content stays the same, except where its user
@@ -22,6 +21,7 @@
 //! The types guarantee the first. The logic of the callers guarantees the second, like an allocator's: the doc of each
 //! method names the decision that comes before its call.
 
+pub(crate) mod backing_file;
 mod own_space;
 
 use std::marker::PhantomData;
@@ -32,8 +32,6 @@ use std::sync::atomic::AtomicU64;
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno, memfile, streaming};
-
-use super::state::Shared;
 
 /// Address space that the core reserved for itself, and that only the holder of the value knows.
 #[derive(Debug, Default)]
@@ -66,17 +64,6 @@ impl Deref for ArenaPiece {
     }
 }
 
-impl Shared {
-    /// The part of the arena at `range`.
-    ///
-    /// # Panics
-    /// If it is not in the arena.
-    pub(crate) fn piece(&self, range: VirtRange) -> ArenaPiece {
-        let offset = (range.start.wrapping_sub(self.range.start)) as u64;
-        ArenaPiece { range: OwnedRange(self.range).part(range), offset }
-    }
-}
-
 impl ArenaPiece {
     /// Maps its place in a file of the arena, or in one that the arena borrows, like [`OwnedRange::map_file`].
     pub(crate) fn map(
@@ -98,6 +85,15 @@ impl OwnedRange {
         let at = range.start.wrapping_sub(self.start);
         assert!(at <= self.len && range.len <= self.len - at, "{range} is not in {}", *self);
         Self(range)
+    }
+
+    /// The part at `range`, with its distance from the start.
+    ///
+    /// # Panics
+    /// If it is not in here.
+    pub(crate) fn piece(self, range: VirtRange) -> ArenaPiece {
+        let part = self.part(range);
+        ArenaPiece { range: part, offset: (range.start - self.start) as u64 }
     }
 
     /// The first `len` bytes.

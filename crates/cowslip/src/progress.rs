@@ -1,4 +1,4 @@
-//! Waits for another process that the caller may break off.
+//! The progress of long work, and waits for another process, which the caller may break off.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,7 +8,17 @@ use std::time::{Duration, Instant};
 use cowslip_sys::error::{Error, ErrorKind};
 use cowslip_sys::{AsFd, Errno, process};
 
-use crate::image::{OnProgress, Progress};
+/// The progress of long work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes of memory done so far.
+    pub done_bytes: u64,
+    /// Bytes of memory in total.
+    pub total_bytes: u64,
+}
+
+/// Receives the progress from time to time, and may break the work off.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Time between two questions to the caller.
 const LOOK: Duration = Duration::from_millis(100);
