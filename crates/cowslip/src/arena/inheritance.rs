@@ -54,6 +54,6 @@ pub(crate) fn set_inherited(
             result = result.and(shared.piece(piece).advise(advice));
         }
     }
-    let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(state));
+    let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(&state.vma_map));
     result.and_then(|()| base.map_or(Ok(()), |base| base.set_inherited(advice)))
 }

@@ -2,11 +2,15 @@
 
 pub(crate) mod allocate;
 pub(crate) mod borrowed;
+pub(crate) mod borrowed_base;
+pub(crate) mod child;
 pub(crate) mod chunk;
 mod close;
 pub(crate) mod copies;
+pub(crate) mod copy_count;
 pub(crate) mod deferred_free;
-pub(crate) mod files;
+pub(crate) mod file_table;
+mod files;
 pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;

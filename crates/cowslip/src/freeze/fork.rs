@@ -23,15 +23,16 @@ use cowslip_sys::reserved_fd::ForkGate;
 
 use super::method::FreezeMethod;
 use super::snapshot::{self, Snapshot};
-use crate::arena::deferred_free::DeferredFree;
+use crate::arena::child::Child;
 use crate::arena::inheritance::set_inherited;
 use crate::arena::own_memory;
 use crate::arena::readers::UsersToken;
-use crate::arena::residency::Unmapped;
-use crate::arena::share::{self, Child};
+use crate::arena::share;
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
 use crate::arena::{Arena, io};
 use crate::mapping::backing_file::Pages;
+use crate::memory::deferred_free::DeferredFree;
+use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::Usage;
 use crate::thaw;
 

@@ -88,7 +88,7 @@ use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
-use crate::arena::files::FrozenPiece;
+use crate::arena::file_table::FrozenPiece;
 use crate::arena::state::{Chunk, Hold, Shared, State};
 use crate::arena::{Arena, Handle, io, own_memory};
 use crate::mapping::backing_file::{is_all_data, read_part};

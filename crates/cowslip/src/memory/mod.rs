@@ -3,6 +3,7 @@
 pub(crate) mod backoff;
 pub(crate) mod chunk_map;
 pub(crate) mod consolidating;
+pub(crate) mod deferred_free;
 pub(crate) mod density;
 pub(crate) mod departure;
 pub(crate) mod moving;
@@ -11,4 +12,5 @@ pub(crate) mod role;
 pub(crate) mod step;
 pub(crate) mod thaw_state;
 pub(crate) mod tracking;
+pub(crate) mod unmapped;
 pub(crate) mod vma_map;

@@ -31,3 +31,17 @@ pub(crate) enum ForkInheritance {
     /// All of it, and they are readers.
     Whole,
 }
+
+/// The number of holds on an arena's page frames, and of waits for their end.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    pub(crate) now: usize,
+    pub(crate) awaited: usize,
+}
+
+impl Holds {
+    /// True if frames must stay where they are.
+    pub(crate) fn any(&self) -> bool {
+        self.now > 0
+    }
+}

@@ -10,7 +10,7 @@ use cowslip_sys::{AsFd, process};
 
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
-use crate::arena::files::FrozenPiece;
+use crate::arena::file_table::FrozenPiece;
 use crate::freeze::Frozen;
 use crate::mapping::backing_file::Pages;
 

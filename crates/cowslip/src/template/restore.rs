@@ -14,7 +14,7 @@ use cowslip_sys::{AsFd, Errno, memfile};
 
 use super::layout::{Inherit, Region};
 use super::{Base, Place, Template};
-use crate::arena::borrowed::{BorrowedBase, UNREAD};
+use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
 use crate::arena::state::{Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::thaw::serve;

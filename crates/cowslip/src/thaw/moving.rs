@@ -18,6 +18,7 @@ use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process, usage};
 
 use crate::arena::chunk::{Pace, Thawing, thaw_alone};
+use crate::arena::copy_count::is_limit_near;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::mapping::backing_file::Pages;
 use crate::memory::backoff::backoff;
@@ -284,7 +285,7 @@ fn move_one(
             || state.has_left(range)
             || state.is_small(chunk)
             || state.vma_map.is_unused(range)
-            || shared.copy_limit.is_near(shared, state)
+            || is_limit_near(shared, state)
             || state.ask_before_thaw.is_some_and(|asks| asks())
     };
     if stays(state) {

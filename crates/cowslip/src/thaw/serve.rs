@@ -25,7 +25,8 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
-use crate::arena::share::{self, Child};
+use crate::arena::child::{self, Child};
+use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
 use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
@@ -225,7 +226,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut ready = vec![false; fds.len()];
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
-        let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
+        let look = children.iter().any(|child| child.is_looked_at()).then_some(child::LOOK);
         let patience = left.into_iter().chain(look).chain(again).chain([last.patience()]).min();
         let has_slept = !wait(service, &fds, &mut ready, patience)?;
         if last.is_over() {
@@ -234,7 +235,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
         let is_over = |child: &&Arc<Child>| {
-            is_told(child) || (has_slept && child.has_ended()) || !child.set_turn(&shared)
+            is_told(child) || (has_slept && child.has_ended()) || !child.set_turn(&shared.counters)
         };
         let ended: Vec<_> = children.iter().filter(is_over).collect();
         if !ended.is_empty()
