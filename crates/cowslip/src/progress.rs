@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use cowslip_sys::error::{Error, ErrorKind};
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, Errno, process};
 
 /// The progress of long work.
@@ -50,6 +51,28 @@ pub(crate) fn readable(
         if left.is_zero() {
             return Err(Errno::TIMEDOUT.into());
         }
+    }
+}
+
+/// Reports that so many chunks of 2 MiB are done.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] if the caller breaks it off.
+pub(crate) fn advance(
+    progress: OnProgress<'_>,
+    operation: &'static str,
+    done: usize,
+    total: usize,
+) -> Result<()> {
+    let [done_bytes, total_bytes] = [done, total].map(|chunks| (chunks * CHUNK_BYTES) as u64);
+    tell(progress, operation, Progress { done_bytes, total_bytes })
+}
+
+/// Reports progress, like [`advance`].
+pub(crate) fn tell(progress: OnProgress<'_>, operation: &'static str, now: Progress) -> Result<()> {
+    match progress(now) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(broken_off(operation)),
     }
 }
 

@@ -183,7 +183,9 @@ impl Shared {
 
     /// The parts of `free` that can be handed out now.
     fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
-        let are_all_live = state.not_live() + state.absent() + state.lost() == 0;
+        let are_all_live =
+            state.not_live() + state.map.count(Chunk::Missing) + state.map.count(Chunk::Poisoned)
+                == 0;
         if are_all_live && !state.files.has_exposed() {
             return vec![free];
         }

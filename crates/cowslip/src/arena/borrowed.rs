@@ -50,7 +50,7 @@ impl Shared {
 
     /// Drops the borrowed base if nothing maps it any more.
     pub(crate) fn end_borrowing(&self, state: &mut State) {
-        if state.borrowed() > 0 || state.map.count(Chunk::Partial) > 0 {
+        if state.map.count(Chunk::Borrowed) > 0 || state.map.count(Chunk::Partial) > 0 {
             return;
         }
         if state.borrowed_base.as_ref().is_some_and(|base| !base.is_left(&state.vma_map)) {

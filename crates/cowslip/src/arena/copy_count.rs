@@ -28,9 +28,8 @@ pub(crate) fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) ->
 
 fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
     let Some(service) = shared.service(state) else { return Ok(0) };
-    let (mut pages, mut from) = (0, 0);
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
+    let mut pages = 0;
+    for run in state.map.runs(Chunk::is_private) {
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             pages += service.scanner.count_private(piece, most.saturating_sub(pages))?;
             if pages > most {

@@ -46,9 +46,7 @@ pub(crate) fn set_inherited(
         base.set_inherited(advice)?;
     }
     let mut result = Ok(());
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
+    for run in state.map.runs(Chunk::is_private) {
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             // It can fail only where a mapping would have to be split, and a piece is whole mappings.
             result = result.and(shared.piece(piece).advise(advice));

@@ -33,6 +33,7 @@ use cowslip_sys::{AsRawFd, Errno, process};
 use crate::mapping::OwnSpace;
 use crate::mapping::backing_file::BackingFile;
 pub use crate::mapping::backing_file::{Backing, Pages};
+use crate::memory::chunk_map::Chunk;
 use crate::metrics::{Counters, Metrics};
 use crate::service::Running;
 
@@ -231,7 +232,7 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
-        shared.counters.kept_chunks.store(state.clean() as u64, Relaxed);
+        shared.counters.kept_chunks.store(state.map.count(Chunk::Clean) as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }

@@ -89,9 +89,7 @@ pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     let now_ns = process::now_ns();
     let rounds = &mut state.unmapped.rounds;
     if now_ns >= rounds.next_ns && rounds.look(now_ns, process::anonymous_pages()) {
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
-            from = run.end;
+        for run in state.map.runs(|chunk| chunk == Chunk::Frozen) {
             state.unmapped.add(shared.chunk_range(run.start, run.len()));
         }
     }

@@ -229,7 +229,7 @@ impl Shared {
     /// Locks the arena once no chunk of `range` is still to be restored.
     pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.absent() > 0 {
+        while state.map.count(Chunk::Missing) > 0 {
             let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Missing;
             let wanted: Vec<_> = self.chunks_of(range).filter(is_absent).collect();
             let Some(worker) = state.worker.as_ref().filter(|_| !wanted.is_empty()) else { break };
@@ -241,8 +241,8 @@ impl Shared {
 
     /// Updates the counters of chunks still to be restored, and of lost ones.
     pub(crate) fn count_restored(&self, state: &State) {
-        self.counters.absent_chunks.store(state.absent() as u64, Relaxed);
-        self.counters.lost_chunks.store(state.lost() as u64, Relaxed);
+        self.counters.absent_chunks.store(state.map.count(Chunk::Missing) as u64, Relaxed);
+        self.counters.lost_chunks.store(state.map.count(Chunk::Poisoned) as u64, Relaxed);
     }
 
     /// Waits until all of the arena is restored, or lost.
@@ -364,33 +364,13 @@ impl State {
         self.map.private()
     }
 
-    /// Chunks that a thaw left private because nothing was written to them.
-    pub(crate) fn clean(&self) -> usize {
-        self.map.count(Chunk::Clean)
-    }
-
-    /// Chunks whose base is another arena's.
-    pub(crate) fn borrowed(&self) -> usize {
-        self.map.count(Chunk::Borrowed)
-    }
-
-    /// Chunks still to be restored.
-    pub(crate) fn absent(&self) -> usize {
-        self.map.count(Chunk::Missing)
-    }
-
-    /// Chunks that could not be restored.
-    pub(crate) fn lost(&self) -> usize {
-        self.map.count(Chunk::Poisoned)
-    }
-
     /// Numbers a freeze for a view, for later questions about changes since.
     pub(crate) fn number_freeze(&mut self) -> Known {
         let map = &self.map;
         self.tracking.freeze(|chunk| map.get(chunk) == Chunk::Frozen)
     }
 
-    /// Like [`Self::next_run`], for chunks that a freeze made private and that have no readers if generations up to
+    /// Like [`ChunkMap::next_run`], for chunks that a freeze made private and that have no readers if generations up to
     /// `read` are read.
     pub(crate) fn next_unread(
         &self,
@@ -400,7 +380,7 @@ impl State {
         wanted: impl Fn(Chunk) -> bool,
     ) -> Option<std::ops::Range<usize>> {
         let mut from = from;
-        while let Some(run) = self.next_run(from, usize::MAX, &wanted) {
+        while let Some(run) = self.map.next_run(from, usize::MAX, &wanted) {
             let is_unread = |chunk: &usize| self.is_unread(*chunk, read);
             if let Some(first) = run.clone().find(is_unread) {
                 let count = (first..run.end).take(most).take_while(is_unread).count();
@@ -409,15 +389,5 @@ impl State {
             from = run.end;
         }
         None
-    }
-
-    /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.
-    pub(crate) fn next_run(
-        &self,
-        from: usize,
-        most: usize,
-        wanted: impl Fn(Chunk) -> bool,
-    ) -> Option<std::ops::Range<usize>> {
-        self.map.next_run(from, most, wanted)
     }
 }

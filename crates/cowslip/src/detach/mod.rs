@@ -50,7 +50,7 @@ impl Shared {
         self.check_content(state, range)?;
         let service = self.service(state);
         let service = service.as_deref();
-        let able = service.filter(|service| !service.has_failed());
+        let able = service.filter(|service| !service.health.has_failed());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(|service| &service.uffd).or(own.as_ref());
@@ -172,7 +172,7 @@ impl Shared {
     /// Detaches all live memory: memory that cannot be frozen cannot be forked.
     pub(crate) fn detach_live(&self, state: &mut State, why: Departure) -> Result<()> {
         let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+        while let Some(run) = state.map.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
             let whole = self.chunk_range(run.start, run.len());
             for used in state.vma_map.used_within(whole) {
@@ -184,7 +184,7 @@ impl Shared {
 
     fn check_content(&self, state: &State, range: VirtRange) -> Result<()> {
         let is_lost = |chunk| state.chunk(chunk) == Chunk::Poisoned;
-        if state.lost() > 0 && self.chunks_of(range).any(is_lost) {
+        if state.map.count(Chunk::Poisoned) > 0 && self.chunks_of(range).any(is_lost) {
             return Err(lost(OPERATION, range));
         }
         Ok(())

@@ -182,9 +182,7 @@ fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
 /// Keeps the place of live memory, which stays with the parent. The kernel would put mappings of the child's own there,
 /// which would pass for the arena's, and be lost when the child becomes the owner.
 fn keep_place(shared: &Shared, state: &State) {
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-        from = run.end;
+    for run in state.map.runs(|chunk| chunk == Chunk::Live) {
         let live = state.vma_map.within(shared.chunk_range(run.start, run.len()));
         for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
             // The fork left it out, so that nothing is mapped there yet. It can fail only for lack of a mapping, of

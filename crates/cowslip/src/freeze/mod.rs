@@ -109,11 +109,11 @@ pub struct Frozen {
     view: OwnSpace,
     method: FreezeMethod,
     /// The frozen parts of the arena, in order.
-    layout: Vec<FrozenPiece>,
+    pub(crate) layout: Vec<FrozenPiece>,
     /// The memory that was handed out: parts of one protection, in order.
-    used: Vec<(VirtRange, Prot)>,
+    pub(crate) used: Vec<(VirtRange, Prot)>,
     /// Tells which chunks have not changed since earlier freezes.
-    known: Known,
+    pub(crate) known: Known,
     /// Its number among the generations that are read.
     generation: u64,
     /// The process that made it; its children have it as a value, without the mapping.
@@ -242,7 +242,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     for &i in &order {
         let shared = arenas[i].shared();
         let mut state = wait_ready(shared, shared.lock(), deadline);
-        if state.lost() > 0 {
+        if state.map.count(Chunk::Poisoned) > 0 {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
@@ -342,7 +342,7 @@ fn wait_served(
         if left.is_zero() {
             break;
         }
-        if shared.service(&state).is_none_or(|service| service.has_failed()) {
+        if shared.service(&state).is_none_or(|service| service.health.has_failed()) {
             drop(state);
             if serve::ensure(shared) {
                 left = left.min(LOOK_AGAIN);
@@ -387,24 +387,9 @@ impl Frozen {
         self.view.part(VirtRange::new(self.view_address(part.start), part.len))
     }
 
-    /// The frozen parts of the arena, in order.
-    pub(crate) fn layout(&self) -> &[FrozenPiece] {
-        &self.layout
-    }
-
     /// The arena's addresses.
     pub(crate) fn range(&self) -> VirtRange {
         self.handle.shared.range
-    }
-
-    /// The memory that was handed out at the freeze: parts of one protection, in order.
-    pub(crate) fn used(&self) -> &[(VirtRange, Prot)] {
-        &self.used
-    }
-
-    /// Tells which chunks have not changed since earlier freezes.
-    pub(crate) fn known(&self) -> &Known {
-        &self.known
     }
 
     /// Copies the frozen content of `part` of the arena to `content`, which is all zeroes; holes are not touched. True

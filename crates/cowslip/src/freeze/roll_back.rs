@@ -71,7 +71,11 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
     if process::stands_in(shared.range) {
         return busy("this thread's stack is in the arena");
     }
-    if state.borrowed() + state.absent() + state.lost() > 0 {
+    if state.map.count(Chunk::Borrowed)
+        + state.map.count(Chunk::Missing)
+        + state.map.count(Chunk::Poisoned)
+        > 0
+    {
         return busy("a part of it is not restored");
     }
     let is_foreign = |range: VirtRange| {
@@ -79,7 +83,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
         now.any(|span| matches!(span.usage, Usage::Detached | Usage::Foreign))
     };
     let has_left = |range: VirtRange| state.has_left(range.outer_aligned(CHUNK_BYTES));
-    if view.used().iter().any(|(range, _)| is_foreign(*range) || has_left(*range)) {
+    if view.used.iter().any(|(range, _)| is_foreign(*range) || has_left(*range)) {
         return busy(
             "memory that was in use then has left the arena, or something else is mapped there",
         );
@@ -90,7 +94,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
 /// Maps elsewhere the chunks that were in use then and are in use now.
 fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
-    for shown in view.layout() {
+    for shown in &view.layout {
         let (number, file) = state
             .files
             .all()
@@ -179,7 +183,7 @@ fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
 /// Makes memory handed out since then read as zeroes.
 fn zero_newer(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
     let mut at = shared.range.start;
-    let then = view.used().iter().map(|(range, _)| *range);
+    let then = view.used.iter().map(|(range, _)| *range);
     let end = VirtRange::new(shared.range.end(), 0);
     for range in then.chain([end]) {
         let gap = VirtRange::between(at, range.start);

@@ -5,7 +5,6 @@
 //!                    description, index, header last, commit
 //! ```
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
@@ -15,6 +14,7 @@ use super::format::{ENTRY_BYTES, Entry, PAGE_BYTES};
 use super::open::{Image, ReadAhead};
 use super::storage::{FileSink, ImageSink};
 use super::{OnProgress, Progress};
+use crate::progress::tell;
 
 const OPERATION: &str = "copy an image";
 static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
@@ -47,9 +47,7 @@ impl Image {
             sink.write_at(&stored, entry.offset_bytes)?;
             end = entry.range().end;
             let now = Progress { done_bytes: end, total_bytes: header.file_bytes };
-            if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
-            }
+            tell(progress, OPERATION, now)?;
         }
         let [text, index] = self.sections()?;
         let mut sections =

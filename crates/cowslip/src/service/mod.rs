@@ -192,11 +192,6 @@ impl Service {
         self.closing.load(Relaxed)
     }
 
-    /// True if no freeze may rely on the thread: it has ended, or is about to.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.health.has_failed()
-    }
-
     /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
         self.health.begin_moves()?;
@@ -259,7 +254,7 @@ impl Services {
     /// Retires a service thread that cannot do its work, though it has not ended yet.
     pub(crate) fn retire_failed(&self) {
         let mut slot = self.slot();
-        let failed = slot.running.take_if(|running| running.service.has_failed());
+        let failed = slot.running.take_if(|running| running.service.health.has_failed());
         slot.retired.extend(failed);
     }
 

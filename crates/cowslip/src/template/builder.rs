@@ -87,7 +87,7 @@ impl TemplateBuilder {
         };
         // The view holds the base until the pin does.
         let mut state = shared.lock();
-        let (pieces, shown) = (self.frozen.layout(), |part| self.frozen.shown(part));
+        let (pieces, shown) = (&*self.frozen.layout, |part| self.frozen.shown(part));
         let home = match shared.gather(&mut state, pieces, shown).during(OPERATION)? {
             Some(home) => home,
             None => {
@@ -122,7 +122,7 @@ impl TemplateBuilder {
     fn layout(&self, arena: VirtRange) -> Result<Layout> {
         let page = page_size_bytes();
         let mut regions: Vec<Region> = Vec::new();
-        for FrozenPiece { range, prot, .. } in self.frozen.layout() {
+        for FrozenPiece { range, prot, .. } in &self.frozen.layout {
             match regions.last_mut() {
                 // Pieces of other files are gathered in one.
                 Some(last) if last.prot == *prot && last.range.end() == range.start => {

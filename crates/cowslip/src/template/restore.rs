@@ -15,7 +15,7 @@ use cowslip_sys::{AsFd, Errno, memfile};
 use super::layout::{Inherit, Region};
 use super::{Base, Place, Template};
 use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
-use crate::arena::state::{Event, Shared, State};
+use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::thaw::serve;
 
@@ -133,7 +133,7 @@ impl Template {
                 .because("there are too many mappings, or no memory is left for a copy")
                 .advise("raise vm.max_map_count, or free memory")
         })?;
-        if state.borrowed() > 0 {
+        if state.map.count(Chunk::Borrowed) > 0 {
             state.borrowed_base = Some(lender);
             state.keeps_borrowed = true;
             shared.notify(&state);

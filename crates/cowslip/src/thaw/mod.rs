@@ -343,7 +343,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
         // Other threads may have the arena between two chunks.
         let mut state = shared.lock();
         let can = state.hold().is_none() && state.generations.view_count() == 0;
-        let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
+        let next = state.map.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
         let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
         from = one.end;
         let range = shared.chunk_range(one.start, 1);
@@ -390,7 +390,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
     let began_ns = process::now_ns();
-    while let Some(run) = state.next_run(0, 1, Chunk::is_private) {
+    while let Some(run) = state.map.next_run(0, 1, Chunk::is_private) {
         let range = shared.chunk_range(run.start, 1);
         thawing.thaw(state, run).map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
     }

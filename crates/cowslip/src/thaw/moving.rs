@@ -51,10 +51,10 @@ const MOST_BORDERS: usize = 128;
 /// Moves one chunk, or looks for chunks to move. Called while others read frozen memory.
 pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let Some(service) = shared.service(state) else { return Step::Idle };
-    if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
+    if let Some(partial) = state.map.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
         return complete_partial(shared, state, &service, partial.start);
     }
-    let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
+    let has_any = state.map.count(Chunk::Frozen) + state.map.count(Chunk::Borrowed) > 0;
     if is_short {
         // The chunks may no longer be written when there is memory again.
         state.moving.clear();

@@ -78,7 +78,7 @@ impl<'a> Snapshot<'a> {
             snapshot.copies = copies;
             return Ok(snapshot);
         }
-        if keeps_view && state.clean() > 0 {
+        if keeps_view && state.map.count(Chunk::Clean) > 0 {
             thaw::clean::thaw_written(shared, &mut state)
                 .and_then(|()| thaw::clean::thaw_short_runs(shared, &mut state))
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
@@ -112,9 +112,9 @@ impl<'a> Snapshot<'a> {
             _ => false,
         };
         let mut from = 0;
-        while let Some(first) = state.next_run(from, 1, is_wanted) {
+        while let Some(first) = state.map.next_run(from, 1, is_wanted) {
             let kind = state.chunk(first.start);
-            let run = state.next_run(first.start, usize::MAX, |chunk| chunk == kind);
+            let run = state.map.next_run(first.start, usize::MAX, |chunk| chunk == kind);
             let run = run.expect("one chunk at least");
             from = run.end;
             if let Some(range) = used_part(shared, state, run) {

@@ -19,7 +19,7 @@ use crate::retry::retry_until_ok;
 /// Freezes all of `snapshots` at one instant.
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
-        snapshot.service().is_some_and(|service| !service.has_failed())
+        snapshot.service().is_some_and(|service| !service.health.has_failed())
             && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
