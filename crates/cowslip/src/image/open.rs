@@ -28,10 +28,10 @@ const LONGEST_CHAIN: usize = 1000;
 #[derive(Clone, Debug)]
 pub struct Image {
     path: Arc<Path>,
-    storage: Storage,
-    header: Header,
+    pub(super) storage: Storage,
+    pub(super) header: Header,
     description: Arc<Description>,
-    entries: Arc<[Entry]>,
+    pub(super) entries: Arc<[Entry]>,
     /// The parent, its parent, …
     ancestors: Arc<[Image]>,
 }
@@ -326,11 +326,6 @@ impl Image {
         (bytes as usize / CHUNK_BYTES).max(1)
     }
 
-    /// The source that it is read from, if it is not a file.
-    pub(super) fn source(&self) -> Option<&Arc<dyn ImageSource>> {
-        self.storage.source()
-    }
-
     /// The file that holds a chunk byte for byte, if it is stored like that.
     pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
@@ -384,18 +379,6 @@ impl Image {
     pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let stored = self.entries.iter().filter(|entry| entry.total_bytes() > 0);
         stored.map(Entry::range)
-    }
-
-    pub(super) fn header(&self) -> &Header {
-        &self.header
-    }
-
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    pub(super) fn storage(&self) -> &Storage {
-        &self.storage
     }
 
     /// The checksum of the content of every chunk that is not zeroes.

@@ -25,10 +25,9 @@ impl<'a> Peer<'a> {
         let uid = socket::peer_uid(stream.as_fd())?;
         match uid == 0 || uid == process::effective_uid() {
             true => Ok(Self(stream)),
-            false => Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                "another user's process is at the other end",
-            )),
+            false => {
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"))
+            }
         }
     }
 }
