@@ -70,6 +70,7 @@ pub mod regular;
 pub mod reserved_fd;
 pub mod scheduling;
 pub mod socket;
+pub mod streaming;
 pub mod supervision;
 pub mod suspended_child;
 pub mod target;

@@ -31,30 +31,37 @@
 //! more while an image is saved or restored. It handles no signals, and writes only to files that it was given.
 
 mod arena;
-mod attend;
-mod branch_point;
+mod contracts;
+mod detach;
 mod footprint;
+mod fork_calls;
 mod freeze;
 pub mod host;
 pub mod image;
+mod mapping;
+mod memory;
 mod metrics;
+mod progress;
 pub mod raw;
 mod retry;
 mod service;
 mod template;
+mod thaw;
+mod values;
 
 pub use cowslip_sys::error::{Error, ErrorKind, Result};
 pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;
 
-pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, IoGuard, Pages};
-pub use branch_point::{BranchCopy, branch_point};
+pub use arena::{Arena, ArenaBuilder, Backing, IoGuard, Pages};
 pub use footprint::Footprint;
-pub use freeze::{Fork, FreezeMethod, Frozen, FrozenCopy, MOST_VIEWS, fork, freeze_all};
+pub use fork_calls::{BranchCopy, Fork, branch_point, fork};
+pub use freeze::{FreezeMethod, Frozen, FrozenCopy, MOST_VIEWS, freeze_all};
 pub use metrics::Metrics;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };
+pub use values::ArenaSlice;
 
 /// Compiles and runs the Rust of README and of the guide for stores.
 #[cfg(doctest)]

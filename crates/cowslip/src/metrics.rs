@@ -3,15 +3,15 @@
 //! They live in one page of their own that `/proc/PID/maps` shows under [`PAGE_NAME`]. A forked child
 //! gets a copy, so that each process counts for itself.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile::{self, MemfdKind};
-use cowslip_sys::memory::{self, Prot, Sharing};
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, process};
+
+use crate::mapping::OwnPage;
 
 /// Name of the mapping that holds the counters.
 pub const PAGE_NAME: &str = "cowslip-status";
@@ -22,7 +22,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// The counters, shared with the service thread.
         #[repr(C)]
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         pub(crate) struct Counters {
             magic: AtomicU64,
             $(pub(crate) $name: AtomicU64),*
@@ -154,45 +154,15 @@ impl Metrics {
     }
 }
 
-/// Pages of arenas that have ended. Its lock is never waited for: a forked child may have inherited it locked.
-static RETIRED: Mutex<Vec<VirtRange>> = Mutex::new(Vec::new());
-
 impl Counters {
-    /// A zeroed page of counters that lives as long as the process.
-    pub(crate) fn create() -> Result<&'static Self> {
+    /// A page with them.
+    pub(crate) fn create() -> Result<OwnPage<Self>> {
         const OPERATION: &str = "make the page of counters";
-        let len = page_size_bytes();
-        let open = || memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64);
+        let open = || memfile::memfd(PAGE_NAME, MemfdKind::Shmem, page_size_bytes() as u64);
         let file = ReservedFd::open(open).during(OPERATION)?;
-        let retired = RETIRED.try_lock().ok().and_then(|mut pages| pages.pop());
-        let page = match retired {
-            Some(page) => page,
-            None => memory::reserve_apart(len, len).during(OPERATION)?,
-        };
-        #[allow(unsafe_code)]
-        // SAFETY: the range was reserved for such a page, and nothing refers to it: it is new, or was retired. It is
-        // never unmapped. All-zero bytes are a valid `Counters`, which is smaller than any page and made of atomics.
-        let counters = unsafe {
-            memory::map_file(page, file.as_fd(), 0, Sharing::Private, Prot::RW)
-                .during(OPERATION)?;
-            &*(page.start as *const Self)
-        };
-        counters.magic.store(MAGIC, Relaxed);
+        let counters = Self { magic: MAGIC.into(), ..Self::default() };
         counters.pid.store(process::pid() as u64, Relaxed);
-        Ok(counters)
-    }
-
-    /// Gives the page back; the counters must not be used any more.
-    pub(crate) fn retire(&'static self) {
-        self.magic.store(0, Relaxed);
-        let page = VirtRange::new(std::ptr::from_ref(self) as usize, page_size_bytes());
-        #[allow(unsafe_code)]
-        // SAFETY: the state that the arena and its threads share refers to it, and is being dropped. The address range
-        // stays reserved, for the counters of another arena.
-        let is_reserved = unsafe { memory::map_anonymous(page, Prot::NONE) }.is_ok();
-        if is_reserved && let Ok(mut pages) = RETIRED.try_lock() {
-            pages.push(page);
-        }
+        OwnPage::new(file.as_fd(), counters).during(OPERATION)
     }
 
     /// Notes that a thread may have been held up for `ns`.
@@ -200,5 +170,3 @@ impl Counters {
         self.longest_stall_ns.fetch_max(ns, Relaxed);
     }
 }
-
-const _: () = assert!(size_of::<Counters>() <= 4096);

@@ -16,13 +16,13 @@ use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
-use super::backing_file::{BackingFile, Pages, offset, pool_too_small};
 use super::chunk::{at_once, contains_current_stack, halves};
 use super::deferred_free;
-use super::density::PageSet;
-use super::detach::Departure;
 use super::state::{Chunk, Event, Role, Shared, State};
-use super::vma_map::Usage;
+use crate::mapping::backing_file::{BackingFile, Pages, offset, pool_too_small};
+use crate::memory::density::PageSet;
+use crate::memory::departure::Departure;
+use crate::memory::vma_map::Usage;
 
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
@@ -183,7 +183,9 @@ impl Shared {
 
     /// The parts of `free` that can be handed out now.
     fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
-        let are_all_live = state.not_live() + state.absent() + state.lost() == 0;
+        let are_all_live =
+            state.not_live() + state.map.count(Chunk::Missing) + state.map.count(Chunk::Poisoned)
+                == 0;
         if are_all_live && !state.files.has_exposed() {
             return vec![free];
         }
@@ -551,7 +553,7 @@ pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
 }
 
 /// The pages of a page-aligned part.
-pub(super) fn pages_of(part: VirtRange) -> impl Iterator<Item = VirtRange> {
+pub(crate) fn pages_of(part: VirtRange) -> impl Iterator<Item = VirtRange> {
     let page = page_size_bytes();
     (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
 }

@@ -5,8 +5,8 @@ use cowslip_sys::memfile;
 use cowslip_sys::memory::Prot;
 
 use super::state::{Role, Shared, State};
-use super::vma_map::Usage;
-use crate::arena::backing_file::offset;
+use crate::mapping::backing_file::offset;
+use crate::memory::vma_map::Usage;
 
 const OPERATION: &str = "give an arena's address space back";
 

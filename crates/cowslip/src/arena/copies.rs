@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use cowslip_sys::process;
 use cowslip_sys::procfs;
-use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, process};
+use cowslip_sys::units::{ByteCount, VirtRange};
 
-use super::state::{Chunk, Shared, State};
+use crate::metrics::Counters;
 
 /// Time between two counts of the copies while there are readers.
 const LOOK: Duration = Duration::from_millis(10);
@@ -82,7 +82,7 @@ fn decide(is_over: bool, ending: Option<Ending>, now_ns: u64) -> Act {
 }
 
 impl CopyLimit {
-    fn limit(&self) -> Option<u64> {
+    pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.bytes.load(Relaxed)).filter(|&bytes| bytes != NO_LIMIT)
     }
 
@@ -100,12 +100,6 @@ impl CopyLimit {
     /// Registers `tell`, called with the id of each child that is ended. Only the first registration counts.
     pub(crate) fn on_child_ended(&self, tell: fn(i32)) {
         let _ = self.tell.set(tell);
-    }
-
-    /// True if one more chunk, held twice, might exceed the limit.
-    pub(crate) fn is_near(&self, shared: &Shared, state: &State) -> bool {
-        let below = |limit: u64| limit.saturating_sub(2 * CHUNK_BYTES as u64);
-        self.limit().is_some_and(|limit| copies_exceed(shared, state, below(limit)))
     }
 
     /// Notes that `pid` was forked just now.
@@ -129,7 +123,12 @@ impl CopyLimit {
 
     /// Called while there are readers: ends a child if there are too many copies. Returns the time to the next look, if
     /// there is a limit.
-    pub(crate) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
+    pub(crate) fn keep(
+        &self,
+        arena: VirtRange,
+        counters: &Counters,
+        exceeds: impl FnOnce(u64) -> bool,
+    ) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let now_ns = process::now_ns();
         let left_ns = self.next_look_ns.load(Relaxed).saturating_sub(now_ns);
@@ -139,16 +138,16 @@ impl CopyLimit {
         self.next_look_ns.store(now_ns + LOOK.as_nanos() as u64, Relaxed);
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|it| process::is_running_child(it.pid));
-        let is_over = forked.ending.is_none() && copies_exceed(shared, state, limit_bytes);
+        let is_over = forked.ending.is_none() && exceeds(limit_bytes);
         match decide(is_over, forked.ending, now_ns) {
             Act::Nothing => {}
             Act::Ask => {
                 forked.pids.retain(|&pid| process::is_running_child(pid));
-                let youngest = forked.pids.iter().rev().find(|&&pid| reads(pid, shared.range));
+                let youngest = forked.pids.iter().rev().find(|&&pid| reads(pid, arena));
                 if let Some(&pid) = youngest
                     && process::end(pid, false).is_ok()
                 {
-                    shared.counters.ended_children.fetch_add(1, Relaxed);
+                    counters.ended_children.fetch_add(1, Relaxed);
                     if let Some(tell) = self.tell.get() {
                         tell(pid);
                     }
@@ -164,35 +163,6 @@ impl CopyLimit {
         }
         Some(LOOK)
     }
-}
-
-/// True if memory that is held only for readers comes to more than this: private copies of frozen memory, and places
-/// that chunks moved out of.
-fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
-    let page_bytes = page_size_bytes() as u64;
-    let vacated_bytes = state.files.vacated_bytes();
-    let Some(limit_bytes) = limit_bytes.checked_sub(vacated_bytes) else { return true };
-    // Cheap, and an upper bound.
-    if process::anonymous_pages().is_some_and(|pages| pages * page_bytes <= limit_bytes) {
-        return false;
-    }
-    let most = limit_bytes / page_bytes;
-    count(shared, state, most).is_ok_and(|pages| pages > most)
-}
-
-fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
-    let Some(service) = shared.service(state) else { return Ok(0) };
-    let (mut pages, mut from) = (0, 0);
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
-        for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
-            pages += service.scanner.count_private(piece, most.saturating_sub(pages))?;
-            if pages > most {
-                return Ok(pages);
-            }
-        }
-    }
-    Ok(pages)
 }
 
 /// True if the process has memory at the arena's addresses: it was forked with it, and has not become another program.

@@ -6,28 +6,12 @@
 
 use cowslip_sys::process;
 
-use super::backoff::backoff;
 use super::inheritance::youngest_read;
 use super::state::{Role, Shared, State};
+use crate::memory::backoff::backoff;
 
 const FIRST_DELAY_NS: u64 = 500_000;
 const LAST_DELAY_NS: u64 = 250_000_000;
-
-/// Chunks that wait for their readers to end.
-#[derive(Debug, Default)]
-pub(crate) struct DeferredFree {
-    chunks: Vec<usize>,
-    /// No attempt before this time.
-    not_before_ns: u64,
-    delay_ns: u64,
-}
-
-impl DeferredFree {
-    /// Adds a private chunk that has nothing in use any more.
-    pub(crate) fn add(&mut self, chunk: usize) {
-        self.chunks.push(chunk);
-    }
-}
 
 /// Makes chunks without readers live, all zeroes.
 pub(crate) fn reclaim(shared: &Shared, state: &mut State) {

@@ -18,139 +18,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsRawFd, Errno};
 
-use super::backing_file::{BackingFile, Pages, copy_data, offset};
-use super::chunk_map::MOST_FILES;
+use super::file_table::{FrozenPiece, Vacated};
 use super::state::{Chunk, Event, Shared, State};
-use super::vma_map::Usage;
-use crate::freeze::{Frozen, FrozenPiece};
-
-#[derive(Debug)]
-pub(crate) struct Files {
-    slots: Vec<Option<Arc<BackingFile>>>,
-    /// The file in which chunks become live while others are read. Chosen again after each freeze and fork.
-    target: Option<u8>,
-    vacated: Vec<Vacated>,
-}
-
-/// A place that a chunk was moved out of.
-#[derive(Clone, Copy, Debug)]
-struct Vacated {
-    file: u8,
-    chunk: usize,
-    /// The generation that it was frozen for.
-    since: u64,
-    /// The youngest view when it was moved.
-    until: u64,
-}
-
-impl Files {
-    pub(crate) fn new(first: Arc<BackingFile>) -> Self {
-        Self { slots: vec![Some(first)], target: None, vacated: Vec::new() }
-    }
-
-    /// The file of that number, which a chunk maps.
-    pub(crate) fn get(&self, number: u8) -> &Arc<BackingFile> {
-        let slot = self.slots.get(usize::from(number)).and_then(Option::as_ref);
-        slot.expect("a file stays as long as a chunk maps it")
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u8, &Arc<BackingFile>)> {
-        let numbered = self.slots.iter().enumerate();
-        numbered.filter_map(|(i, slot)| slot.as_ref().map(|file| (i as u8, file)))
-    }
-
-    /// Finds out which of them readers have exposed.
-    pub(crate) fn look(&self) {
-        self.all().for_each(|(_, file)| file.look());
-    }
-
-    /// True if readers have exposed one of them.
-    pub(crate) fn has_exposed(&self) -> bool {
-        self.all().any(|(_, file)| file.is_exposed())
-    }
-
-    /// In a child: keeps their descriptors.
-    pub(crate) fn claim(&self) {
-        self.all().for_each(|(_, file)| file.claim());
-    }
-
-    /// In a reader: closes all of them.
-    pub(crate) fn renounce(&mut self) {
-        self.slots.clear();
-        self.target = None;
-    }
-
-    /// True in a reader that has closed all of them.
-    pub(crate) fn are_renounced(&self) -> bool {
-        self.slots.is_empty()
-    }
-
-    pub(crate) fn is_single(&self) -> bool {
-        self.slots.iter().flatten().count() == 1
-    }
-
-    /// After a freeze or a fork: files may have readers that had none.
-    pub(crate) fn forget_target(&mut self) {
-        self.target = None;
-    }
-
-    /// `BADF` if the program has closed the descriptor of one of them, or put another file in its place.
-    pub(crate) fn check_identities(&self) -> Result<(), Errno> {
-        self.all().try_for_each(|(_, file)| file.check_identity())
-    }
-
-    /// Memory that they hold.
-    pub(crate) fn allocated_bytes(&self) -> u64 {
-        self.all()
-            .map(|(_, file)| cowslip_sys::memfile::allocated_bytes(file.fd()).unwrap_or(0))
-            .sum()
-    }
-
-    /// True if places are kept for readers alone.
-    pub(crate) fn has_vacated(&self) -> bool {
-        !self.vacated.is_empty()
-    }
-
-    /// Memory that they hold.
-    pub(crate) fn vacated_bytes(&self) -> u64 {
-        (self.vacated.len() * CHUNK_BYTES) as u64
-    }
-
-    /// Gives back, in the background like others, a place that nothing maps or reads any more.
-    pub(crate) fn abandon(&mut self, file: u8, chunk: usize) {
-        const UNREAD: u64 = u64::MAX;
-        self.vacated.push(Vacated { file, chunk, since: UNREAD, until: 0 });
-    }
-
-    /// Notes that a kept place is mapped again. Returns the generation that it was frozen for.
-    pub(crate) fn reoccupy(&mut self, file: u8, chunk: usize) -> Option<u64> {
-        let is_it = |place: &Vacated| (place.file, place.chunk) == (file, chunk);
-        let place = self.vacated.iter().position(is_it)?;
-        Some(self.vacated.swap_remove(place).since)
-    }
-
-    fn add(&mut self, file: Arc<BackingFile>) -> Option<u8> {
-        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        if free == MOST_FILES {
-            return None;
-        }
-        if free == self.slots.len() {
-            self.slots.push(None);
-        }
-        self.slots[free] = Some(file);
-        Some(free as u8)
-    }
-
-    /// In a forked child: forgets the vacated places, which the parent gives back.
-    pub(crate) fn in_child(&mut self) {
-        self.vacated.clear();
-        self.target = None;
-    }
-}
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, Pages, copy_data, offset};
+use crate::memory::vma_map::Usage;
 
 impl Shared {
     /// The number of a file without readers, for chunks that become live while others are read.
@@ -265,14 +140,15 @@ impl Shared {
     pub(crate) fn gather(
         &self,
         state: &mut State,
-        view: &Frozen,
+        layout: &[FrozenPiece],
+        shown: impl Fn(VirtRange) -> OwnedRange,
     ) -> Result<Option<Arc<BackingFile>>, Errno> {
         let chunks = |piece: &FrozenPiece| self.chunks_of(piece.range);
         let mut best = None;
         for (number, file) in state.files.all() {
             let is_here = |piece: &&FrozenPiece| Arc::ptr_eq(&piece.file, file);
             let there: Vec<usize> =
-                view.layout().iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
+                layout.iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
             let is_taken = |place: &Vacated| place.file == number && there.contains(&place.chunk);
             let is_mapped = |chunk: &usize| state.map.file(*chunk) == number;
             let is_better = best.as_ref().is_none_or(|(_, fewest, _)| there.len() < *fewest);
@@ -285,10 +161,10 @@ impl Shared {
         }
         let Some((number, _, home)) = best else { return Ok(None) };
         home.check_identity()?;
-        for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
+        for piece in layout.iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
             for (chunk, part) in self.by_chunk(piece.range) {
                 self.punch_in(&home, part)?;
-                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
+                copy_data(&piece.file, &home, offset(self.range, part), shown(part))?;
                 // The copy is given back after the readers that it is made for.
                 let since = state.map.since(chunk);
                 state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });
@@ -299,12 +175,16 @@ impl Shared {
 
     /// Copies all that a view shows to a file of its own. Takes as long as the view is large: the view keeps what it
     /// shows, and the caller holds no lock.
-    pub(crate) fn gather_apart(&self, view: &Frozen) -> Result<Arc<BackingFile>, Errno> {
-        let first = view.layout().first().ok_or(Errno::INVAL)?;
+    pub(crate) fn gather_apart(
+        &self,
+        layout: &[FrozenPiece],
+        shown: impl Fn(VirtRange) -> OwnedRange,
+    ) -> Result<Arc<BackingFile>, Errno> {
+        let first = layout.first().ok_or(Errno::INVAL)?;
         let home = first.file.another(self.range.len as u64)?;
-        for piece in view.layout() {
+        for piece in layout {
             for (_, part) in self.by_chunk(piece.range) {
-                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
+                copy_data(&piece.file, &home, offset(self.range, part), shown(part))?;
             }
         }
         Ok(Arc::new(home))

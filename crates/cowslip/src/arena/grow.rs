@@ -1,7 +1,7 @@
 //! A program's memory begins on base pages, as it does natively, and becomes huge when it is dense.
 //!
-//! The mapping decides the page that a fault takes: [chunks](super::page_size) that take base pages are mapped with
-//! `MADV_NOHUGEPAGE`. Memory that [`super::density`] trusts to be filled is mapped without it before it is touched. The
+//! The mapping decides the page that a fault takes: [chunks](crate::memory::page_size) that take base pages are mapped with
+//! `MADV_NOHUGEPAGE`. Memory that [`crate::memory::density`] trusts to be filled is mapped without it before it is touched. The
 //! service thread makes the rest huge, one chunk at a time (`MADV_COLLAPSE`): only threads that touch it have to wait.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,12 +11,12 @@ use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use super::backing_file::offset;
-use super::backoff::backoff;
-use super::density::{PageSet, is_dense, trusted_bytes};
 use super::state::{Chunk, Role, Shared, State};
-use super::vma_map::Usage;
-use crate::freeze::thaw::Step;
+use crate::mapping::backing_file::offset;
+use crate::memory::backoff::backoff;
+use crate::memory::density::{PageSet, is_dense, trusted_bytes};
+use crate::memory::step::Step;
+use crate::memory::vma_map::Usage;
 
 /// The pause after a round is this many times as long as the round.
 const REST: u64 = 16;

@@ -46,14 +46,12 @@ pub(crate) fn set_inherited(
         base.set_inherited(advice)?;
     }
     let mut result = Ok(());
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
+    for run in state.map.runs(Chunk::is_private) {
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             // It can fail only where a mapping would have to be split, and a piece is whole mappings.
             result = result.and(shared.piece(piece).advise(advice));
         }
     }
-    let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(state));
+    let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(&state.vma_map));
     result.and_then(|()| base.map_or(Ok(()), |base| base.set_inherited(advice)))
 }

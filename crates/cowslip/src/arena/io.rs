@@ -25,20 +25,6 @@ const OPERATION: &str = "hold memory for I/O";
 /// The longest wait of a new hold for a freeze that waits for others: a holder may need this one to end its own.
 const LONGEST_COURTESY: Duration = Duration::from_millis(10);
 
-/// The number of holds on an arena's page frames, and of waits for their end.
-#[derive(Debug, Default)]
-pub(crate) struct Holds {
-    now: usize,
-    awaited: usize,
-}
-
-impl Holds {
-    /// True if frames must stay where they are.
-    pub(crate) fn any(&self) -> bool {
-        self.now > 0
-    }
-}
-
 /// While this lives, no freeze, fork or thaw changes the page frames of an arena's memory: see [`Arena::hold_for_io`].
 #[must_use = "memory is held until this is dropped"]
 #[derive(Debug)]

@@ -1,52 +1,45 @@
 //! Arenas: address ranges whose memory can be frozen.
 
 pub(crate) mod allocate;
-pub(crate) mod backing_file;
-pub(crate) mod backoff;
 pub(crate) mod borrowed;
+pub(crate) mod borrowed_base;
+pub(crate) mod child;
 pub(crate) mod chunk;
-pub(crate) mod chunk_map;
 mod close;
 pub(crate) mod copies;
+pub(crate) mod copy_count;
 pub(crate) mod deferred_free;
-pub(crate) mod density;
-mod detach;
-pub(crate) mod files;
+pub(crate) mod file_table;
+mod files;
 pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
-pub(crate) mod mapping;
-mod page_size;
+pub(crate) mod own_memory;
 pub(crate) mod readers;
 pub(crate) mod residency;
 pub(crate) mod share;
-mod slice;
 pub(crate) mod state;
-pub(crate) mod tracking;
 mod trim;
-pub(crate) mod vma_map;
 mod zero_pages;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 use cowslip_sys::{AsRawFd, Errno, process};
 
+use crate::mapping::OwnSpace;
+use crate::mapping::backing_file::BackingFile;
+pub use crate::mapping::backing_file::{Backing, Pages};
+use crate::memory::chunk_map::Chunk;
 use crate::metrics::{Counters, Metrics};
 use crate::service::Running;
 
-use backing_file::BackingFile;
-pub use backing_file::{Backing, Pages};
-pub use detach::Departure;
 pub use io::IoGuard;
-use mapping::OwnSpace;
 use readers::UsersToken;
-pub use slice::ArenaSlice;
 use state::Shared;
-pub use vma_map::Usage;
 
 const BUILD: &str = "make an arena";
 
@@ -142,14 +135,17 @@ impl ArenaBuilder {
     pub(crate) fn build_on(self, file: Arc<BackingFile>) -> Result<Arena> {
         let len = self.len()?;
         let users = UsersToken::new()?;
-        let range = match self.address {
+        let place = match self.address {
             None => reserve_apart(len).during(BUILD)?,
             Some(address) => reserve_at(address, len)?,
         };
+        let range = **place;
         let counters = Counters::create()?;
-        let shared = Shared::new(range, Arc::clone(&file), counters, self.userfaultfd, users);
+        let shared =
+            Shared::new(place.leak(), Arc::clone(&file), counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
+        let counters = &shared.counters;
         // Takes the first freeze's descriptor now: there may be none left then.
         shared.lock().generations.begin()?;
         let whole = shared.piece(range);
@@ -167,7 +163,7 @@ impl ArenaBuilder {
 
 /// Reserves `len` bytes far from where the kernel places mappings of its own choice, so that holes in an arena stay
 /// holes. If there is no room, they lie among those mappings.
-fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
+fn reserve_apart(len: usize) -> Result<OwnSpace, Errno> {
     const BELOW_BYTES: usize = 96 << 40;
     const LOWEST: usize = 16 << 40;
     const MOST_TRIES: usize = 64;
@@ -177,16 +173,16 @@ fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
         .map_while(|i| near.start.checked_sub(BELOW_BYTES)?.checked_sub(step.checked_mul(i)?));
     for start in starts.take_while(|start| *start >= LOWEST) {
         let apart = VirtRange::new(start, len);
-        match memory::reserve_at(apart) {
-            Ok(()) => return near.unmap().map(|()| apart),
+        match OwnSpace::reserve_at(apart) {
+            Ok(apart) => return near.unmap().map(|()| apart),
             Err(Errno::EXIST) => {}
             Err(_) => break,
         }
     }
-    Ok(*near.leak())
+    Ok(near)
 }
 
-fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
+fn reserve_at(address: usize, len: usize) -> Result<OwnSpace> {
     const OPERATION: &str = "make an arena at an address";
     let range = VirtRange::new(address, len);
     if !address.is_multiple_of(GIB_BYTES) || address.checked_add(len).is_none() {
@@ -194,8 +190,8 @@ fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
             .on(range)
             .because("it must be a multiple of 1 GiB"));
     }
-    match memory::reserve_at(range) {
-        Ok(()) => Ok(range),
+    match OwnSpace::reserve_at(range) {
+        Ok(place) => Ok(place),
         Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
             .on(range)
             .because("something else is mapped there in this process")),
@@ -236,7 +232,7 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
-        shared.counters.kept_chunks.store(state.clean() as u64, Relaxed);
+        shared.counters.kept_chunks.store(state.map.count(Chunk::Clean) as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }
@@ -262,47 +258,6 @@ impl Arena {
     pub fn allocate_at(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
         shared.allocate_at(&mut shared.lock(), range, prot)
-    }
-
-    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are skipped, parts that
-    /// left the arena are unmapped.
-    ///
-    /// # Errors
-    /// The kernel's, if it is out of mappings (`vm.max_map_count`).
-    ///
-    /// # Safety
-    /// `range` is page-aligned, was handed out by [`Self::allocate`], and is no longer in use.
-    #[allow(unsafe_code)]
-    pub unsafe fn release(&self, range: VirtRange) -> Result<()> {
-        let shared = self.shared();
-        shared.release(&mut shared.lock_restored(range), range)
-    }
-
-    /// Makes memory read as zeroes, and gives its pages back (`MADV_DONTNEED`). A huge page gives back parts once an
-    /// eighth of it was discarded.
-    ///
-    /// # Errors
-    /// The kernel's; then the content is as before or zeroes, page by page.
-    ///
-    /// # Safety
-    /// The same as for [`Self::release`]; no other thread accesses it meanwhile.
-    #[allow(unsafe_code)]
-    pub unsafe fn discard(&self, range: VirtRange) -> Result<()> {
-        let shared = self.shared();
-        shared.discard(&mut shared.lock_restored(range), range)
-    }
-
-    /// Changes what may be done to memory (`mprotect`); it stays so through freezes and thaws.
-    ///
-    /// # Errors
-    /// `ENOMEM` if a part of it is not handed out, or the kernel is out of mappings.
-    ///
-    /// # Safety
-    /// `range` is page-aligned and no Rust reference into it needs more than `prot` allows.
-    #[allow(unsafe_code)]
-    pub unsafe fn protect(&self, range: VirtRange, prot: Prot) -> Result<()> {
-        let shared = self.shared();
-        shared.protect(&mut shared.lock_restored(range), range, prot)
     }
 }
 

@@ -38,7 +38,7 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
-use super::mapping::OwnSpace;
+use crate::mapping::OwnSpace;
 
 /// The most generations that may be read at a time: each holds a descriptor.
 const MOST: usize = 4;

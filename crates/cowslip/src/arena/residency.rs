@@ -19,83 +19,9 @@ use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{memfile, process};
 
-use super::backing_file::{BackingFile, Pages, offset};
-use super::backoff::backoff;
 use super::state::{Chunk, Shared, State};
-use super::vma_map::Usage;
-
-/// Bytes mapped in one step: other threads may wait for the mappings meanwhile.
-const STEP_BYTES: usize = 8 << 20;
-const FIRST_ROUND_NS: u64 = 50_000_000;
-const LAST_ROUND_NS: u64 = 2_000_000_000;
-/// A program that writes to a new page in less time than this writes much.
-const FEW_WRITES_NS: u64 = 100_000;
-
-/// Memory to be mapped again.
-#[derive(Debug, Default)]
-pub(crate) struct Unmapped {
-    ranges: Vec<VirtRange>,
-    rounds: Rounds,
-}
-
-/// The schedule by which all frozen memory is mapped again.
-#[derive(Debug, Default)]
-struct Rounds {
-    next_ns: u64,
-    delay_ns: u64,
-    /// The last look: when it was, and how many private pages the process had.
-    looked_ns: u64,
-    pages: Option<u64>,
-    /// Pages were written since the last round.
-    is_behind: bool,
-}
-
-impl Rounds {
-    /// Called when a look is due. True if a round must be made now.
-    fn look(&mut self, now_ns: u64, pages: Option<u64>) -> bool {
-        let is_first = self.next_ns == 0;
-        let delay = backoff(&mut self.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
-        self.next_ns = now_ns + delay.as_nanos() as u64;
-        let written = pages.unwrap_or(0).saturating_sub(self.pages.unwrap_or(0));
-        let few = now_ns.saturating_sub(self.looked_ns) / FEW_WRITES_NS;
-        self.is_behind |= !is_first && pages != self.pages;
-        (self.looked_ns, self.pages) = (now_ns, pages);
-        let is_due = self.is_behind && written <= few;
-        self.is_behind &= !is_due;
-        is_due
-    }
-}
-
-impl Unmapped {
-    /// Adds a range that a freeze unmapped.
-    pub(crate) fn add_frozen(&mut self, range: VirtRange) {
-        self.rounds = Rounds::default();
-        self.add(range);
-    }
-
-    /// Adds a range that a thaw unmapped.
-    pub(crate) fn add(&mut self, range: VirtRange) {
-        match self.ranges.last_mut() {
-            Some(last) if last.end() == range.start => last.len += range.len,
-            _ => self.ranges.push(range),
-        }
-    }
-
-    /// The size of all ranges.
-    pub(crate) fn bytes(&self) -> usize {
-        self.ranges.iter().map(|range| range.len).sum()
-    }
-
-    fn take(&mut self) -> Option<VirtRange> {
-        let last = self.ranges.last_mut()?;
-        let part = VirtRange::new(last.start, last.len.min(STEP_BYTES));
-        *last = VirtRange::between(part.end(), last.end());
-        if last.is_empty() {
-            self.ranges.pop();
-        }
-        Some(part)
-    }
-}
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::memory::vma_map::Usage;
 
 /// Maps a part of the unmapped memory. True if there was one.
 pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
@@ -163,40 +89,9 @@ pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     let now_ns = process::now_ns();
     let rounds = &mut state.unmapped.rounds;
     if now_ns >= rounds.next_ns && rounds.look(now_ns, process::anonymous_pages()) {
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
-            from = run.end;
+        for run in state.map.runs(|chunk| chunk == Chunk::Frozen) {
             state.unmapped.add(shared.chunk_range(run.start, run.len()));
         }
     }
     Some(state.unmapped.rounds.next_ns - now_ns)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND_NS: u64 = 1_000_000_000;
-
-    #[test]
-    fn a_round_follows_writes_when_they_have_grown_few() {
-        let mut rounds = Rounds::default();
-        assert!(!rounds.look(SECOND_NS, Some(100)), "nothing to compare with");
-        assert!(!rounds.look(2 * SECOND_NS, Some(100)), "nothing was written");
-        assert!(!rounds.look(3 * SECOND_NS, Some(100_000)), "too much at a time");
-        assert!(rounds.look(4 * SECOND_NS, Some(100_000)), "made up for");
-        assert!(!rounds.look(5 * SECOND_NS, Some(100_000)), "once");
-        assert!(rounds.look(6 * SECOND_NS, Some(100_001)));
-    }
-
-    #[test]
-    fn looks_grow_rare() {
-        let mut rounds = Rounds::default();
-        let delays = [1; 9].map(|now_ns| {
-            rounds.look(now_ns, None);
-            rounds.next_ns - now_ns
-        });
-        assert_eq!((delays[0], delays[1]), (FIRST_ROUND_NS, 2 * FIRST_ROUND_NS));
-        assert_eq!(delays[8], LAST_ROUND_NS);
-    }
 }

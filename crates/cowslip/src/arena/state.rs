@@ -7,59 +7,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
-use super::backing_file::{BackingFile, Pages};
-use super::borrowed::BorrowedBase;
-use super::chunk_map::ChunkMap;
+use super::borrowed_base::BorrowedBase;
+use super::child::{Child, Share};
 use super::copies::CopyLimit;
-use super::deferred_free::DeferredFree;
-use super::density::Density;
-use super::files::Files;
-use super::io::Holds;
-use super::mapping::OwnSpace;
+use super::file_table::Files;
 use super::readers::{Generations, UsersToken};
-use super::residency::Unmapped;
-use super::share::{Child, Share};
-use super::tracking::{Known, Tracking};
-use super::vma_map::{Usage, VmaMap};
 use super::zero_pages::ZeroPages;
-use crate::freeze::consolidate::Consolidating;
-use crate::freeze::moving::Moving;
+use crate::mapping::backing_file::{BackingFile, Pages};
+use crate::mapping::{ArenaPiece, OwnPage, OwnSpace, OwnedRange};
+use crate::memory::chunk_map::ChunkMap;
+use crate::memory::consolidating::Consolidating;
+use crate::memory::deferred_free::DeferredFree;
+use crate::memory::density::Density;
+use crate::memory::moving::Moving;
+use crate::memory::role::Holds;
+use crate::memory::tracking::{Known, Tracking};
+use crate::memory::unmapped::Unmapped;
+use crate::memory::vma_map::{Usage, VmaMap};
 use crate::metrics::Counters;
 use crate::service::{Service, Services};
 
-pub(crate) use super::chunk_map::{Chunk, Event};
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
-    /// May thaw.
-    Owner,
-    /// A forked child: reads a base that another process may own.
-    Reader,
-}
-
-/// Reasons not to thaw frozen chunks, the strongest first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hold {
-    /// This process reads a base that another may own.
-    Reader,
-    /// Other parts of the kernel, or devices, know its page frames.
-    Pinned,
-    /// Page frames are in use by a device.
-    Io,
-    /// The owner asked for a pause.
-    Paused,
-}
-
-/// The part of the frozen memory that children forked now would inherit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ForkInheritance {
-    /// Nothing, and they are not readers.
-    None,
-    /// Perhaps a part: a change to one of the others failed half-way.
-    Part,
-    /// All of it, and they are readers.
-    Whole,
-}
+pub(crate) use crate::memory::chunk_map::{Chunk, Event};
+pub(crate) use crate::memory::role::{ForkInheritance, Hold, Role};
+pub(crate) use crate::memory::thaw_state::{Look, ThawState};
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -108,58 +78,6 @@ pub(crate) struct State {
     pub(crate) density: Density,
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // After the last thread: threads that restore outlive the arena by a moment.
-        self.counters.retire();
-    }
-}
-
-/// How far the thaw is.
-#[derive(Debug, Default)]
-pub(crate) struct ThawState {
-    pub(crate) paused: bool,
-    /// A child was forked from frozen memory, and the next one may follow soon.
-    pub(crate) forked: bool,
-    /// Until when it is worth waiting for that next child.
-    pub(crate) linger_until_ns: u64,
-    pub(crate) began_ns: Option<u64>,
-    /// Time for which writers waited since the last look at it.
-    pub(crate) felt_ns: u64,
-    /// Work that this thaw took, without its pauses.
-    pub(crate) busy_ns: u64,
-    /// Work that the last whole thaw took.
-    pub(crate) last_busy_ns: u64,
-    /// No attempt before this time.
-    pub(crate) not_before_ns: u64,
-    pub(crate) delay_ns: u64,
-    pub(crate) look: Look,
-    /// While memory is short: no chunk before this one is frozen without a private page.
-    pub(crate) clean_from: usize,
-}
-
-impl ThawState {
-    /// Ends a round: all chunks that can be thawed now are.
-    pub(crate) fn end_round(&mut self) {
-        self.began_ns = None;
-        let busy_ns = std::mem::take(&mut self.busy_ns);
-        if busy_ns > 0 {
-            self.last_busy_ns = busy_ns;
-        }
-    }
-}
-
-/// Progress of the search for clean chunks that were written.
-#[derive(Debug, Default)]
-pub(crate) struct Look {
-    /// The next chunk to look at.
-    pub(crate) next: usize,
-    pub(crate) has_found: bool,
-    /// Not before this time.
-    pub(crate) not_before_ns: u64,
-    pub(crate) delay_ns: u64,
-}
-
 /// Threads that bring in the absent chunks of an arena.
 pub(crate) trait Restoring: std::fmt::Debug + Send {
     /// Brings these chunks in first: a thread that holds the arena's lock is about to wait for them.
@@ -173,9 +91,10 @@ pub(crate) trait Restoring: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
+    place: OwnedRange,
     /// The kind of pages that its files are made of.
     pub(crate) pages: Pages,
-    pub(crate) counters: &'static Counters,
+    pub(crate) counters: OwnPage<Counters>,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
     /// How many threads wait for the state.
@@ -192,13 +111,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        range: VirtRange,
+        place: OwnedRange,
         file: Arc<BackingFile>,
-        counters: &'static Counters,
+        counters: OwnPage<Counters>,
         wants_userfaultfd: bool,
         users: UsersToken,
     ) -> Arc<Self> {
-        let pages = file.pages;
+        let (range, pages) = (*place, file.pages);
         let state = State {
             role: Role::Owner,
             is_closed: false,
@@ -230,6 +149,7 @@ impl Shared {
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {
             range,
+            place,
             pages,
             counters,
             wants_userfaultfd,
@@ -298,10 +218,18 @@ impl Shared {
         }
     }
 
+    /// The part of the arena at `range`.
+    ///
+    /// # Panics
+    /// If it is not in the arena.
+    pub(crate) fn piece(&self, range: VirtRange) -> ArenaPiece {
+        self.place.piece(range)
+    }
+
     /// Locks the arena once no chunk of `range` is still to be restored.
     pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.absent() > 0 {
+        while state.map.count(Chunk::Missing) > 0 {
             let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Missing;
             let wanted: Vec<_> = self.chunks_of(range).filter(is_absent).collect();
             let Some(worker) = state.worker.as_ref().filter(|_| !wanted.is_empty()) else { break };
@@ -313,8 +241,8 @@ impl Shared {
 
     /// Updates the counters of chunks still to be restored, and of lost ones.
     pub(crate) fn count_restored(&self, state: &State) {
-        self.counters.absent_chunks.store(state.absent() as u64, Relaxed);
-        self.counters.lost_chunks.store(state.lost() as u64, Relaxed);
+        self.counters.absent_chunks.store(state.map.count(Chunk::Missing) as u64, Relaxed);
+        self.counters.lost_chunks.store(state.map.count(Chunk::Poisoned) as u64, Relaxed);
     }
 
     /// Waits until all of the arena is restored, or lost.
@@ -436,33 +364,13 @@ impl State {
         self.map.private()
     }
 
-    /// Chunks that a thaw left private because nothing was written to them.
-    pub(crate) fn clean(&self) -> usize {
-        self.map.count(Chunk::Clean)
-    }
-
-    /// Chunks whose base is another arena's.
-    pub(crate) fn borrowed(&self) -> usize {
-        self.map.count(Chunk::Borrowed)
-    }
-
-    /// Chunks still to be restored.
-    pub(crate) fn absent(&self) -> usize {
-        self.map.count(Chunk::Missing)
-    }
-
-    /// Chunks that could not be restored.
-    pub(crate) fn lost(&self) -> usize {
-        self.map.count(Chunk::Poisoned)
-    }
-
     /// Numbers a freeze for a view, for later questions about changes since.
     pub(crate) fn number_freeze(&mut self) -> Known {
         let map = &self.map;
         self.tracking.freeze(|chunk| map.get(chunk) == Chunk::Frozen)
     }
 
-    /// Like [`Self::next_run`], for chunks that a freeze made private and that have no readers if generations up to
+    /// Like [`ChunkMap::next_run`], for chunks that a freeze made private and that have no readers if generations up to
     /// `read` are read.
     pub(crate) fn next_unread(
         &self,
@@ -472,7 +380,7 @@ impl State {
         wanted: impl Fn(Chunk) -> bool,
     ) -> Option<std::ops::Range<usize>> {
         let mut from = from;
-        while let Some(run) = self.next_run(from, usize::MAX, &wanted) {
+        while let Some(run) = self.map.next_run(from, usize::MAX, &wanted) {
             let is_unread = |chunk: &usize| self.is_unread(*chunk, read);
             if let Some(first) = run.clone().find(is_unread) {
                 let count = (first..run.end).take(most).take_while(is_unread).count();
@@ -481,15 +389,5 @@ impl State {
             from = run.end;
         }
         None
-    }
-
-    /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.
-    pub(crate) fn next_run(
-        &self,
-        from: usize,
-        most: usize,
-        wanted: impl Fn(Chunk) -> bool,
-    ) -> Option<std::ops::Range<usize>> {
-        self.map.next_run(from, most, wanted)
     }
 }

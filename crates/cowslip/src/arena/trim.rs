@@ -20,13 +20,13 @@ use cowslip_sys::uffd::{self, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use super::backing_file::{BackingFile, Pages, offset};
 use super::chunk::{enter, write_protect};
-use super::density::{PageSet, is_worth_splitting};
 use super::residency::map_resident;
 use super::state::{Chunk, Shared, State};
-use super::vma_map::Usage;
-use crate::freeze::own_memory;
+use crate::arena::own_memory;
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::memory::density::{PageSet, is_worth_splitting};
+use crate::memory::vma_map::Usage;
 use crate::retry::retry_until_ok;
 use crate::service::FEATURES;
 

@@ -16,7 +16,7 @@ use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{Errno, process};
 
-use super::mapping::OwnedRange;
+use crate::mapping::OwnedRange;
 
 /// The most attempts: a thread that reads the part meanwhile maps the file's page again.
 const TRIES: usize = 16;

@@ -13,7 +13,7 @@ use cowslip_sys::process;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 use super::Frozen;
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::{OwnSpace, OwnedRange};
 use crate::{Error, ErrorKind};
 
 const OPERATION: &str = "copy parts of a view";

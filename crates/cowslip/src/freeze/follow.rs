@@ -12,12 +12,12 @@ use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, Result};
 use cowslip_sys::process;
 
-use super::own_memory;
 use crate::arena::Arena;
-use crate::arena::backing_file::Pages;
 use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, enter};
 use crate::arena::inheritance::youngest_read;
+use crate::arena::own_memory;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::backing_file::Pages;
 
 /// The most views of an arena that may live at a time. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
@@ -26,12 +26,12 @@ const FEW_CHUNKS: usize = 4;
 
 /// True if a freeze need not wait: all chunks are live, or the written ones can be found and moved.
 pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {
-    let serves = || shared.service(state).is_some_and(|service| !service.has_failed());
+    let serves = || shared.service(state).is_some_and(|service| !service.health.has_failed());
     let is_asked = || state.ask_before_thaw.is_some_and(|asks| asks());
     state.generations.view_count() < MOST_VIEWS
         && (state.not_live() == 0
             || shared.pages != Pages::Hugetlb
-                && state.borrowed() == 0
+                && state.map.count(Chunk::Borrowed) == 0
                 && serves()
                 && !process::stands_in(shared.range)
                 && !is_asked())
@@ -109,7 +109,7 @@ fn move_next(
 ) -> Result<Option<usize>> {
     let is_wanted = |chunk| matches!(chunk, Chunk::Frozen | Chunk::Anonymous);
     let mut from = from;
-    while let Some(run) = state.next_run(from, usize::MAX, is_wanted) {
+    while let Some(run) = state.map.next_run(from, usize::MAX, is_wanted) {
         for chunk in run.clone() {
             let moved = move_if_written(shared, state, chunk, read);
             let range = shared.chunk_range(chunk, 1);

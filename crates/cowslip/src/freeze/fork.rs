@@ -21,21 +21,20 @@ use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::process;
 use cowslip_sys::reserved_fd::ForkGate;
 
-use super::at_fork;
 use super::method::FreezeMethod;
-use super::own_memory;
-use super::serve;
 use super::snapshot::{self, Snapshot};
-use super::thaw;
-use crate::arena::backing_file::Pages;
-use crate::arena::deferred_free::DeferredFree;
+use crate::arena::child::Child;
 use crate::arena::inheritance::set_inherited;
+use crate::arena::own_memory;
 use crate::arena::readers::UsersToken;
-use crate::arena::residency::Unmapped;
-use crate::arena::share::{self, Child};
+use crate::arena::share;
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
-use crate::arena::vma_map::Usage;
 use crate::arena::{Arena, io};
+use crate::mapping::backing_file::Pages;
+use crate::memory::deferred_free::DeferredFree;
+use crate::memory::unmapped::Unmapped;
+use crate::memory::vma_map::Usage;
+use crate::thaw;
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: background work would hold it up,
 /// and take the processor of the child.
@@ -43,7 +42,7 @@ const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 
 /// Arenas frozen and locked, about to be forked.
 ///
-/// For code that calls `fork` itself, such as the preload library; otherwise use [`fork`].
+/// For code that calls `fork` itself, such as the preload library; otherwise use [`fork`](crate::fork()).
 pub struct PreparedFork<'a> {
     snapshots: Vec<Snapshot<'a>>,
     /// The watched children, locked so that their list is whole in the child. Locked last: the service thread does not
@@ -183,9 +182,7 @@ fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
 /// Keeps the place of live memory, which stays with the parent. The kernel would put mappings of the child's own there,
 /// which would pass for the arena's, and be lost when the child becomes the owner.
 fn keep_place(shared: &Shared, state: &State) {
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-        from = run.end;
+    for run in state.map.runs(|chunk| chunk == Chunk::Live) {
         let live = state.vma_map.within(shared.chunk_range(run.start, run.len()));
         for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
             // The fork left it out, so that nothing is mapped there yet. It can fail only for lack of a mapping, of
@@ -223,50 +220,5 @@ pub(crate) fn watch_child(shared: &Shared, pid: i32) {
     if !shared.lock().forks_often {
         // The service thread looks again soon after a fork, and finds it then.
         share::watch(shared, pid);
-    }
-}
-
-/// The side of a [`fork`] that this is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fork {
-    /// The parent, with the child's process id.
-    Parent(i32),
-    /// The child.
-    Child,
-}
-
-/// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are neither copied
-/// nor split. Arenas that are not named are missing in the child. [`Arena::install_at_fork`] does the same for forks
-/// that other code calls.
-///
-/// # Errors
-/// Those of [`PreparedFork::prepare`], or the kernel's for the fork itself.
-///
-/// # Safety
-/// The same as for fork(2): in the child of a program with threads only async-signal-safe functions may be called until
-/// it execs or ends.
-#[allow(unsafe_code)]
-pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
-    for arena in arenas {
-        serve::ensure(arena.shared());
-    }
-    let prepared = PreparedFork::prepare(arenas)?;
-    // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
-    match at_fork::without_handlers(|| unsafe { process::fork() }) {
-        Ok(0) => {
-            prepared.in_child();
-            Ok(Fork::Child)
-        }
-        Ok(pid) => {
-            prepared.in_parent();
-            for arena in arenas {
-                watch_child(arena.shared(), pid);
-            }
-            Ok(Fork::Parent(pid))
-        }
-        Err(errno) => {
-            prepared.in_parent();
-            Err(errno).during("fork")
-        }
     }
 }

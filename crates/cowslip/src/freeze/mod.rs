@@ -37,7 +37,7 @@
 //!
 //! A freeze to a view while views or children of earlier freezes live first moves written chunks out of the memory that
 //! they read ([`follow`]), and takes frozen chunks along like clean ones; a chunk that is written in between gets
-//! another file. The way back to a view ([`roll_back`]) maps the view's content again, while no thread accesses it.
+//! another file. The way back to a view ([`mod@roll_back`]) maps the view's content again, while no thread accesses it.
 //!
 //! # Invariants
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and the range
@@ -68,70 +68,56 @@
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does steps 2 and 3 at once: as atomic for each mapping, 0.25 ms/GiB,
 //! and the arena stays frozen, as nothing could hold writers off a thaw.
 
-mod at_fork;
 mod colocate;
-pub(crate) mod consolidate;
 mod copy;
 mod follow;
 pub(crate) mod fork;
-mod last_thread;
 mod method;
-pub(crate) mod moving;
-pub(crate) mod own_memory;
 mod pinned;
 mod roll_back;
-pub(crate) mod serve;
 pub(crate) mod snapshot;
-pub(crate) mod thaw;
 
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use bytemuck::Pod;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
-use crate::arena::backing_file::{BackingFile, is_all_data, read_part};
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::arena::file_table::FrozenPiece;
 use crate::arena::state::{Chunk, Hold, Shared, State};
-use crate::arena::tracking::Known;
-use crate::arena::{Arena, ArenaSlice, Handle, io};
+use crate::arena::{Arena, Handle, io, own_memory};
+use crate::mapping::backing_file::{is_all_data, read_part};
+use crate::mapping::{OwnSpace, OwnedRange};
+use crate::memory::tracking::Known;
+use crate::thaw::{self, serve};
 
 pub use copy::FrozenCopy;
 pub use follow::MOST_VIEWS;
-pub use fork::{Fork, PreparedFork, fork};
+pub use fork::PreparedFork;
 pub use method::FreezeMethod;
+pub(crate) use roll_back::roll_back;
 
 /// The content of an arena at one instant, readable as long as this lives.
 #[derive(Debug)]
 pub struct Frozen {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     view: OwnSpace,
     method: FreezeMethod,
     /// The frozen parts of the arena, in order.
-    layout: Vec<FrozenPiece>,
+    pub(crate) layout: Vec<FrozenPiece>,
     /// The memory that was handed out: parts of one protection, in order.
-    used: Vec<(VirtRange, Prot)>,
+    pub(crate) used: Vec<(VirtRange, Prot)>,
     /// Tells which chunks have not changed since earlier freezes.
-    known: Known,
+    pub(crate) known: Known,
     /// Its number among the generations that are read.
     generation: u64,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
-}
-
-/// A part of a view, of one protection, in one file.
-#[derive(Debug)]
-pub(crate) struct FrozenPiece {
-    /// At the arena's addresses.
-    pub(crate) range: VirtRange,
-    pub(crate) prot: Prot,
-    pub(crate) file: Arc<BackingFile>,
 }
 
 impl Arena {
@@ -205,21 +191,6 @@ impl Arena {
         state.tracking.is_on
     }
 
-    /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because userfaultfd is
-    /// unavailable, after a fork for instance.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`] while a view or a child reads the frozen memory; the kernel's, for the first
-    /// chunk that could not be thawed; the rest stays frozen.
-    ///
-    /// # Safety
-    /// No thread stores to the arena's memory, and no system call does, until this returns.
-    #[allow(unsafe_code)]
-    pub unsafe fn thaw_exclusive(&self) -> Result<()> {
-        let shared = self.shared();
-        thaw::unattended(shared, &mut shared.lock())
-    }
-
     /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It
     /// starts the service thread if none runs that could make them so. Chunks of a
     /// [template](crate::Template::restore) or a [served image](crate::image::Image::restore) are copied from then on,
@@ -271,7 +242,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     for &i in &order {
         let shared = arenas[i].shared();
         let mut state = wait_ready(shared, shared.lock(), deadline);
-        if state.lost() > 0 {
+        if state.map.count(Chunk::Poisoned) > 0 {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
@@ -371,7 +342,7 @@ fn wait_served(
         if left.is_zero() {
             break;
         }
-        if shared.service(&state).is_none_or(|service| service.has_failed()) {
+        if shared.service(&state).is_none_or(|service| service.health.has_failed()) {
             drop(state);
             if serve::ensure(shared) {
                 left = left.min(LOOK_AGAIN);
@@ -401,22 +372,6 @@ impl Frozen {
         self.method
     }
 
-    /// The content of `slice` at the instant of the freeze.
-    ///
-    /// # Panics
-    /// If `slice` is of another arena.
-    pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
-        assert!(Arc::ptr_eq(&self.handle, slice.handle()), "a slice of another arena");
-        let start = self.view_address(slice.range().start);
-        #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out; nothing writes the
-        // base while this view lives (I2), and any bytes are a T. A slice handed out after the freeze shows memory that
-        // was free then: zeroes, or its last user's content.
-        unsafe {
-            std::slice::from_raw_parts(start as *const T, slice.len())
-        }
-    }
-
     /// The address at which this view shows the arena's memory at `address`.
     ///
     /// # Panics
@@ -432,24 +387,9 @@ impl Frozen {
         self.view.part(VirtRange::new(self.view_address(part.start), part.len))
     }
 
-    /// The frozen parts of the arena, in order.
-    pub(crate) fn layout(&self) -> &[FrozenPiece] {
-        &self.layout
-    }
-
     /// The arena's addresses.
     pub(crate) fn range(&self) -> VirtRange {
         self.handle.shared.range
-    }
-
-    /// The memory that was handed out at the freeze: parts of one protection, in order.
-    pub(crate) fn used(&self) -> &[(VirtRange, Prot)] {
-        &self.used
-    }
-
-    /// Tells which chunks have not changed since earlier freezes.
-    pub(crate) fn known(&self) -> &Known {
-        &self.known
     }
 
     /// Copies the frozen content of `part` of the arena to `content`, which is all zeroes; holes are not touched. True
@@ -492,32 +432,12 @@ impl Frozen {
         if at != part.end() {
             return Ok(None);
         }
-        let start = self.view_address(part.start);
-        #[allow(unsafe_code)]
-        // SAFETY: the view maps the base of memory that was in use readable, and nothing writes the base while this
-        // view lives (I2).
-        Ok(Some(unsafe { std::slice::from_raw_parts(start as *const u8, part.len) }))
+        Ok(Some(self.values(part)))
     }
 
     /// Its arena, unless this process is a child of the one that froze it.
     pub(crate) fn handle(&self) -> Option<&Arc<Handle>> {
         (self.pid == process::pid()).then_some(&self.handle)
-    }
-
-    /// Ends the view and thaws the arena now, in this thread. For arenas frozen without userfaultfd,
-    /// which nothing thaws in the background.
-    ///
-    /// # Errors
-    /// The kernel's, for the first chunk that could not be thawed; the rest stays frozen.
-    ///
-    /// # Safety
-    /// No thread stores to the arena's memory, and no system call does, until this returns.
-    #[allow(unsafe_code)]
-    pub unsafe fn thaw_exclusive(self) -> Result<()> {
-        let handle = Arc::clone(&self.handle);
-        drop(self);
-        let shared = &handle.shared;
-        thaw::unattended(shared, &mut shared.lock())
     }
 }
 

@@ -12,8 +12,8 @@ use cowslip_sys::Errno;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
-use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::OwnSpace;
 
 /// A child's copies of the memory of a pinned arena.
 #[derive(Debug, Default)]
@@ -29,9 +29,7 @@ impl Copies {
     /// Copies all that is in use and live. Threads that write meanwhile are not held up, as in any fork.
     pub(super) fn make(shared: &Shared, state: &State) -> Result<Self, Errno> {
         let mut copies = Self::default();
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-            from = run.end;
+        for run in state.map.runs(|chunk| chunk == Chunk::Live) {
             let whole = shared.chunk_range(run.start, run.len());
             for span in state.vma_map.within(whole).filter(|span| span.usage.is_used()) {
                 let copy = OwnSpace::reserve_apart(span.range.len, page_size_bytes())?;

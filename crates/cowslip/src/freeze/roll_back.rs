@@ -18,14 +18,15 @@ use cowslip_sys::memory::Advice;
 use cowslip_sys::process;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
+use super::Frozen;
 use super::snapshot::not_mapped;
-use super::{Frozen, thaw};
 use crate::arena::Arena;
 use crate::arena::inheritance::{set_inherited, youngest_read};
-use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
-use crate::arena::vma_map::Usage;
+use crate::mapping::OwnSpace;
+use crate::memory::vma_map::Usage;
 use crate::retry::retry_until_ok;
+use crate::thaw;
 
 const OPERATION: &str = "roll an arena back";
 
@@ -38,52 +39,23 @@ struct Part {
     ready: OwnSpace,
 }
 
-impl Arena {
-    /// Restores the arena's content at the freeze of `view`. All views stay: the arena can go back further, or forward
-    /// again to a later one. Memory handed out since then reads as zeroes; memory given back since then stays given
-    /// back.
-    ///
-    /// ```
-    /// use cowslip::{Arena, units::ByteCount};
-    ///
-    /// let arena = Arena::new(ByteCount::mib(64))?;
-    /// let mut words = arena.slice::<u64>(1000)?;
-    /// words[3] = 1;
-    /// let before = arena.freeze()?;
-    /// words[3] = 2;
-    /// // SAFETY: this thread is the only one that uses the arena.
-    /// unsafe { arena.roll_back(&before) }?;
-    /// assert_eq!(words[3], 1);
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] for a view of another arena; [`ErrorKind::Busy`] in a child that reads its parent's arena, while
-    /// memory is held for direct I/O, while this thread's stack is in the arena, or if memory that was in use then has left the
-    /// arena; [`ErrorKind::OutOfMemory`] if there would be too many mappings. The arena is as before then.
-    ///
-    /// # Safety
-    /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its
-    /// content is used afterwards if the change makes its value invalid, such as one into a structure that was not
-    /// there then.
-    #[allow(unsafe_code)]
-    pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
-        let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &self.handle));
-        if !is_its_own {
-            return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .because("the view is of another arena, or of this process' parent"));
-        }
-        let shared = self.shared();
-        shared.wait_restored();
-        let mut state = shared.lock();
-        check(shared, &state, view)?;
-        thaw::complete_partial(shared, &mut state)?;
-        // From here on children inherit no memory that a later thaw changes.
-        let _ = youngest_read(shared, &mut state);
-        let parts = prepare(shared, &state, view)?;
-        put(shared, &mut state, parts)?;
-        zero_newer(shared, &mut state, view)
+/// Restores the content of an arena, which no thread touches, at the freeze of `view`: see [`Arena::roll_back`].
+pub(crate) fn roll_back(arena: &Arena, view: &Frozen) -> Result<()> {
+    let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &arena.handle));
+    if !is_its_own {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .because("the view is of another arena, or of this process' parent"));
     }
+    let shared = arena.shared();
+    shared.wait_restored();
+    let mut state = shared.lock();
+    check(shared, &state, view)?;
+    thaw::complete_partial(shared, &mut state)?;
+    // From here on children inherit no memory that a later thaw changes.
+    let _ = youngest_read(shared, &mut state);
+    let parts = prepare(shared, &state, view)?;
+    put(shared, &mut state, parts)?;
+    zero_newer(shared, &mut state, view)
 }
 
 fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
@@ -99,7 +71,11 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
     if process::stands_in(shared.range) {
         return busy("this thread's stack is in the arena");
     }
-    if state.borrowed() + state.absent() + state.lost() > 0 {
+    if state.map.count(Chunk::Borrowed)
+        + state.map.count(Chunk::Missing)
+        + state.map.count(Chunk::Poisoned)
+        > 0
+    {
         return busy("a part of it is not restored");
     }
     let is_foreign = |range: VirtRange| {
@@ -107,7 +83,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
         now.any(|span| matches!(span.usage, Usage::Detached | Usage::Foreign))
     };
     let has_left = |range: VirtRange| state.has_left(range.outer_aligned(CHUNK_BYTES));
-    if view.used().iter().any(|(range, _)| is_foreign(*range) || has_left(*range)) {
+    if view.used.iter().any(|(range, _)| is_foreign(*range) || has_left(*range)) {
         return busy(
             "memory that was in use then has left the arena, or something else is mapped there",
         );
@@ -118,7 +94,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
 /// Maps elsewhere the chunks that were in use then and are in use now.
 fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
-    for shown in view.layout() {
+    for shown in &view.layout {
         let (number, file) = state
             .files
             .all()
@@ -207,7 +183,7 @@ fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
 /// Makes memory handed out since then read as zeroes.
 fn zero_newer(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
     let mut at = shared.range.start;
-    let then = view.used().iter().map(|(range, _)| *range);
+    let then = view.used.iter().map(|(range, _)| *range);
     let end = VirtRange::new(shared.range.end(), 0);
     for range in then.chain([end]) {
         let gap = VirtRange::between(at, range.start);

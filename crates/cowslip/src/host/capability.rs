@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::outcome::{ProbeResult, Proof, Refusal};
-
 /// The result of trying something here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -94,24 +92,6 @@ pub struct Capability {
     pub detail: String,
     /// The command that makes it work, for root unless it says otherwise.
     pub fix: Option<String>,
-}
-
-impl Capability {
-    pub(super) fn new(
-        name: &'static str,
-        need: Need,
-        what_for: &'static str,
-        outcome: ProbeResult,
-    ) -> Self {
-        match outcome {
-            Ok(Proof { cost, detail }) => {
-                Self { name, what_for, need, answer: Answer::Available, cost, detail, fix: None }
-            }
-            Err(Refusal { answer, detail, fix }) => {
-                Self { name, what_for, need, answer, cost: None, detail, fix }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::hints::{ALLOW_ANONYMOUS_HUGE, allow_shmem_huge};
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
-use crate::arena::mapping::OwnSpace;
+use crate::mapping::OwnSpace;
 
 const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const FREE_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";

@@ -2,7 +2,7 @@
 
 use cowslip_sys::{Errno, process};
 
-use super::capability::{Answer, Cost};
+use super::capability::{Answer, Capability, Cost, Need};
 
 /// The result of a probe: its proof, or the reason that it has none.
 pub(super) type ProbeResult = Result<Proof, Refusal>;
@@ -75,6 +75,24 @@ impl Refusal {
         match errno {
             Errno::INVAL => Self::unsupported(text(errno)),
             _ => errno.into(),
+        }
+    }
+}
+
+impl Capability {
+    pub(super) fn new(
+        name: &'static str,
+        need: Need,
+        what_for: &'static str,
+        outcome: ProbeResult,
+    ) -> Self {
+        match outcome {
+            Ok(Proof { cost, detail }) => {
+                Self { name, what_for, need, answer: Answer::Available, cost, detail, fix: None }
+            }
+            Err(Refusal { answer, detail, fix }) => {
+                Self { name, what_for, need, answer, cost: None, detail, fix }
+            }
         }
     }
 }

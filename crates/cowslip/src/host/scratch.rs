@@ -9,7 +9,7 @@ use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno, memfile};
 
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::{OwnSpace, OwnedRange};
 
 /// Addresses of a probe, aligned to 2 MiB, between guards that keep the kernel from joining them to
 /// a neighbour.

@@ -1,9 +1,4 @@
-#![allow(unsafe_code)]
 //! Tests Cowslip itself on a small arena: freeze and thaw while threads write, and fork.
-//!
-//! # Safety
-//! All memory of the arena is one slice that only this module knows, and it is used through atomics. Without
-//! userfaultfd the thaw runs after the writers have ended.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -17,8 +12,11 @@ use super::Answer;
 use super::capability::{Capability, Need};
 use super::outcome::{ProbeResult, Proof, Refusal, median, middle};
 use super::privileges::usage_of;
-use crate::arena::{Arena, ArenaSlice};
-use crate::freeze::{Fork, FreezeMethod, Frozen};
+use crate::arena::Arena;
+use crate::fork_calls::fork_watching;
+use crate::freeze::{FreezeMethod, Frozen};
+use crate::thaw;
+use crate::values::ArenaWords;
 
 const CHUNKS: usize = 8;
 const WRITERS: usize = 2;
@@ -46,7 +44,7 @@ pub(super) fn probe(faults: &[Capability]) -> Vec<Capability> {
 /// then of one in between, then of the last.
 struct Bench {
     arena: Arena,
-    words: ArenaSlice<u64>,
+    words: ArenaWords,
 }
 
 /// The results of freezing and thawing.
@@ -65,7 +63,7 @@ impl Bench {
         let arena = Arena::new(ByteCount(len as u64))?;
         let mut words = arena.slice::<u64>(len / size_of::<u64>())?;
         words.fill(0);
-        Ok(Self { arena, words })
+        Ok(Self { arena, words: words.into_words() })
     }
 
     fn pages(&self) -> usize {
@@ -73,11 +71,7 @@ impl Bench {
     }
 
     fn word(&self, page: usize, index: usize) -> &AtomicU64 {
-        let offset = page * page_size_bytes() + index * size_of::<u64>();
-        assert!(offset < self.words.range().len);
-        // SAFETY: a word of the slice, which lives as long as `self`. Once `new` has filled it, only this method makes
-        // references to its content, so all access to it is atomic.
-        unsafe { AtomicU64::from_ptr((self.words.range().start + offset) as *mut u64) }
+        &self.words[page * page_size_bytes() / size_of::<u64>() + index]
     }
 
     fn write(&self, writer: usize, go: &AtomicBool) {
@@ -138,8 +132,10 @@ impl Bench {
             Err(Refusal::unknown(errno, "the thaw did not end"))
         })?;
         if let Some(frozen) = still_frozen {
-            // SAFETY: the scope has waited for the writers, and no other code knows the arena.
-            unsafe { frozen.thaw_exclusive() }?;
+            // The scope has waited for the writers, and no other code knows the arena.
+            drop(frozen);
+            let shared = self.arena.shared();
+            thaw::unattended(shared, &mut shared.lock())?;
         }
         self.check_writers(|page, writer| self.word(page, writer).load(SeqCst), 0)?;
         Ok(method)
@@ -148,10 +144,9 @@ impl Bench {
     /// Checks that the cut is causal, and that the view does not change.
     fn check_view(&self, frozen: &Frozen) -> Result<(), Refusal> {
         let words_a_page = page_size_bytes() / size_of::<u64>();
-        let sum =
-            || black_box(frozen.slice(&self.words)).iter().fold(0u64, |a, &b| a.wrapping_add(b));
+        let view: &[u64] = frozen.values(self.words.range());
+        let sum = || black_box(view).iter().fold(0u64, |a, &b| a.wrapping_add(b));
         let before = sum();
-        let view = frozen.slice(&self.words);
         self.check_writers(|page, writer| view[page * words_a_page + writer], 1)?;
         std::thread::sleep(WRITE_FOR);
         if sum() != before {
@@ -179,25 +174,12 @@ impl Bench {
         let ns = median(|| {
             let before = word.load(SeqCst);
             let began = process::now_ns();
-            // SAFETY: the child reads memory and the clock, and ends.
-            let ns = match unsafe { crate::freeze::fork(&[&self.arena]) }? {
-                Fork::Child => {
-                    let until = process::now_ns() + WRITE_FOR.as_nanos() as u64;
-                    let mut is_same = true;
-                    while process::now_ns() < until {
-                        is_same &= word.load(SeqCst) == before;
-                    }
-                    process::exit_now(i32::from(!is_same))
-                }
-                Fork::Parent(pid) => {
-                    let ns = process::now_ns() - began;
-                    word.store(before + 1, SeqCst);
-                    if process::wait_for(pid)? != 0 {
-                        return Err(Refusal::unknown(0, "a child did not see memory as it was"));
-                    }
-                    ns
-                }
-            };
+            let pid = fork_watching(&self.arena, word, before, WRITE_FOR)?;
+            let ns = process::now_ns() - began;
+            word.store(before + 1, SeqCst);
+            if process::wait_for(pid)? != 0 {
+                return Err(Refusal::unknown(0, "a child did not see memory as it was"));
+            }
             let is_live =
                 method == FreezeMethod::WithoutUserfaultfd || self.arena.wait_live(PATIENCE);
             if !is_live || word.load(SeqCst) != before + 1 {

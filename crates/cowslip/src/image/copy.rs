@@ -5,7 +5,6 @@
 //!                    description, index, header last, commit
 //! ```
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
@@ -15,6 +14,7 @@ use super::format::{ENTRY_BYTES, Entry, PAGE_BYTES};
 use super::open::{Image, ReadAhead};
 use super::storage::{FileSink, ImageSink};
 use super::{OnProgress, Progress};
+use crate::progress::tell;
 
 const OPERATION: &str = "copy an image";
 static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
@@ -27,12 +27,12 @@ impl Image {
     /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; errors of the
     /// image's storage and of the sink. Nothing is published then.
     pub fn copy_to(&self, sink: Box<dyn ImageSink>, progress: OnProgress<'_>) -> Result<()> {
-        let header = self.header();
-        let mut entries: Vec<&Entry> = self.entries().iter().collect();
+        let header = &self.header;
+        let mut entries: Vec<&Entry> = self.entries.iter().collect();
         entries.retain(|entry| entry.total_bytes() > 0);
         entries.sort_unstable_by_key(|entry| entry.offset_bytes);
         let mut end = PAGE_BYTES as u64;
-        let mut ahead = ReadAhead::new(self.storage(), entries.iter().map(|entry| entry.range()));
+        let mut ahead = ReadAhead::new(&self.storage, entries.iter().map(|entry| entry.range()));
         let mut stored = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
             if entry.offset_bytes < end {
@@ -47,9 +47,7 @@ impl Image {
             sink.write_at(&stored, entry.offset_bytes)?;
             end = entry.range().end;
             let now = Progress { done_bytes: end, total_bytes: header.file_bytes };
-            if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
-            }
+            tell(progress, OPERATION, now)?;
         }
         let [text, index] = self.sections()?;
         let mut sections =
@@ -82,7 +80,7 @@ impl Image {
 
     /// The description and the index, checked once more: the copy is of the image that was opened.
     fn sections(&self) -> Result<[Vec<u8>; 2]> {
-        let header = self.header();
+        let header = &self.header;
         let mut text = vec![0; header.description.length as usize];
         let mut index = vec![0; header.index.length as usize * ENTRY_BYTES];
         let whats = ["the description's checksum is wrong", "the index' checksum is wrong"];

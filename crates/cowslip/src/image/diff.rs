@@ -1,17 +1,17 @@
 //! Compares two images.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
-use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::error::Result;
 use cowslip_sys::units::CHUNK_BYTES;
 use serde::Serialize;
 
+use super::OnProgress;
 use super::chunk::Scratch;
 use super::description::{Description, Root};
 use super::format::PAGE_BYTES;
 use super::open::Image;
-use super::{OnProgress, Progress};
+use crate::progress::advance;
 
 const OPERATION: &str = "compare images";
 
@@ -79,7 +79,6 @@ impl Image {
         let mut contents = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
         let mut scratch = Scratch::default();
         let mut arenas: Vec<ArenaDiff> = Vec::new();
-        let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
         for (done, &(arena, chunk)) in (1..).zip(&chunks) {
             for (image, content) in [self, other].into_iter().zip(&mut contents) {
                 image.read_chunk_with(&mut scratch, arena, chunk, content)?;
@@ -89,10 +88,7 @@ impl Image {
             }
             let [before, after] = &contents;
             arenas.last_mut().expect("one was pushed").add(chunk, before, after);
-            let now = Progress { done_bytes: bytes(done), total_bytes: bytes(chunks.len()) };
-            if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
-            }
+            advance(progress, OPERATION, done, chunks.len())?;
         }
         let [before, after] = [self, other].map(Self::description);
         let layout = |description: &Description| {

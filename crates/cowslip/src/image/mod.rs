@@ -23,6 +23,7 @@ mod storage;
 mod unchanged;
 mod write;
 
+pub use crate::progress::{OnProgress, Progress};
 pub use compression::Compression;
 pub use description::{ArenaDescription, Description, Piece, Root};
 pub use diff::{ArenaDiff, Diff, DiffRange};
@@ -34,17 +35,3 @@ pub use restore::{MappedImage, OnDamage, RestoreOptions, Restored, Strategy, Via
 pub use save::{Changes, SaveOptions, save, save_to};
 pub use storage::{ImageSink, ImageSource, OnArrival, Urgency};
 pub use write::Saved;
-
-use std::ops::ControlFlow;
-
-/// The progress of long work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
-    /// Bytes of memory done so far.
-    pub done_bytes: u64,
-    /// Bytes of memory in total.
-    pub total_bytes: u64,
-}
-
-/// Receives the progress from time to time, and may break the work off.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;

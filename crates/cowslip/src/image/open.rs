@@ -1,7 +1,7 @@
 //! Reads images.
 
 use std::fs::File;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::regular;
 use cowslip_sys::units::CHUNK_BYTES;
 
+use super::OnProgress;
 use super::chunk::{self, OF_ZEROES, Scratch};
 use super::description::Description;
 use super::format::{
     Checksum, Damage, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
 use super::storage::{ImageSource, OnArrival, Storage, Urgency};
-use super::{OnProgress, Progress};
+use crate::progress::advance;
 
 const OPEN: &str = "open an image";
 const READ: &str = "read an image";
@@ -27,10 +28,10 @@ const LONGEST_CHAIN: usize = 1000;
 #[derive(Clone, Debug)]
 pub struct Image {
     path: Arc<Path>,
-    storage: Storage,
-    header: Header,
+    pub(super) storage: Storage,
+    pub(super) header: Header,
     description: Arc<Description>,
-    entries: Arc<[Entry]>,
+    pub(super) entries: Arc<[Entry]>,
     /// The parent, its parent, …
     ancestors: Arc<[Image]>,
 }
@@ -234,15 +235,11 @@ impl Image {
     pub fn verify(&self, progress: OnProgress<'_>) -> Result<()> {
         let mut content = vec![0; CHUNK_BYTES];
         let mut scratch = Scratch::default();
-        let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
         let mut ahead = ReadAhead::new(&self.storage, self.entries.iter().map(Entry::range));
         for (i, entry) in self.entries.iter().enumerate() {
             ahead.before(i);
             self.read_entry(entry, &mut scratch, &mut content)?;
-            let now = Progress { done_bytes: bytes(i + 1), total_bytes: bytes(self.entries.len()) };
-            if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, VERIFY).because("it was broken off"));
-            }
+            advance(progress, VERIFY, i + 1, self.entries.len())?;
         }
         Ok(())
     }
@@ -329,11 +326,6 @@ impl Image {
         (bytes as usize / CHUNK_BYTES).max(1)
     }
 
-    /// The source that it is read from, if it is not a file.
-    pub(super) fn source(&self) -> Option<&Arc<dyn ImageSource>> {
-        self.storage.source()
-    }
-
     /// The file that holds a chunk byte for byte, if it is stored like that.
     pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
@@ -387,18 +379,6 @@ impl Image {
     pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let stored = self.entries.iter().filter(|entry| entry.total_bytes() > 0);
         stored.map(Entry::range)
-    }
-
-    pub(super) fn header(&self) -> &Header {
-        &self.header
-    }
-
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    pub(super) fn storage(&self) -> &Storage {
-        &self.storage
     }
 
     /// The checksum of the content of every chunk that is not zeroes.

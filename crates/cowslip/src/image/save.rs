@@ -162,7 +162,7 @@ fn save_with(
     saved.left_out_chunks += (all_jobs.len() - jobs.len()) as u64;
     for (place, frozen) in frozen.iter().enumerate() {
         if let Some(handle) = frozen.handle() {
-            handle.shared.lock().tracking.remember(identity.0, place, frozen.known());
+            handle.shared.lock().tracking.remember(identity.0, place, &frozen.known);
         }
     }
     Ok(saved)
@@ -196,7 +196,7 @@ fn describe(
         ArenaDescription {
             start_address: range.start as u64,
             length_bytes: range.len as u64,
-            pieces: frozen.used().iter().map(piece).collect(),
+            pieces: frozen.used.iter().map(piece).collect(),
         }
     });
     let description = Description {
@@ -216,7 +216,7 @@ fn jobs(frozen: &[&Frozen]) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for (arena, frozen) in (0..).zip(frozen) {
         let start = frozen.range().start;
-        for (part, _) in frozen.used() {
+        for (part, _) in &frozen.used {
             let outer = part.outer_aligned(CHUNK_BYTES);
             for address in (outer.start..outer.end()).step_by(CHUNK_BYTES) {
                 let job = Job { arena, chunk: ((address - start) / CHUNK_BYTES) as u32 };
@@ -255,8 +255,8 @@ fn chunk_at<'a>(frozen: &'a Frozen, chunk: u32, room: &'a mut [u8]) -> Result<Op
     let range = frozen.range();
     let start = range.start + chunk as usize * CHUNK_BYTES;
     let whole = VirtRange::new(start, CHUNK_BYTES).intersect(range);
-    let from = frozen.used().partition_point(|(part, _)| part.end() <= whole.start);
-    let parts = frozen.used()[from..].iter().map(|(part, _)| part.intersect(whole));
+    let from = frozen.used.partition_point(|(part, _)| part.end() <= whole.start);
+    let parts = frozen.used[from..].iter().map(|(part, _)| part.intersect(whole));
     let mut parts = parts.take_while(|part| !part.is_empty()).peekable();
     if parts.peek().is_some_and(|part| part.len == CHUNK_BYTES)
         && let Some(content) = frozen.base(whole).during(OPERATION)?

@@ -24,7 +24,7 @@ impl<'a> Unchanged<'a> {
     pub(super) fn since(parent: &'a Image, frozen: &'a [&Frozen]) -> Vec<Option<Self>> {
         let arenas = parent.description().arenas.iter();
         let arenas = arenas.zip(frozen).enumerate().map(|(place, (arena, frozen))| {
-            let handle = frozen.handle().filter(|_| frozen.known().is_tracked())?;
+            let handle = frozen.handle().filter(|_| frozen.known.is_tracked())?;
             let freeze = handle.shared.lock().tracking.saved(parent.identity().0, place)?;
             Some(Self { frozen, freeze, pieces: &arena.pieces })
         });
@@ -34,14 +34,14 @@ impl<'a> Unchanged<'a> {
     /// Returns true if a chunk equals the parent's: nothing was written to it, and the same parts of it are in use (an
     /// image has zeroes for the rest).
     pub(super) fn has(&self, chunk: u32) -> bool {
-        self.frozen.known().is_unchanged_since(chunk as usize, self.freeze)
+        self.frozen.known.is_unchanged_since(chunk as usize, self.freeze)
             && self.has_same_parts(u64::from(chunk))
     }
 
     fn has_same_parts(&self, chunk: u64) -> bool {
         let within = chunk * CHUNK_BYTES as u64..(chunk + 1) * CHUNK_BYTES as u64;
         let start = self.frozen.range().start;
-        let used = self.frozen.used();
+        let used = &self.frozen.used;
         let from = used.partition_point(|(part, _)| (part.end() - start) as u64 <= within.start);
         let now = used[from..].iter().map(|(part, _)| {
             let offset = (part.start - start) as u64;

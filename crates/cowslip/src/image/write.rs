@@ -8,7 +8,6 @@
 //! supports that: one waits for the disk while another computes. The target is replaced when everything is durable; on
 //! any failure before that, it is unchanged.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 use cowslip_sys::scheduling;
 use cowslip_sys::units::CHUNK_BYTES;
 
+use super::OnProgress;
 use super::buffer::Buffer;
 use super::chunk::{Encoder, Scratch};
 use super::compression::{Compression, Compressor};
@@ -27,7 +27,7 @@ use super::format::{
 };
 use super::places::Places;
 use super::storage::ImageSink;
-use super::{OnProgress, Progress};
+use crate::progress::advance;
 
 /// Lets the program's threads run first.
 const NICENESS: u8 = 10;
@@ -198,16 +198,9 @@ impl<S: Source> Chunks<'_, S> {
         progress: OnProgress<'_>,
     ) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
         for (done, entry) in (1..).zip(receiver) {
             entries.extend(entry?);
-            let total_bytes = bytes(self.plan.jobs.len());
-            let now = Progress { done_bytes: bytes(done), total_bytes };
-            if let ControlFlow::Break(()) = progress(now) {
-                return Err(
-                    Error::new(ErrorKind::Busy, self.plan.operation).because("it was broken off")
-                );
-            }
+            advance(progress, self.plan.operation, done, self.plan.jobs.len())?;
         }
         Ok(entries)
     }

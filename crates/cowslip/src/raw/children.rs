@@ -53,17 +53,13 @@ impl RawArena<'_> {
         }
         // A child reads borrowed chunks from the lender. The parent's later changes to them are in the file.
         state.files.check_identities().during(OPERATION)?;
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Borrowed) {
-            from = run.end;
+        for run in state.map.runs(|chunk| chunk == Chunk::Borrowed) {
             shared
                 .empty_file(&state, shared.chunk_range(run.start, run.len()))
                 .during(OPERATION)?;
         }
         // Live parts held nothing of ours, and the fork left them out.
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-            from = run.end;
+        for run in state.map.runs(|chunk| chunk == Chunk::Live) {
             for (piece, prot) in state.pieces(shared.chunk_range(run.start, run.len())) {
                 shared.map_live(&state, piece, prot).during(OPERATION)?;
             }

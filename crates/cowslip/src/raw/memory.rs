@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! The address space of an arena, changed as a program's `mmap`, `mremap` and `madvise` change it.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,19 +15,6 @@ impl RawArena<'_> {
         let state = shared.lock();
         let range = range.intersect(shared.range);
         state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
-    }
-
-    /// Like [`Arena::release`](crate::Arena::release), and unmaps it (`munmap`): mappings that other code makes there
-    /// meanwhile are its own, and space that is still free is handed out again.
-    ///
-    /// # Errors
-    /// See [`Arena::release`](crate::Arena::release).
-    ///
-    /// # Safety
-    /// The same as for [`Arena::release`](crate::Arena::release).
-    pub unsafe fn unmap(&self, range: VirtRange) -> Result<()> {
-        let shared = self.shared();
-        shared.unmap(&mut shared.lock_restored(range), range)
     }
 
     /// Makes [unmapped](Self::unmap) parts of `range` the arena's free space again; `false` if something else is mapped
@@ -49,35 +35,6 @@ impl RawArena<'_> {
     pub fn grow(&self, range: VirtRange, len: ByteCount) -> Result<bool> {
         let shared = self.shared();
         shared.grow(&mut shared.lock_restored(range), range, len.0 as usize)
-    }
-
-    /// Resets memory to zeroes, with this protection (`mmap` with `MAP_FIXED` over it). `false` if a part of it is not
-    /// handed out; then nothing is changed.
-    ///
-    /// # Errors
-    /// See [`Arena::discard`](crate::Arena::discard) and [`Arena::protect`](crate::Arena::protect).
-    ///
-    /// # Safety
-    /// The same as for both of them.
-    pub unsafe fn remap_zeroed(&self, range: VirtRange, prot: Prot) -> Result<bool> {
-        let shared = self.shared();
-        shared.remap_zeroed(&mut shared.lock_restored(range), range, prot)
-    }
-
-    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory with the same
-    /// content and protection, which freezes and forks leave to the kernel. It is for uses that an arena cannot follow,
-    /// such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make them, it stays a
-    /// private mapping of the arena's file ([`Usage::Left`]).
-    ///
-    /// # Errors
-    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then memory that is not detached yet
-    /// stays in the arena.
-    ///
-    /// # Safety
-    /// `range` is page-aligned, and no Rust reference into it is used meanwhile.
-    pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
-        let shared = self.shared();
-        shared.detach(&mut shared.lock_restored(range), range, why)
     }
 
     /// Makes children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`,
@@ -132,21 +89,6 @@ impl RawArena<'_> {
         if new.start == old.start {
             shared.set_detached(&mut state, new.intersect(shared.range), prot);
         }
-    }
-
-    /// Copies the content of memory to `target`, which is all zeroes. Holes are not read, and stay holes.
-    ///
-    /// # Errors
-    /// The kernel's.
-    ///
-    /// # Safety
-    /// `range` is page-aligned and handed out with one protection, and is not written meanwhile. `target` is writable
-    /// memory of its length, elsewhere.
-    pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
-        let shared = self.shared();
-        // SAFETY: as the caller promised, and any bytes are a u8.
-        let target = unsafe { std::slice::from_raw_parts_mut(target as *mut u8, range.len) };
-        shared.copy_out(&shared.lock_restored(range), range, target)
     }
 
     /// Makes memory that was not handed out yet begin on base pages from here on, and become huge when most of it is in

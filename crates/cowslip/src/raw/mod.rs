@@ -28,8 +28,9 @@ mod service;
 use crate::arena::Arena;
 use crate::arena::state::Shared;
 
-pub use crate::arena::{Departure, Usage};
 pub use crate::freeze::PreparedFork;
+pub use crate::memory::departure::Departure;
+pub use crate::memory::vma_map::Usage;
 pub use crate::metrics::PAGE_NAME;
 pub use service::ParkedService;
 
@@ -45,7 +46,7 @@ impl Arena {
 }
 
 impl<'a> RawArena<'a> {
-    fn shared(self) -> &'a Shared {
+    pub(crate) fn shared(self) -> &'a Shared {
         self.0.shared()
     }
 }

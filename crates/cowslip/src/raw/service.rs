@@ -6,8 +6,8 @@ use cowslip_sys::process;
 
 use super::RawArena;
 use crate::arena::readers::Generations;
-use crate::freeze::serve;
 use crate::service::{Running, Service};
+use crate::thaw::serve;
 
 /// The descriptors and the address space of a service thread to come ([`RawArena::park_service`]): a thread with fewer rights
 /// may not get them.

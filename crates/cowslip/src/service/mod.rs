@@ -1,6 +1,6 @@
 //! The service thread of an arena, as other threads see it: the state that they share with it, and its health.
 //!
-//! The work of the thread is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
+//! The work of the thread is in `thaw::serve`. A freeze waits in `mremap` until it has read the event.
 
 mod health;
 mod pressure;
@@ -18,7 +18,7 @@ use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling};
 
-use crate::arena::mapping::OwnSpace;
+use crate::mapping::OwnSpace;
 
 pub(crate) use health::ServiceHealth;
 pub(crate) use pressure::{Gauge, Look};
@@ -192,11 +192,6 @@ impl Service {
         self.closing.load(Relaxed)
     }
 
-    /// True if no freeze may rely on the thread: it has ended, or is about to.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.health.has_failed()
-    }
-
     /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
         self.health.begin_moves()?;
@@ -259,7 +254,7 @@ impl Services {
     /// Retires a service thread that cannot do its work, though it has not ended yet.
     pub(crate) fn retire_failed(&self) {
         let mut slot = self.slot();
-        let failed = slot.running.take_if(|running| running.service.has_failed());
+        let failed = slot.running.take_if(|running| running.service.health.has_failed());
         slot.retired.extend(failed);
     }
 

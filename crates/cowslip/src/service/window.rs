@@ -8,8 +8,8 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 
-use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::mapping::{OwnSpace, OwnedRange};
 
 /// Chunks thawed while the arena is locked once mostly lie in one window.
 const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;

@@ -10,8 +10,9 @@ use cowslip_sys::{AsFd, process};
 
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
-use crate::arena::backing_file::Pages;
-use crate::freeze::{Frozen, FrozenPiece};
+use crate::arena::file_table::FrozenPiece;
+use crate::freeze::Frozen;
+use crate::mapping::backing_file::Pages;
 
 const OPERATION: &str = "make a template";
 
@@ -86,11 +87,12 @@ impl TemplateBuilder {
         };
         // The view holds the base until the pin does.
         let mut state = shared.lock();
-        let home = match shared.gather(&mut state, &self.frozen).during(OPERATION)? {
+        let (pieces, shown) = (&*self.frozen.layout, |part| self.frozen.shown(part));
+        let home = match shared.gather(&mut state, pieces, shown).during(OPERATION)? {
             Some(home) => home,
             None => {
                 drop(state);
-                let home = shared.gather_apart(&self.frozen).during(OPERATION)?;
+                let home = shared.gather_apart(pieces, shown).during(OPERATION)?;
                 state = shared.lock();
                 home
             }
@@ -120,7 +122,7 @@ impl TemplateBuilder {
     fn layout(&self, arena: VirtRange) -> Result<Layout> {
         let page = page_size_bytes();
         let mut regions: Vec<Region> = Vec::new();
-        for FrozenPiece { range, prot, .. } in self.frozen.layout() {
+        for FrozenPiece { range, prot, .. } in &self.frozen.layout {
             match regions.last_mut() {
                 // Pieces of other files are gathered in one.
                 Some(last) if last.prot == *prot && last.range.end() == range.start => {

@@ -1,26 +1,17 @@
 //! A clone: private copies of a template's regions, mapped in this process.
-//!
-//! # Safety
-//! A clone owns its place, mapped as its layout says until it is dropped. Its copied and fresh regions are private, so
-//! Rust's rules for references hold for them as for a `Box`; the base behind them does not change (I2). Shared regions
-//! are accessed only through atomics. Any bytes are a valid `Pod`.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use bytemuck::Pod;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{Prot, Sharing};
+use cowslip_sys::memory::Sharing;
 use cowslip_sys::reserved_fd::same_file;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
 use super::identity::{Hooks, Identity};
-use super::layout::{Inherit, Region};
+use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
-use crate::arena::ArenaSlice;
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::{OwnSpace, OwnedRange};
 
 /// The place of a clone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,62 +120,12 @@ impl TemplateClone {
         self.place.start + (address - extent.start)
     }
 
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.base.layout
+    }
+
     pub(super) fn here(&self, range: VirtRange) -> OwnedRange {
         self.place.part(VirtRange::new(self.address(range.start), range.len))
-    }
-
-    /// The clone's content of `slice`.
-    ///
-    /// # Panics
-    /// If `slice` belongs to another arena, did not exist at the freeze, or is in a shared region.
-    pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
-        &self.values(self.range_of(slice))[..slice.len()]
-    }
-
-    /// Like [`Self::slice`], for writing: the first write to a page copies it.
-    ///
-    /// # Panics
-    /// Like [`Self::slice`].
-    pub fn slice_mut<T: Pod>(&mut self, slice: &ArenaSlice<T>) -> &mut [T] {
-        let range = self.range_of(slice);
-        &mut self.values_mut(range)[..slice.len()]
-    }
-
-    fn range_of<T: Pod>(&self, slice: &ArenaSlice<T>) -> VirtRange {
-        let arena = slice.handle().shared.range;
-        assert!(self.base.layout.origin() == arena.start, "a slice of another arena");
-        slice.range()
-    }
-
-    /// The values that fill `range`, at the arena's addresses: for a process without an [`ArenaSlice`] of it. It must
-    /// learn the layout from the template's maker.
-    ///
-    /// # Panics
-    /// If a part of `range` is not in the template, not readable, or shared, or it is not aligned for `T`.
-    pub fn values<T: Pod>(&self, range: VirtRange) -> &[T] {
-        let len = self.base.layout.check::<T>(range, Prot::READ, false);
-        // SAFETY: see the module; checked just now.
-        unsafe { std::slice::from_raw_parts(self.address(range.start) as *const T, len) }
-    }
-
-    /// Like [`Self::values`], for writing.
-    ///
-    /// # Panics
-    /// Like [`Self::values`], and if a part is not writable.
-    pub fn values_mut<T: Pod>(&mut self, range: VirtRange) -> &mut [T] {
-        let len = self.base.layout.check::<T>(range, Prot::RW, false);
-        // SAFETY: see the module; checked just now, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.address(range.start) as *mut T, len) }
-    }
-
-    /// The words of a shared region, at the arena's addresses: other clones see the values stored there.
-    ///
-    /// # Panics
-    /// If a part of `range` is not in a shared region that can be read and written.
-    pub fn shared_words(&self, range: VirtRange) -> &[AtomicU64] {
-        let len = self.base.layout.check::<u64>(range, Prot::RW, true);
-        // SAFETY: see the module; checked just now.
-        unsafe { std::slice::from_raw_parts(self.address(range.start) as *const AtomicU64, len) }
     }
 }
 

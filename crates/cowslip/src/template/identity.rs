@@ -1,7 +1,7 @@
 //! The identities of clones.
-#![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::process;
@@ -49,16 +49,19 @@ impl fmt::Debug for Identity {
 
 type Hook = Box<dyn FnMut(&mut TemplateClone, &Identity) + Send>;
 
-/// The hooks to run whenever a clone gets a new identity.
+/// The hooks to run whenever a clone gets a new identity. Nothing locks them: only the clone's owner has them.
 #[derive(Default)]
-pub(super) struct Hooks(Vec<Hook>);
+pub(super) struct Hooks(Mutex<Vec<Hook>>);
 
-// SAFETY: a shared reference gives no access to the closures.
-unsafe impl Sync for Hooks {}
+impl Hooks {
+    fn all(&mut self) -> &mut Vec<Hook> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl fmt::Debug for Hooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} hooks", self.0.len())
+        f.write_str("Hooks")
     }
 }
 
@@ -90,7 +93,7 @@ impl TemplateClone {
     pub fn on_renewal(&mut self, hook: impl FnMut(&mut Self, &Identity) + Send + 'static) {
         let mut hook: Hook = Box::new(hook);
         self.with_identity(|clone, identity| hook(clone, identity));
-        self.hooks.0.push(hook);
+        self.hooks.all().push(hook);
     }
 
     /// Gives the clone in a forked child an identity other than the parent's, without resetting it, and runs the hooks.
@@ -103,12 +106,12 @@ impl TemplateClone {
 
     pub(super) fn renew_identity(&mut self) -> Result<()> {
         self.identity = Identity::new(&self.base)?;
-        let mut hooks = std::mem::take(&mut self.hooks.0);
+        let mut hooks = std::mem::take(self.hooks.all());
         self.with_identity(|clone, identity| {
             hooks.iter_mut().for_each(|hook| hook(clone, identity));
         });
-        hooks.append(&mut self.hooks.0);
-        self.hooks.0 = hooks;
+        hooks.append(self.hooks.all());
+        *self.hooks.all() = hooks;
         Ok(())
     }
 

@@ -46,7 +46,7 @@ impl Region {
 
 /// The regions of a template, in order and disjoint. Their offsets in its files are those from `origin`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     origin: usize,
     regions: Vec<Region>,
 }
@@ -67,7 +67,7 @@ impl Layout {
         (is_aligned && !regions.is_empty()).then_some(Self { origin, regions })
     }
 
-    pub(super) fn origin(&self) -> usize {
+    pub(crate) fn origin(&self) -> usize {
         self.origin
     }
 
@@ -100,7 +100,7 @@ impl Layout {
     ///
     /// # Panics
     /// If a check fails.
-    pub(super) fn check<T: Pod>(&self, range: VirtRange, prot: Prot, shared: bool) -> usize {
+    pub(crate) fn check<T: Pod>(&self, range: VirtRange, prot: Prot, shared: bool) -> usize {
         let mut rest = range;
         for region in
             &self.regions[self.regions.partition_point(|r| r.range.end() <= range.start)..]

@@ -25,7 +25,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
 use crate::arena::readers::Pin;
-use crate::attend::{self, Wait};
+use crate::progress::{self, Wait};
 
 const MAGIC: [u8; 8] = *b"COWSLIPT";
 const VERSION: u64 = 1;
@@ -177,7 +177,7 @@ fn read_exact(mut stream: &UnixStream, buffer: &mut [u8], wait: Wait<'_>) -> Res
 
 fn of_stream(error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::Interrupted => attend::broken_off(RECEIVE),
+        io::ErrorKind::Interrupted => progress::broken_off(RECEIVE),
         _ => Error::from_errno(RECEIVE, errno_of(&error)),
     }
 }

@@ -20,28 +20,27 @@ mod clone;
 mod identity;
 mod layout;
 mod message;
+mod receive;
 mod reset;
 mod restore;
 mod server;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use cowslip_sys::error::Result;
+use cowslip_sys::process;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
-use cowslip_sys::{OwnedFd, process};
 
 use crate::arena::Handle;
 use crate::arena::readers::Pin;
-use crate::attend::{self, Wait};
-use crate::image::OnProgress;
 
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
 pub use identity::Identity;
 use layout::Layout;
 pub use layout::{Inherit, Region};
+pub(crate) use receive::Peer;
 pub use server::TemplateServer;
 
 /// The content of an arena at one instant, for clones in this process and others.
@@ -130,75 +129,9 @@ impl Template {
         message::send(&self.base, &[], socket)
     }
 
-    /// Receives a template from the process at the other end of `socket`; the socket's time-out limits the wait.
-    ///
-    /// # Errors
-    /// [`crate::ErrorKind::Corrupt`] if something else arrives over the socket, [`crate::ErrorKind::Vanished`] if the
-    /// other end was closed, or if the template and all its clones are gone.
-    ///
-    /// # Safety
-    /// The other process sends the message of [`Self::send`]. (Everything verifiable is verified; but it cannot be
-    /// verified that the process does not write to the memory that it sends.)
-    ///
-    /// ```
-    /// use std::os::unix::net::UnixStream;
-    /// use cowslip::{Arena, Place, Template, units::ByteCount};
-    ///
-    /// let (ours, theirs) = UnixStream::pair().unwrap();
-    /// let arena = Arena::new(ByteCount::mib(4))?;
-    /// let mut words = arena.slice::<u64>(512)?;
-    /// words.fill(7);
-    /// let template = arena.freeze()?.into_template()?;
-    /// template.send(&ours)?;
-    ///
-    /// // In another process:
-    /// // SAFETY: the process that sends is ours.
-    /// let received = unsafe { Template::receive(&theirs) }?;
-    /// let clone = received.map(Place::Anywhere)?;
-    /// assert_eq!(clone.values::<u64>(words.range()), [7; 512]);
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    #[allow(unsafe_code)]
-    pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
-        // SAFETY: the caller makes the same promise about the other process.
-        unsafe { Self::receive_rest(socket, Vec::new(), &mut |_| Ok(())) }
-    }
-
-    /// Receives like [`Self::receive`], from an end that is silent for `silence` at most. While it waits, it calls
-    /// `progress` some ten times a second.
-    ///
-    /// # Errors
-    /// Those too; `ETIMEDOUT`; [`ErrorKind::Busy`](crate::ErrorKind::Busy) if `progress` broke it off.
-    ///
-    /// # Safety
-    /// Like [`Self::receive`].
-    #[allow(unsafe_code)]
-    pub unsafe fn receive_within(
-        socket: &UnixStream,
-        silence: Duration,
-        progress: OnProgress<'_>,
-    ) -> Result<Self> {
-        let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
-        // SAFETY: the caller makes the same promise about the other process.
-        unsafe { Self::receive_rest(socket, Vec::new(), wait) }
-    }
-
     /// Sends it like [`Self::send`], after `first`, in one message.
     pub(crate) fn send_after(&self, first: &[u8], socket: &UnixStream) -> Result<()> {
         message::send(&self.base, first, socket)
-    }
-
-    /// Receives a template, the descriptors of which have already arrived or arrive with it.
-    ///
-    /// # Safety
-    /// Like [`Self::receive`].
-    #[allow(unsafe_code)]
-    pub(crate) unsafe fn receive_rest(
-        socket: &UnixStream,
-        files: Vec<OwnedFd>,
-        wait: Wait<'_>,
-    ) -> Result<Self> {
-        message::receive(socket, files, wait).map(|base| Self { base: Arc::new(base) })
     }
 }
 

@@ -14,10 +14,10 @@ use cowslip_sys::{AsFd, Errno, memfile};
 
 use super::layout::{Inherit, Region};
 use super::{Base, Place, Template};
-use crate::arena::borrowed::{BorrowedBase, UNREAD};
-use crate::arena::state::{Event, Shared, State};
+use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
+use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
-use crate::freeze::serve;
+use crate::thaw::serve;
 
 const OPERATION: &str = "make an arena of a template";
 /// Each is a mapping; the kernel allows 65,530 by default.
@@ -75,7 +75,6 @@ impl Template {
     /// // In this process, or in another that received the template:
     /// let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
     /// let place = template.range_in(&again, table.range());
-    /// # #[allow(unsafe_code)]
     /// // SAFETY: nobody else knows of this memory.
     /// let mut mine = unsafe { again.adopt_slice::<u64>(place) }?;
     /// mine[0] = 8; // at once
@@ -134,7 +133,7 @@ impl Template {
                 .because("there are too many mappings, or no memory is left for a copy")
                 .advise("raise vm.max_map_count, or free memory")
         })?;
-        if state.borrowed() > 0 {
+        if state.map.count(Chunk::Borrowed) > 0 {
             state.borrowed_base = Some(lender);
             state.keeps_borrowed = true;
             shared.notify(&state);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cowslip_sys::{process, socket};
+use cowslip_sys::socket;
 
-use super::Template;
+use super::{Peer, Template};
 
 /// Sends a template to every process that connects to a Unix socket and calls [`Template::receive`], until this is
 /// dropped.
@@ -32,7 +31,6 @@ use super::Template;
 ///
 /// // In any process of this user:
 /// let socket = UnixStream::connect(&path)?;
-/// # #[allow(unsafe_code)]
 /// // SAFETY: the server is ours.
 /// let template = unsafe { Template::receive(&socket) }?;
 /// assert_eq!(template.regions().len(), 1);
@@ -68,16 +66,13 @@ fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
         // A client that has disconnected, or is too slow, gets nothing.
         let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
-        if !closing.load(Relaxed) && may_have_it(&socket) && template.send(&socket).is_ok() {
+        // The socket's mode lets only these connect, unless it is changed.
+        let is_ours = Peer::of_this_user(&socket).is_ok();
+        if !closing.load(Relaxed) && is_ours && template.send(&socket).is_ok() {
             // The other side closes it when it has the template.
             let _ = socket.read(&mut [0]);
         }
     }
-}
-
-/// The socket's mode lets only these connect, unless it is changed.
-fn may_have_it(client: &UnixStream) -> bool {
-    socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
 
 impl Drop for TemplateServer {

@@ -12,12 +12,11 @@ use cowslip_sys::memory::Advice;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{Errno, memfile};
+use cowslip_sys::{Errno, memfile, streaming};
 
-use super::stream;
-use crate::arena::backing_file::{BackingFile, copy_data, offset};
-use crate::arena::mapping::OwnedRange;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, copy_data, offset};
 use crate::service::Window;
 
 /// A base that is about to be copied, mapped until this is dropped.
@@ -82,10 +81,10 @@ impl<'a> Base<'a> {
         self.each_part(|part, after| {
             // The part is in memory, and one huge page maps its place in the target. Data begins and ends with a page.
             let to = VirtRange::new(place.start + after, part.len);
-            stream::copy(part, place.part(to), None);
+            part.stream_to(place.part(to), None);
             Ok(())
         })?;
-        stream::finish();
+        streaming::finish();
         Ok(())
     }
 

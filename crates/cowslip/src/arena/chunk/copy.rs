@@ -10,11 +10,10 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile};
+use cowslip_sys::{Errno, memfile, streaming};
 
-use super::stream;
-use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::arena::mapping::OwnedRange;
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::service::Window;
 
 /// The most pages that are copied with `pwrite`: for more, a window onto their chunk is faster.
@@ -77,12 +76,12 @@ pub(super) fn copy_out(
                 let next = runs.get(i + 1).map(|next| next.from.start);
                 // The window maps the same part of the file, by one huge page that is there. Only the file's pages are
                 // written, and nothing but the arena maps them, privately.
-                stream::copy(*from, place.part(to), next);
+                from.stream_to(place.part(to), next);
             }
             None => from.write_to(backing_file.fd(), offset(arena, *to))?,
         }
         pages += (from.len / page_size_bytes()) as u64;
     }
-    stream::finish();
+    streaming::finish();
     Ok(pages)
 }

@@ -23,8 +23,8 @@ use cowslip_sys::uffd::{RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 use super::{halves, write_protect};
-use crate::arena::mapping::OwnedRange;
 use crate::arena::state::Shared;
+use crate::mapping::OwnedRange;
 use crate::retry::retry_until_ok;
 use crate::service::Service;
 

@@ -16,7 +16,6 @@
 mod base;
 mod copy;
 mod hold;
-mod stream;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,8 +29,8 @@ use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
+use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::service::{Service, Window};
 use base::Base;
 pub(crate) use base::fill as fill_base;
@@ -193,7 +192,7 @@ impl<'a> Thawing<'a> {
         }
         shared.end_borrowing(state);
         state.unmapped.add(range);
-        let counters = shared.counters;
+        let counters = &shared.counters;
         counters.thawed_pages.fetch_add(pages, Relaxed);
         counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);

@@ -10,14 +10,14 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::Uffd;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
-use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::chunk::at_once;
-use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::{Chunk, Event, Shared, State};
-use crate::arena::vma_map::Usage;
 use crate::freeze::pinned::Copies;
-use crate::freeze::thaw;
+use crate::mapping::backing_file::{CLOSED, Pages};
+use crate::mapping::{OwnSpace, OwnedRange};
+use crate::memory::vma_map::Usage;
 use crate::service::Service;
+use crate::thaw;
 
 pub(super) const OPERATION: &str = "freeze";
 
@@ -78,7 +78,7 @@ impl<'a> Snapshot<'a> {
             snapshot.copies = copies;
             return Ok(snapshot);
         }
-        if keeps_view && state.clean() > 0 {
+        if keeps_view && state.map.count(Chunk::Clean) > 0 {
             thaw::clean::thaw_written(shared, &mut state)
                 .and_then(|()| thaw::clean::thaw_short_runs(shared, &mut state))
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
@@ -112,9 +112,9 @@ impl<'a> Snapshot<'a> {
             _ => false,
         };
         let mut from = 0;
-        while let Some(first) = state.next_run(from, 1, is_wanted) {
+        while let Some(first) = state.map.next_run(from, 1, is_wanted) {
             let kind = state.chunk(first.start);
-            let run = state.next_run(first.start, usize::MAX, |chunk| chunk == kind);
+            let run = state.map.next_run(first.start, usize::MAX, |chunk| chunk == kind);
             let run = run.expect("one chunk at least");
             from = run.end;
             if let Some(range) = used_part(shared, state, run) {

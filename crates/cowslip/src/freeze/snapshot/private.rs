@@ -21,10 +21,10 @@ use cowslip_sys::Errno;
 use cowslip_sys::units::VirtRange;
 
 use super::plan::Snapshot;
-use crate::arena::backing_file::offset;
 use crate::arena::chunk::{self, fill_base};
-use crate::arena::mapping::OwnedRange;
 use crate::arena::state::Chunk;
+use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::offset;
 use crate::service::Service;
 
 /// Private pages that follow one another: where the view shows them, and where the arena has them.

@@ -10,16 +10,16 @@ use cowslip_sys::uffd::RegisterMode;
 
 use super::plan::{OPERATION, Snapshot, not_mapped};
 use super::{private, without_userfaultfd};
-use crate::arena::backing_file::Pages;
 use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
+use crate::mapping::backing_file::Pages;
 use crate::retry::retry_until_ok;
 
 /// Freezes all of `snapshots` at one instant.
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
-        snapshot.service().is_some_and(|service| !service.has_failed())
+        snapshot.service().is_some_and(|service| !service.health.has_failed())
             && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
@@ -53,7 +53,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
         snapshots.iter_mut().for_each(Snapshot::undo);
     }
     for snapshot in snapshots.iter_mut() {
-        let counters = snapshot.shared.counters;
+        let counters = &snapshot.shared.counters;
         if result.is_err() {
             counters.failed_freezes.fetch_add(1, Relaxed);
             continue;

@@ -5,11 +5,11 @@ use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::VirtRange;
 
 use super::plan::Snapshot;
-use crate::arena::backing_file::offset;
 use crate::arena::inheritance::set_inherited;
-use crate::arena::mapping::OwnSpace;
 use crate::freeze::method::FreezeMethod;
-use crate::freeze::thaw;
+use crate::mapping::OwnSpace;
+use crate::mapping::backing_file::offset;
+use crate::thaw;
 
 impl Snapshot<'_> {
     /// Keeps the view for a reader in this process.

@@ -6,8 +6,8 @@ use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::VirtRange;
 
 use super::plan::{OPERATION, Snapshot, not_mapped};
-use crate::arena::backing_file::{Pages, pool_too_small};
-use crate::arena::mapping::OwnSpace;
+use crate::mapping::OwnSpace;
+use crate::mapping::backing_file::{Pages, pool_too_small};
 
 /// Puts one mapping over the other, for each piece. They are made elsewhere first: a refusal by the kernel, or by the
 /// hugetlb pool, which pays for every copy beforehand, comes before anything changes.

@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
+use cowslip_sys::error::{Error, Result, errno_of};
 
 use super::OPERATION;
 use super::schedule::RestoreSchedule;
 use super::source::{FetchContext, Source};
 use crate::arena::state::Shared;
 use crate::image::OnProgress;
+use crate::progress::broken_off;
 
 /// The longest time between reports of progress.
 const TELL: Duration = Duration::from_millis(100);
@@ -52,8 +53,7 @@ pub(super) fn fill(
         let mut now = schedule.progress();
         loop {
             if let ControlFlow::Break(()) = progress(now) {
-                schedule
-                    .failed(&Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
+                schedule.failed(&broken_off(OPERATION));
                 schedule.close();
             }
             if now.done_bytes == now.total_bytes || schedule.is_closing() {

@@ -40,7 +40,7 @@ use cowslip_sys::{AsFd, Errno, memfile, process, waiting};
 use super::schedule::RestoreSchedule;
 use super::source::{FetchContext, Source};
 use super::{OPERATION, OnDamage, threads};
-use crate::arena::state::{Event, Restoring, Shared, State};
+use crate::arena::state::{Chunk, Event, Restoring, Shared, State};
 use crate::image::OnArrival;
 use crate::retry::retry_until_ok;
 
@@ -314,7 +314,7 @@ fn record_arrival(
 ) -> Option<Box<dyn Restoring>> {
     state.change(chunk, event);
     shared.count_restored(state);
-    if state.absent() == 0 { state.worker.take() } else { None }
+    if state.map.count(Chunk::Missing) == 0 { state.worker.take() } else { None }
 }
 
 /// Opens the userfaultfd for a lazy restore, or explains why this process cannot have one.

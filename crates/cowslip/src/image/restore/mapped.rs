@@ -9,10 +9,10 @@ use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, AsRawFd, Errno};
 
-use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::image::chunk::Scratch;
 use crate::image::description::ArenaDescription;
 use crate::image::open::Image;
+use crate::mapping::{OwnSpace, OwnedRange};
 use crate::template::Place;
 
 const OPERATION: &str = "map an image";
@@ -56,7 +56,6 @@ impl Image {
     /// let image = Image::open(&path)?;
     /// let memory = image.map(0, Place::Anywhere)?;
     /// let first = image.description().arenas[0].pieces[0].offset_bytes as usize;
-    /// # #[allow(unsafe_code)]
     /// // SAFETY: the description says that it is handed out, readable.
     /// let word = unsafe { *((memory.range().start + first) as *const u64) };
     /// assert_eq!(word, 7);

@@ -35,8 +35,8 @@ use self::source::Source;
 use super::description::{ArenaDescription, Root};
 use super::open::Image;
 use super::{OnProgress, Progress};
-use crate::arena::backing_file::BackingFile;
 use crate::arena::{Arena, ArenaBuilder, Backing};
+use crate::mapping::backing_file::BackingFile;
 use crate::template::Place;
 
 use self::lazy::{RestoreWorker, Work};

@@ -28,19 +28,18 @@ use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, OwnedFd, process, socket};
+use cowslip_sys::{AsFd, OwnedFd, socket};
 
 use super::lending::Lender;
 pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
-use crate::attend::{self, Wait};
-use crate::freeze::{serve, thaw};
-use crate::image::OnProgress;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
-use crate::template::Template;
+use crate::progress::{self, OnProgress, Wait};
+use crate::template::{Peer, Template};
+use crate::thaw::{self, serve};
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
 const VERSION: u64 = 1;
@@ -219,24 +218,21 @@ struct Attention<'a> {
 
 impl Attention<'_> {
     fn wait(&mut self, stream: &UnixStream) -> io::Result<()> {
-        attend::readable(stream, self.silence, self.progress)
+        progress::readable(stream, self.silence, self.progress)
     }
 
     /// The error of a wait that the socket refused, or the caller broke off.
     fn error(&self, error: io::Error) -> Error {
         match error.kind() {
-            io::ErrorKind::Interrupted => attend::broken_off(OPERATION),
+            io::ErrorKind::Interrupted => progress::broken_off(OPERATION),
             _ => file_error("ask a server for an image", self.socket, error),
         }
     }
 
     /// Receives the template. Its descriptors came with the answer.
     fn receive(&mut self, stream: &UnixStream, files: Vec<OwnedFd>) -> Result<Template> {
-        #[allow(unsafe_code)]
-        // SAFETY: the listener belongs to this user or root, and could write to this process' memory anyway.
-        unsafe {
-            Template::receive_rest(stream, files, &mut |stream| self.wait(stream))
-        }
+        let peer = Peer::of_this_user(stream).map_err(|error| self.error(error))?;
+        Template::receive_from(peer, files, &mut |stream| self.wait(stream))
     }
 }
 
@@ -260,10 +256,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 
 fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket::connect_at_once(path)?);
-    let uid = socket::peer_uid(stream.as_fd())?;
-    if uid != 0 && uid != process::effective_uid() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"));
-    }
+    Peer::of_this_user(&stream)?;
     stream.set_read_timeout(Some(silence))?;
     stream.set_write_timeout(Some(silence))?;
     Ok(stream)

@@ -9,13 +9,13 @@ use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 
-use crate::arena::backing_file::BackingFile;
-use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::image::storage::Urgency;
+use crate::mapping::backing_file::BackingFile;
+use crate::mapping::{OwnSpace, OwnedRange};
 use crate::retry::retry_until_ok;
 
 use super::OPERATION;

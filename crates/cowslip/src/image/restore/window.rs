@@ -12,8 +12,8 @@ use cowslip_sys::Errno;
 use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
-use crate::arena::backing_file::{BackingFile, Pages};
-use crate::arena::mapping::{OwnSpace, OwnedRange};
+use crate::mapping::backing_file::{BackingFile, Pages};
+use crate::mapping::{OwnSpace, OwnedRange};
 
 /// Bytes unmapped at once; the program's own calls wait meanwhile.
 const PIECE_BYTES: usize = 64 * CHUNK_BYTES;

@@ -36,7 +36,7 @@ pub(super) fn load(image: &Image, arena: u32) -> Vec<u32> {
 }
 
 fn known(image: &Image) -> Touches {
-    let bytes = match image.source() {
+    let bytes = match image.storage.source() {
         Some(source) => source.read_working_set(),
         None => regular::read(&file_of(image.path())).ok(),
     };
@@ -48,7 +48,7 @@ pub(super) fn save(image: &Image, arena: u32, touched: &[u32]) -> Result<()> {
     let mut touches = known(image);
     touches.insert(arena, touched.to_vec());
     let bytes = encode(&touches, image.identity());
-    if let Some(source) = image.source() {
+    if let Some(source) = image.storage.source() {
         return source.write_working_set(&bytes);
     }
     let file = file_of(image.path());

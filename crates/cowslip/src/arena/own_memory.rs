@@ -18,7 +18,7 @@ use crate::arena::state::{Shared, State};
 const SIZES_BYTES: [usize; 3] = [32, 512, 16 << 10];
 
 /// [`ErrorKind::Usage`] if a thread that moves or protects memory of this arena would wait for itself.
-pub(super) fn check(operation: &'static str, shared: &Shared, state: &State) -> Result<()> {
+pub(crate) fn check(operation: &'static str, shared: &Shared, state: &State) -> Result<()> {
     let Some(service) = shared.service(state) else { return Ok(()) };
     if !shared.range.contains(Arc::as_ptr(&service).addr()) && !is_in(shared) {
         return Ok(());

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, round_up};
 
-use super::page_size::BaseChunks;
+use crate::memory::page_size::BaseChunks;
 
 /// The use of a part of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-use super::page_size::BaseChunks;
+use crate::memory::page_size::BaseChunks;
 
 /// A huge page is split once one in this many of its pages was given back.
 const SPLIT_SHARE: usize = 8;

@@ -1,14 +1,25 @@
-//! Waits for another process that the caller may break off.
+//! The progress of long work, and waits for another process, which the caller may break off.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use cowslip_sys::error::{Error, ErrorKind};
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, Errno, process};
 
-use crate::image::{OnProgress, Progress};
+/// The progress of long work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes of memory done so far.
+    pub done_bytes: u64,
+    /// Bytes of memory in total.
+    pub total_bytes: u64,
+}
+
+/// Receives the progress from time to time, and may break the work off.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Time between two questions to the caller.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,6 +51,28 @@ pub(crate) fn readable(
         if left.is_zero() {
             return Err(Errno::TIMEDOUT.into());
         }
+    }
+}
+
+/// Reports that so many chunks of 2 MiB are done.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] if the caller breaks it off.
+pub(crate) fn advance(
+    progress: OnProgress<'_>,
+    operation: &'static str,
+    done: usize,
+    total: usize,
+) -> Result<()> {
+    let [done_bytes, total_bytes] = [done, total].map(|chunks| (chunks * CHUNK_BYTES) as u64);
+    tell(progress, operation, Progress { done_bytes, total_bytes })
+}
+
+/// Reports progress, like [`advance`].
+pub(crate) fn tell(progress: OnProgress<'_>, operation: &'static str, now: Progress) -> Result<()> {
+    match progress(now) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(broken_off(operation)),
     }
 }
 

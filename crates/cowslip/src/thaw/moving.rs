@@ -12,17 +12,18 @@
 //! Faults reveal first writes; the process' number of private pages does not: it falls when another arena thaws, which
 //! would hide writes to this one.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process, usage};
 
-use super::thaw::Step;
-use crate::arena::backing_file::Pages;
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{Pace, Thawing, thaw_alone};
+use crate::arena::copy_count::is_limit_near;
 use crate::arena::state::{Chunk, Shared, State};
+use crate::mapping::backing_file::Pages;
+use crate::memory::backoff::backoff;
+use crate::memory::moving::{Front, Moving};
+use crate::memory::step::Step;
 use crate::service::Service;
 
 /// A move costs as much as this many first writes and their thaw.
@@ -35,12 +36,7 @@ const FRONT_PAGES: u16 = 32;
 const PASSED_PAGES: u64 = 256;
 const MOST_FRONTS: usize = 8;
 const MOST_AHEAD: usize = 16;
-/// Pause between two looks at a run of writes that goes on: a step passes over all chunks, and may take a tenth of the
-/// time.
-const PURSUIT_NS: u64 = 100_000;
-const PURSUIT_NS_PER_CHUNK: u64 = 20;
-/// Times for which a run goes on after chunks ahead of it were moved, and for which it is known.
-const PURSUED_NS: u64 = 3_000_000;
+/// Time for which a run of writes is known.
 const KNOWN_NS: u64 = 5_000_000_000;
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
@@ -52,68 +48,13 @@ const MOST_DOUBLINGS: u32 = 3;
 /// The most borders between runs of moved chunks and of others: each run is a mapping, which the next freeze moves.
 const MOST_BORDERS: usize = 128;
 
-/// Observed writes to frozen chunks.
-#[derive(Debug, Default)]
-pub(crate) struct Moving {
-    /// Faults of the process at the last look; `None` if the next look is due even without later writes.
-    faults: Option<u64>,
-    not_before_ns: u64,
-    delay_ns: u64,
-    /// Looks in a row that found nothing.
-    in_vain: u32,
-    /// Private pages of each chunk at the last look.
-    counts: Vec<u16>,
-    wanted: VecDeque<usize>,
-    fronts: Vec<Front>,
-    /// Chunks that runs of writes are about to come to. They move before the wanted ones.
-    ahead: VecDeque<usize>,
-    pursued_until_ns: u64,
-}
-
-/// The place where a run of writes goes on.
-#[derive(Clone, Copy, Debug)]
-struct Front {
-    next: usize,
-    ahead: usize,
-}
-
-impl Moving {
-    /// Begins anew: a freeze or a roll back changed the frozen memory.
-    pub(crate) fn forget(&mut self) {
-        *self = Self::default();
-    }
-
-    fn next_step(&self, chunks: usize, now_ns: u64) -> Step {
-        let pursuit_ns = PURSUIT_NS.max(PURSUIT_NS_PER_CHUNK * chunks as u64);
-        let left_ns = self.not_before_ns.saturating_sub(now_ns);
-        let left_ns = if self.pursues(now_ns) { left_ns.min(pursuit_ns) } else { left_ns };
-        Step::Later(Duration::from_nanos(left_ns.max(1)))
-    }
-
-    /// True while a run of writes goes on.
-    fn pursues(&self, now_ns: u64) -> bool {
-        !self.fronts.is_empty() && now_ns < self.pursued_until_ns
-    }
-
-    /// Notes that a run of writes goes on.
-    fn pursue(&mut self, now_ns: u64) {
-        self.pursued_until_ns = now_ns + PURSUED_NS;
-    }
-
-    fn clear(&mut self) {
-        self.wanted.clear();
-        self.ahead.clear();
-        self.fronts.clear();
-    }
-}
-
 /// Moves one chunk, or looks for chunks to move. Called while others read frozen memory.
 pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let Some(service) = shared.service(state) else { return Step::Idle };
-    if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
+    if let Some(partial) = state.map.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
         return complete_partial(shared, state, &service, partial.start);
     }
-    let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
+    let has_any = state.map.count(Chunk::Frozen) + state.map.count(Chunk::Borrowed) > 0;
     if is_short {
         // The chunks may no longer be written when there is memory again.
         state.moving.clear();
@@ -301,7 +242,8 @@ fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16], no
             borders += 2;
         }
     }
-    let Moving { wanted, fronts, pursued_until_ns, .. } = &mut state.moving;
+    let mut is_pursued = false;
+    let Moving { wanted, fronts, .. } = &mut state.moving;
     for chunk in 0..counts.len() {
         if counts[chunk] < FRONT_PAGES || !is_movable(state.map.get(chunk)) {
             continue;
@@ -322,8 +264,11 @@ fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16], no
                 fronts.remove(0);
             }
             fronts.push(Front { next: chunk + 1, ahead: 2 });
-            *pursued_until_ns = now_ns + PURSUED_NS;
+            is_pursued = true;
         }
+    }
+    if is_pursued {
+        state.moving.pursue(now_ns);
     }
 }
 
@@ -340,7 +285,7 @@ fn move_one(
             || state.has_left(range)
             || state.is_small(chunk)
             || state.vma_map.is_unused(range)
-            || shared.copy_limit.is_near(shared, state)
+            || is_limit_near(shared, state)
             || state.ask_before_thaw.is_some_and(|asks| asks())
     };
     if stays(state) {

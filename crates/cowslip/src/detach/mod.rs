@@ -15,7 +15,6 @@
 //!
 //! Every address shows the same content before and after.
 
-use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::Errno;
@@ -27,100 +26,16 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-use super::allocate::{lost, pages_of};
-use super::backing_file::{Pages, read_part};
-use super::chunk::{contains_current_stack, write_protect};
-use super::mapping::OwnSpace;
-use super::state::{Chunk, Role, Shared, State};
-use super::vma_map::{Span, Usage};
+use crate::arena::allocate::{lost, pages_of};
+use crate::arena::chunk::{contains_current_stack, write_protect};
+use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::mapping::OwnSpace;
+use crate::mapping::backing_file::{Pages, read_part};
+use crate::memory::departure::Departure;
+use crate::memory::vma_map::{Span, Usage};
 use crate::service::Service;
 
 const OPERATION: &str = "take memory out of an arena";
-
-/// Reasons for which memory leaves an arena and becomes the kernel's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Departure {
-    /// The program asked for a state that a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys,
-    /// `mseal(2)`.
-    Advice,
-    /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins the target of its
-    /// reads.
-    DirectIo,
-    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`, `AF_XDP`.
-    Ring,
-    /// A futex in it is found by where its page lies, not by its address (`futex(2)`).
-    SharedFutex,
-    /// The program handles its page faults (`userfaultfd(2)`).
-    Userfaultfd,
-    /// A limit of the process counts private memory and not an arena's (`getrlimit(2)`).
-    Limit,
-    /// It is cut into so many protections that a freeze would take longer than a fork.
-    Fragmented,
-    /// The freeze that a fork needs was refused.
-    Refused,
-    /// It is read or written as a file, which may do what its protection forbids (`proc_pid_mem(5)`).
-    ProcMem,
-    /// The program is about to restrict its system calls (`seccomp(2)`).
-    Filter,
-    /// Code that is not watched may fork: a namespace of its own was loaded (`dlmopen(3)`).
-    Namespace,
-    /// It could be frozen but never thawed: no userfaultfd is available.
-    NoThaw,
-    /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
-    Descriptors,
-}
-
-impl Departure {
-    /// All of them.
-    pub const ALL: [Self; 13] = [
-        Self::Advice,
-        Self::DirectIo,
-        Self::Ring,
-        Self::SharedFutex,
-        Self::Userfaultfd,
-        Self::Limit,
-        Self::Fragmented,
-        Self::Refused,
-        Self::ProcMem,
-        Self::Filter,
-        Self::Namespace,
-        Self::NoThaw,
-        Self::Descriptors,
-    ];
-
-    /// The reasons that [`Metrics::left_for`](crate::Metrics::left_for) names.
-    pub fn of_metrics(left_for: u64) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |why| left_for & why.bit() != 0)
-    }
-
-    pub(crate) fn bit(self) -> u64 {
-        1 << self as u8
-    }
-}
-
-impl fmt::Display for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Advice => "locked, sealed, kept from children or keyed",
-            Self::DirectIo => "target of O_DIRECT reads, or of a file system that pins like them",
-            Self::Ring => "within reach of io_uring, AIO or AF_XDP",
-            Self::SharedFutex => {
-                "holds a futex that is shared or written by the kernel, or a thread's stack"
-            }
-            Self::Userfaultfd => "registered with the program's own userfaultfd",
-            Self::Limit => "counted by a resource limit",
-            Self::Fragmented => "cut into too many protections",
-            Self::Refused => "could not be frozen",
-            Self::ProcMem => "read or written through /proc/PID/mem",
-            Self::Filter => "the program is about to filter its system calls",
-            Self::Namespace => "the program loads libraries into a namespace of their own",
-            Self::NoThaw => "it could not be thawed without userfaultfd",
-            Self::Descriptors => "used with descriptors that are not the process' own",
-        })
-    }
-}
 
 impl Shared {
     /// Makes `range` private anonymous memory with its present content.
@@ -135,7 +50,7 @@ impl Shared {
         self.check_content(state, range)?;
         let service = self.service(state);
         let service = service.as_deref();
-        let able = service.filter(|service| !service.has_failed());
+        let able = service.filter(|service| !service.health.has_failed());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(|service| &service.uffd).or(own.as_ref());
@@ -257,7 +172,7 @@ impl Shared {
     /// Detaches all live memory: memory that cannot be frozen cannot be forked.
     pub(crate) fn detach_live(&self, state: &mut State, why: Departure) -> Result<()> {
         let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+        while let Some(run) = state.map.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
             let whole = self.chunk_range(run.start, run.len());
             for used in state.vma_map.used_within(whole) {
@@ -269,7 +184,7 @@ impl Shared {
 
     fn check_content(&self, state: &State, range: VirtRange) -> Result<()> {
         let is_lost = |chunk| state.chunk(chunk) == Chunk::Poisoned;
-        if state.lost() > 0 && self.chunks_of(range).any(is_lost) {
+        if state.map.count(Chunk::Poisoned) > 0 && self.chunks_of(range).any(is_lost) {
             return Err(lost(OPERATION, range));
         }
         Ok(())
@@ -404,7 +319,7 @@ impl Shared {
     }
 
     /// Frees whole chunks of the file that no mapping shows any more.
-    pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
+    pub(crate) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
         // The base of a clean chunk has no readers either.
         let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Clean);

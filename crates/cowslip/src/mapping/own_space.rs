@@ -1,22 +1,14 @@
 //! Address space that the core has for itself.
-//!
-//! # Safety
-//! See [`super`].
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::sync::atomic::AtomicU64;
 
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{self, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno};
 
-use super::{ArenaPiece, OwnedRange};
-use crate::arena::backing_file::{BackingFile, Pages};
-
-/// Address space that the core reserved for itself, and that only the holder of the value knows.
-#[derive(Debug, Default)]
-pub(crate) struct OwnSpace(OwnedRange);
+use super::{ArenaPiece, OwnSpace, OwnedRange};
+use crate::mapping::backing_file::{BackingFile, Pages};
 
 impl Deref for OwnSpace {
     type Target = OwnedRange;
@@ -75,8 +67,7 @@ impl OwnSpace {
 
     /// Moves the first bytes, one mapping, over all of `to`, and no longer owns them. They hold the content of `to`.
     pub(crate) fn move_front_to(&mut self, to: OwnedRange) -> Result<(), Errno> {
-        // SAFETY: see the module.
-        unsafe { memory::move_mapping(*self.first(to.len), *to) }?;
+        self.first(to.len).move_to(to)?;
         self.split_front(to.len).leak();
         Ok(())
     }
@@ -89,26 +80,6 @@ impl OwnSpace {
     /// Leaves it mapped for good.
     pub(crate) fn leak(self) -> OwnedRange {
         ManuallyDrop::new(self).0
-    }
-
-    /// Advises the kernel of many parts at once, like [`OwnedRange::advise`].
-    pub(crate) fn advise_all(&self, parts: &[VirtRange], advice: Advice) -> Result<(), Errno> {
-        for part in parts {
-            let _ = self.part(*part);
-        }
-        // SAFETY: see the module.
-        unsafe { memory::advise_all(parts, advice) }
-    }
-
-    /// A word of a readable and writable mapping with words that are used only in this way. An access where nothing is
-    /// mapped ends the process.
-    ///
-    /// # Panics
-    /// If it is not in here, or not aligned.
-    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(size_of::<u64>()) && at < self.len);
-        // SAFETY: aligned, and in space that stays reserved as long as the borrow; all access is atomic, or the kernel's.
-        unsafe { AtomicU64::from_ptr((self.start + at) as *mut u64) }
     }
 }
 
@@ -131,7 +102,8 @@ mod tests {
         let space = OwnSpace::reserve(4 * page, page).unwrap();
         let (whole, end) = (*space, space.end());
         assert_eq!(*whole.part(VirtRange::new(end, 0)), VirtRange::new(end, 0));
-        for (start, len) in [(space.start - page, page), (end - page, 2 * page), (end, usize::MAX)]
+        for (start, len) in
+            [(space.start - page, page), (end - page, 2 * page), (end, usize::MAX - end)]
         {
             let beyond = std::panic::catch_unwind(|| whole.part(VirtRange { start, len }));
             assert!(beyond.is_err(), "{start:#x} {len:#x}");

@@ -6,7 +6,7 @@
 //! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
 //! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
 //! ([`alloc`](../../../cowslip-preload/src/rt/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
-//! ([`super::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
+//! ([`crate::arena::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
 //! which calls [`ensure`], waits until it has reached its loop.
 //!
 //! A freeze waits in `mremap` until this thread has read the event. The thread therefore does not end while a call is
@@ -25,11 +25,12 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
-use super::last_thread::LastThread;
-use super::thaw::{self, Step};
-use crate::arena::share::{self, Child};
+use crate::arena::child::{self, Child};
+use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
 use crate::service::{Running, Service};
+use crate::thaw::last_thread::LastThread;
+use crate::thaw::{self, Step};
 
 const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;
@@ -225,7 +226,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut ready = vec![false; fds.len()];
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
-        let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
+        let look = children.iter().any(|child| child.is_looked_at()).then_some(child::LOOK);
         let patience = left.into_iter().chain(look).chain(again).chain([last.patience()]).min();
         let has_slept = !wait(service, &fds, &mut ready, patience)?;
         if last.is_over() {
@@ -234,7 +235,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
         let is_over = |child: &&Arc<Child>| {
-            is_told(child) || (has_slept && child.has_ended()) || !child.set_turn(&shared)
+            is_told(child) || (has_slept && child.has_ended()) || !child.set_turn(&shared.counters)
         };
         let ended: Vec<_> = children.iter().filter(is_over).collect();
         if !ended.is_empty()
@@ -336,7 +337,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
 /// Numbers of which one changes with every piece of work.
 fn progress(shared: &Shared, state: &State) -> [u64; 9] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
-    let counters = shared.counters;
+    let counters = &shared.counters;
     [
         state.not_live() as u64,
         stale_bytes as u64,

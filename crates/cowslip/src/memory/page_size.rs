@@ -1,7 +1,7 @@
 //! The chunks that take base pages at a fault, where the file would have huge ones.
 //!
 //! A huge page at the first touch of sparsely used memory holds 2 MiB for 4 KiB. A program's memory therefore begins on
-//! base pages, as it does natively, and becomes huge once it is [dense](super::density).
+//! base pages, as it does natively, and becomes huge once it is [dense](crate::memory::density).
 
 use std::ops::Range;
 

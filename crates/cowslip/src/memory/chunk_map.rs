@@ -24,7 +24,7 @@ pub(crate) enum Chunk {
     /// Like frozen, but without readers of its base, and left so by a thaw because nothing had been written to it:
     /// later writes make copies, which can be found.
     Clean,
-    /// Like frozen, with a base in the file of another arena ([`BorrowedBase`](super::borrowed::BorrowedBase)).
+    /// Like frozen, with a base in the file of another arena ([`BorrowedBase`](crate::arena::borrowed::BorrowedBase)).
     Borrowed,
     /// Its file, shared, without its content: an image is being restored, and an access waits.
     Missing,
@@ -294,7 +294,7 @@ impl ChunkMap {
         self.since[chunk] = generation;
     }
 
-    /// True if all of a frozen chunk was mapped without a huge page: see [`super::residency`].
+    /// True if all of a frozen chunk was mapped without a huge page: see [`crate::arena::residency`].
     pub(crate) fn is_mapped_singly(&self, chunk: usize) -> bool {
         self.mapped_singly[chunk]
     }

@@ -11,27 +11,20 @@ use std::time::Duration;
 
 use cowslip_sys::{Errno, process};
 
-use super::thaw::Step;
-use crate::arena::backing_file::BackingFile;
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{Pace, Thawing};
-use crate::arena::chunk_map::MOST_FILES;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::vma_map::Usage;
+use crate::mapping::backing_file::BackingFile;
+use crate::memory::backoff::backoff;
+use crate::memory::chunk_map::MOST_FILES;
+use crate::memory::consolidating::Consolidating;
+use crate::memory::step::Step;
+use crate::memory::vma_map::Usage;
 
 /// The pause after a move is this many times as long as the move.
 const REST: u64 = 10;
 /// Delay before the first move: another fork may come soon, which undoes it.
 const FIRST_NS: u64 = 100_000_000;
 const RETRY_LAST_NS: u64 = 5_000_000_000;
-
-/// Progress of the consolidation.
-#[derive(Debug, Default)]
-pub(crate) struct Consolidating {
-    next: usize,
-    not_before_ns: u64,
-    delay_ns: u64,
-}
 
 /// Moves one chunk.
 pub(super) fn step(shared: &Shared, state: &mut State) -> Step {

@@ -18,11 +18,11 @@ use cowslip_sys::pagemap::Method;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process};
 
-use super::step::Step;
-use crate::arena::backing_file::Pages;
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{MANY_PAGES, Thawing, enter, private_pages};
 use crate::arena::state::{Chunk, Event, Look, Shared, State};
+use crate::mapping::backing_file::Pages;
+use crate::memory::backoff::backoff;
+use crate::memory::step::Step;
 use crate::service::Service;
 
 /// Chunks looked at in one step.
@@ -41,7 +41,7 @@ pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
 
 /// Looks at some of the clean chunks, and makes one that was written live.
 pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
-    if state.clean() == 0 {
+    if state.map.count(Chunk::Clean) == 0 {
         state.thaw.look = Look::default();
         return Step::Idle;
     }
@@ -71,7 +71,7 @@ pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
 /// True if there is more to look at.
 fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
     let is_clean = |chunk| chunk == Chunk::Clean;
-    let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_clean) else {
+    let Some(run) = state.map.next_run(state.thaw.look.next, LOOK_CHUNKS, is_clean) else {
         return Ok(false);
     };
     state.thaw.look.next = run.end;
@@ -86,7 +86,7 @@ fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool
 /// Makes every written clean chunk live, so that few are left for a freeze to find.
 pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
+    while let Some(run) = state.map.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
         from = run.end;
         let service = serving(shared, state)?;
         if let Some(chunk) = first_written(shared, state, run, &service)? {
@@ -99,12 +99,7 @@ pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Err
 
 /// Makes the shortest runs live until there are few.
 pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), Errno> {
-    let mut runs = Vec::new();
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
-        from = run.end;
-        runs.push(run);
-    }
+    let mut runs: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Clean).collect();
     runs.sort_unstable_by_key(|run| run.len());
     for chunk in runs[..runs.len().saturating_sub(MOST_RUNS)].iter().cloned().flatten() {
         let service = serving(shared, state)?;
@@ -116,7 +111,7 @@ pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), 
 /// Makes all clean chunks live.
 pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
-    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
+    while let Some(one) = state.map.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
         from = one.end;
         let service = serving(shared, state)?;
         thaw_here(shared, state, &service, one.start)?;
@@ -126,7 +121,7 @@ pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> 
 
 /// Makes clean chunks frozen again: others may read them, and a thaw looks at them.
 pub(crate) fn end(shared: &Shared, state: &mut State) {
-    if state.clean() == 0 {
+    if state.map.count(Chunk::Clean) == 0 {
         return;
     }
     let clean: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Clean).collect();

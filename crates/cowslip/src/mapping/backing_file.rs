@@ -11,7 +11,7 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
-use super::mapping::{ArenaPiece, OwnSpace, OwnedRange};
+use crate::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
 /// The kind of memory that an arena asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

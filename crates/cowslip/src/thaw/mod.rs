@@ -9,7 +9,10 @@
 //! many.
 
 pub(crate) mod clean;
-mod step;
+mod consolidate;
+mod last_thread;
+mod moving;
+pub(crate) mod serve;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,16 +22,16 @@ use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{Errno, process};
 
-use crate::arena::backing_file::{CLOSED, Pages};
-use crate::arena::backoff::backoff;
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
+use crate::arena::copy_count::copies_exceed;
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
-use crate::freeze::{consolidate, moving};
+use crate::mapping::backing_file::{CLOSED, Pages};
+use crate::memory::backoff::backoff;
+use crate::memory::step::Step;
 use crate::service::{Look, RUN_CHUNKS, Service, Window};
-pub(crate) use step::Step;
 
 /// The most borrowed chunks that are filled before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
@@ -125,7 +128,9 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             return moved;
         }
         let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
-        let soon = shared.copy_limit.keep(shared, state);
+        let soon = shared.copy_limit.keep(shared.range, &shared.counters, |limit_bytes| {
+            copies_exceed(shared, state, limit_bytes)
+        });
         let delay = backoff(&mut state.thaw.delay_ns, READERS_FIRST_LOOK_NS, last_ns);
         let step = Step::Later(soon.map_or(delay, |soon| soon.min(delay)));
         return step.or_sooner(moved);
@@ -338,7 +343,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
         // Other threads may have the arena between two chunks.
         let mut state = shared.lock();
         let can = state.hold().is_none() && state.generations.view_count() == 0;
-        let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
+        let next = state.map.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
         let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
         from = one.end;
         let range = shared.chunk_range(one.start, 1);
@@ -385,7 +390,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
     let began_ns = process::now_ns();
-    while let Some(run) = state.next_run(0, 1, Chunk::is_private) {
+    while let Some(run) = state.map.next_run(0, 1, Chunk::is_private) {
         let range = shared.chunk_range(run.start, 1);
         thawing.thaw(state, run).map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
     }
