@@ -47,7 +47,7 @@ mod upload;
 pub use cache::Cache;
 pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};
-pub use location::{Location, is_url};
+pub use location::Location;
 pub use pointer::{Pointer, read_latest, set_latest};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use transfer::{Pulled, Pushed, pull, push, save};

@@ -51,13 +51,6 @@ pub struct Location {
     cancel: CancellationToken,
 }
 
-/// Returns true if this names an object in a store, rather than a file.
-pub fn is_url(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(scheme, _)| {
-        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
-}
-
 impl Location {
     /// Parses a URL to read from, without any request to the store.
     ///
@@ -254,12 +247,6 @@ fn retry(purpose: Purpose, silence: Duration) -> RetryConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_are_not_files() {
-        assert!(is_url("s3://bucket/key") && is_url("https://host/key"));
-        assert!(!is_url("store.image") && !is_url("./a:b") && !is_url("://x"));
-    }
 
     #[test]
     fn credentials_in_a_url_are_refused() {

@@ -8,7 +8,7 @@ use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::probe_scan;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, Errno, Result, memfile, process};
+use cowslip_sys::{AsFd, Errno, Result, memfile};
 
 fn is_listed(variable: &str, word: &str) -> bool {
     std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
@@ -74,7 +74,7 @@ fn own_tmpfs() -> Result<()> {
 }
 
 fn swap() -> Result<()> {
-    if process::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
+    if support::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
 }
 
 type Probe = fn() -> Result<()>;
