@@ -1,4 +1,4 @@
-//! `cowslip restore`: the image's content by every strategy, dumped, inspected and served.
+//! `cowslip restore`: the image's content dumped, inspected and served.
 
 mod support;
 
@@ -14,7 +14,6 @@ use cowslip::units::ByteCount;
 use cowslip::{Arena, Prot};
 use support::{COWSLIP, Folder, Ran, run};
 
-const STRATEGIES: [&str; 3] = ["hybrid", "eager", "map"];
 const WORDS: usize = 3 << 18;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -47,14 +46,12 @@ fn a_dump_has_the_bytes_that_were_saved() {
     // Eight words, the last four of a chunk and the first four of the next.
     let at = 2 * (1 << 18) - 4;
     let span = format!("{:#x}:64", offset + at * 8);
-    for strategy in STRATEGIES {
-        let mut command = Command::new(COWSLIP);
-        command.arg("restore").arg(&image).args(["--dump", &span, "--strategy", strategy]);
-        let ran = command.stderr(Stdio::piped()).output().unwrap();
-        assert!(ran.status.success(), "{strategy}: {}", String::from_utf8_lossy(&ran.stderr));
-        let expected: Vec<u8> = (at..at + 8).flat_map(|i| (i as u64 + 1).to_le_bytes()).collect();
-        assert_eq!(ran.stdout, expected, "{strategy}");
-    }
+    let mut command = Command::new(COWSLIP);
+    command.arg("restore").arg(&image).args(["--dump", &span]);
+    let ran = command.stderr(Stdio::piped()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let expected: Vec<u8> = (at..at + 8).flat_map(|i| (i as u64 + 1).to_le_bytes()).collect();
+    assert_eq!(ran.stdout, expected);
     for wrong in [format!("{}:1", offset + WORDS * 8 + 4096), "0x7fffffffffffffff:1M".into()] {
         let refused = restore(&image, &["--dump", &wrong]);
         assert_eq!(refused.status.code(), Some(2), "{wrong}: {}", refused.stderr);
@@ -88,14 +85,10 @@ fn damage_has_an_exit_code() {
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
     file.write_all_at(&[word[0] ^ 1], at as u64).unwrap();
     let span = format!("{:#x}:64", offset + (2 << 20));
-    for strategy in ["hybrid", "eager"] {
-        for options in [&["--dump", &span][..], &[]] {
-            let mut options = options.to_vec();
-            options.extend(["--strategy", strategy]);
-            let ran = restore(&image, &options);
-            assert_eq!(ran.status.code(), Some(6), "{strategy}: {}", ran.stderr);
-            assert!(ran.stderr.contains(image.to_str().unwrap()), "{strategy}: {}", ran.stderr);
-        }
+    for options in [&["--dump", &span][..], &[]] {
+        let ran = restore(&image, options);
+        assert_eq!(ran.status.code(), Some(6), "{}", ran.stderr);
+        assert!(ran.stderr.contains(image.to_str().unwrap()), "{}", ran.stderr);
     }
 }
 
@@ -143,18 +136,14 @@ impl Staying {
 fn another_process_can_look_at_all_of_it_until_it_is_told_to_end() {
     let folder = Folder::new("look");
     let (image, _) = image(&folder);
-    for strategy in STRATEGIES {
-        let staying = Staying::start(&image, &folder, &["--strategy", strategy]);
-        let staying = staying.map_err(|ran| ran.stderr).unwrap();
-        assert_eq!(staying.told["pid"], staying.child.id(), "{strategy}");
-        let memory = std::fs::File::open(format!("/proc/{}/mem", staying.child.id())).unwrap();
-        let mut seen = vec![0; WORDS * 8];
-        memory.read_exact_at(&mut seen, staying.numbers() as u64).unwrap();
-        let mut words =
-            seen.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        assert!((1..=WORDS as u64).all(|i| words.next() == Some(i)), "{strategy}");
-        assert!(staying.end().success(), "{strategy}");
-    }
+    let staying = Staying::start(&image, &folder, &[]).map_err(|ran| ran.stderr).unwrap();
+    assert_eq!(staying.told["pid"], staying.child.id());
+    let memory = std::fs::File::open(format!("/proc/{}/mem", staying.child.id())).unwrap();
+    let mut seen = vec![0; WORDS * 8];
+    memory.read_exact_at(&mut seen, staying.numbers() as u64).unwrap();
+    let mut words = seen.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    assert!((1..=WORDS as u64).all(|i| words.next() == Some(i)));
+    assert!(staying.end().success());
 }
 
 /// A server that ends with the test, even a failed one.
@@ -214,6 +203,4 @@ fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
 
     let gone = restore(&image, &options);
     assert_eq!(gone.status.code(), Some(2), "{}", gone.stderr);
-    let not_so = restore(&image, &["--strategy", "map", "--via", socket.to_str().unwrap()]);
-    assert_eq!(not_so.status.code(), Some(2), "{}", not_so.stderr);
 }

@@ -30,7 +30,7 @@ pub mod recording;
 pub mod stats;
 
 pub use comparison::{
-    Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, MeasureChoice,
-    Options, PartOfTime, Row, TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
+    Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, Options, PartOfTime,
+    Row, TimePart, TimeSplit, Unit, Verdict, WALL, compare,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -36,7 +36,7 @@ pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreErr
             failed(ErrorKind::Unsupported, "this kind of store cannot do that".into())
         }
         other if find::<Silent>(other).is_some() => {
-            failed(ErrorKind::File, reason(other)).advise(wait_longer())
+            failed(ErrorKind::File, reason(other)).advise(format!("set {TIMEOUT} to more seconds"))
         }
         other if is_short(other) => failed(ErrorKind::OutOfMemory, reason(other)),
         other => failed(ErrorKind::File, reason(other)),
@@ -45,11 +45,6 @@ pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreErr
 
 pub(crate) const REPLACED: &str = "the object was replaced since it was opened";
 pub(crate) const OPEN_AGAIN: &str = "open it again";
-
-/// Advice about a store or a registry that moves no byte.
-pub(crate) fn wait_longer() -> String {
-    format!("set {TIMEOUT} to more seconds")
-}
 
 /// Returns true if another attempt may have another answer.
 pub(crate) fn is_passing(error: &StoreError) -> bool {

@@ -1,5 +1,5 @@
 //! Images of Cowslip in object stores: S3 and compatible stores, Google Cloud Storage, Azure, and, only for reading,
-//! any HTTP server that answers ranges. Images of OCI (`oci://`) are pushed to registries and pulled from them.
+//! any HTTP server that answers ranges.
 //!
 //! ```text
 //!  save, push ──▶ [upload]  parts of 16 MiB, eight in flight, the header's last, then published at once
@@ -38,7 +38,6 @@ mod link;
 mod list;
 mod location;
 mod object;
-mod oci;
 mod pointer;
 mod prune;
 mod runtime;
@@ -48,7 +47,7 @@ mod upload;
 pub use cache::Cache;
 pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};
-pub use location::{Location, is_url};
+pub use location::Location;
 pub use pointer::{Pointer, read_latest, set_latest};
 pub use prune::{PruneOptions, Pruned, prune};
 pub use transfer::{Pulled, Pushed, pull, push, save};

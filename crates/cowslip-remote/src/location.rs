@@ -51,21 +51,6 @@ pub struct Location {
     cancel: CancellationToken,
 }
 
-/// Returns true if this names an object in a store, rather than a file.
-pub fn is_url(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(scheme, _)| {
-        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
-}
-
-/// The prefix of an image in a registry.
-pub(crate) const OCI: &str = "oci://";
-
-/// Returns true if this names an image in a registry, which is pushed and pulled as a whole.
-pub(crate) fn is_reference(url: &str) -> bool {
-    url.starts_with(OCI)
-}
-
 impl Location {
     /// Parses a URL to read from, without any request to the store.
     ///
@@ -89,10 +74,6 @@ impl Location {
                 let why = "a URL may not carry credentials or a query, which everybody could see";
                 return Err(refused(why.into()).advise("set them in the environment"));
             }
-        }
-        if is_reference(text) {
-            let why = format!("{url} is an image in a registry");
-            return Err(refused(why).advise("fetch it first: `cowslip image pull`"));
         }
         // Inside the threads' runtime, to which the client's timers belong.
         let _inside = runtime()?.enter();
@@ -182,7 +163,7 @@ fn part(name: &str) -> PathPart<'_> {
 type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn MultipartStore>>);
 
 /// The longest time that a request may move no byte.
-pub(crate) fn silence(purpose: Purpose) -> Result<Duration> {
+fn silence(purpose: Purpose) -> Result<Duration> {
     let Some(text) = std::env::var_os(TIMEOUT) else {
         return Ok(match purpose {
             Purpose::Read => SILENCE_READ,
@@ -266,12 +247,6 @@ fn retry(purpose: Purpose, silence: Duration) -> RetryConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_are_not_files() {
-        assert!(is_url("s3://bucket/key") && is_url("https://host/key"));
-        assert!(!is_url("store.image") && !is_url("./a:b") && !is_url("://x"));
-    }
 
     #[test]
     fn credentials_in_a_url_are_refused() {

@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attend::attended;
 use crate::image::{OpenOptions, identity_at, name_of, open_location};
-use crate::location::{Location, Purpose, is_reference};
-use crate::oci;
+use crate::location::{Location, Purpose};
 use crate::pointer::{Pointer, set};
 use crate::runtime::block_on;
 use crate::upload::Upload;
@@ -51,8 +50,6 @@ pub struct Pulled {
 ///
 /// `progress` is called ten times a second, even while the store says nothing; at first its numbers are 0.
 ///
-/// `oci://HOST/REPOSITORY:TAG` is a registry: there it becomes an image of OCI, with layers that hold the files.
-///
 /// # Errors
 /// Like [`Image::open`]; the store's; [`ErrorKind::Busy`] if `progress` broke it off.
 pub fn push(
@@ -71,16 +68,6 @@ fn push_to(
     cancel: &CancellationToken,
     progress: OnProgress<'_>,
 ) -> Result<Pushed> {
-    if is_reference(url) {
-        if latest.is_some() {
-            return Err(Error::new(ErrorKind::Usage, PUSH)
-                .because("a registry has tags instead of such names")
-                .advise("push to the tag that shall name the image"));
-        }
-        let oci::Moved { images: sent_images, bytes: sent_bytes } =
-            oci::push(file, url, cancel, progress)?;
-        return Ok(Pushed { url: url.to_owned(), sent_images, sent_bytes, latest: None });
-    }
     let image = Image::open(file)?;
     let mut location = Location::parse_for(url, Purpose::Read, cancel)?;
     if url.ends_with('/') {
@@ -144,10 +131,6 @@ fn pull_from(
     cancel: &CancellationToken,
     progress: OnProgress<'_>,
 ) -> Result<Pulled> {
-    if is_reference(url) {
-        let oci::Moved { images, bytes } = oci::pull(url, file, cancel, progress)?;
-        return Ok(Pulled { images, bytes });
-    }
     let location = Location::parse_for(url, Purpose::Read, cancel)?;
     let image = open_location(&location, OpenOptions::default())?;
     let mut file: PathBuf = file.to_owned();

@@ -199,12 +199,6 @@ pub fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Returns true if the system has swap: then a page that is not present may still be a private
-/// copy.
-pub fn has_swap() -> bool {
-    rustix::system::sysinfo().totalswap > 0
-}
-
 /// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).
 pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     let mut done = 0;

@@ -9,7 +9,7 @@ use cowslip_sys::pagemap::probe_scan;
 use cowslip_sys::thp_disable::ThpDisable;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, Errno, Result, memfile, process};
+use cowslip_sys::{AsFd, Errno, Result, memfile};
 
 fn is_listed(variable: &str, word: &str) -> bool {
     std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
@@ -93,7 +93,7 @@ fn thp_except_advised() -> Result<()> {
 }
 
 fn swap() -> Result<()> {
-    if process::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
+    if support::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
 }
 
 type Probe = fn() -> Result<()>;

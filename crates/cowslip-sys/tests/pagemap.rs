@@ -3,11 +3,11 @@
 
 mod support;
 
+use cowslip_sys::memfile;
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::{Method, Scanner};
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{memfile, process};
 use support::{Mapped, skip};
 
 const PAGES: usize = 64;
@@ -111,7 +111,7 @@ fn markers_of_write_protection_are_not_private() {
 
 #[test]
 fn swapped_pages_are_private() {
-    if !process::has_swap() {
+    if !support::has_swap() {
         skip("swap", "this system has none");
         return;
     }

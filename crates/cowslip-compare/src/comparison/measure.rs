@@ -22,17 +22,6 @@ pub enum Measure {
     Rate,
 }
 
-/// The way to compare counters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MeasureChoice {
-    /// The way that their runs show.
-    Auto,
-    /// By their counts in a run.
-    Count,
-    /// By their counts in a second.
-    Rate,
-}
-
 /// The way that counters were compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Counters {
@@ -52,32 +41,13 @@ const EQUALLY_LONG: f64 = 1.01;
 impl Measure {
     /// The default for counters with inconclusive runs: counts if each run is a command that ended by itself, and they
     /// did not all end after the same time.
-    pub(super) fn by_default(choice: MeasureChoice, good: &[Run], bad: &[Run]) -> Self {
+    pub(super) fn by_default(good: &[Run], bad: &[Run]) -> Self {
         let runs = || good.iter().chain(bad);
-        let is_work = match choice {
-            MeasureChoice::Auto => {
-                let (shortest, longest) = runs()
-                    .filter_map(length)
-                    .fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
-                runs().all(|run| run.ended_by_itself) && longest > EQUALLY_LONG * shortest
-            }
-            MeasureChoice::Count => true,
-            MeasureChoice::Rate => false,
-        };
+        let (shortest, longest) = runs()
+            .filter_map(length)
+            .fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
+        let is_work = runs().all(|run| run.ended_by_itself) && longest > EQUALLY_LONG * shortest;
         if is_work { Self::Count } else { Self::Rate }
-    }
-
-    /// For a counter in the runs of both sides.
-    pub(super) fn of_counter(
-        choice: MeasureChoice,
-        by_default: Self,
-        sides: [&[Growth]; 2],
-    ) -> Self {
-        match choice {
-            MeasureChoice::Auto => seen(sides).unwrap_or(by_default),
-            MeasureChoice::Count => Self::Count,
-            MeasureChoice::Rate => Self::Rate,
-        }
     }
 }
 
@@ -89,7 +59,7 @@ fn length(run: &Run) -> Option<f64> {
 
 /// Fits the counts of runs of the same side to their times, both relative to that side's means: with a slope of zero
 /// they do not change, with a slope of one they grow with the time. `None` if the slope may be below and above a half.
-fn seen(sides: [&[Growth]; 2]) -> Option<Measure> {
+pub(super) fn seen(sides: [&[Growth]; 2]) -> Option<Measure> {
     let (mut times, mut both, mut counts, mut values, mut means) = (0.0, 0.0, 0.0, 0.0, 1.0);
     for side in sides {
         let n = side.len() as f64;

@@ -16,10 +16,10 @@ use crate::{Error, Result};
 
 pub use facts::FactDifference;
 pub use ledger::{Entry, FaultKind, Faults};
-pub use measure::{Counters, Measure, MeasureChoice};
+pub use measure::{Counters, Measure};
 pub use row::{Row, Verdict};
 pub use time::{PartOfTime, TimePart, TimeSplit};
-pub use values::{Unit, UnitChoice};
+pub use values::Unit;
 
 use values::{Tested, Values, values};
 
@@ -35,18 +35,13 @@ pub struct Options {
     pub fdr: f64,
     /// The metric that the comparison is about, and that is tested alone; by default [`WALL`], if the runs have it.
     pub primary: Option<String>,
-    /// The unit that counts as one value.
-    pub unit: UnitChoice,
-    /// How counters are compared.
-    pub counters: MeasureChoice,
     /// The change that the advice on runs is about, as a part of the good mean.
     pub wanted_change: f64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let (unit, counters) = (UnitChoice::Auto, MeasureChoice::Auto);
-        Self { alpha: 0.05, fdr: 0.05, primary: None, unit, counters, wanted_change: 0.05 }
+        Self { alpha: 0.05, fdr: 0.05, primary: None, wanted_change: 0.05 }
     }
 }
 
@@ -100,7 +95,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     }
     let (mut good, mut bad) = (good.to_vec(), bad.to_vec());
     let found = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
-    let unit = Unit::choose(options.unit, &good, &bad)?;
+    let unit = Unit::of(&good, &bad);
     let mut comparison = Comparison {
         unit,
         runs: (good.len(), bad.len()),
@@ -115,13 +110,12 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         facts: facts::differences(&good, &bad),
         notes: Vec::new(),
     };
-    let choice = options.counters;
     let by_default = match unit {
-        Unit::Run => Measure::by_default(choice, &good, &bad),
+        Unit::Run => Measure::by_default(&good, &bad),
         Unit::Sample => Measure::Rate,
     };
     let mut counters = Counters { by_default, counts: 0, rates: 0 };
-    for Tested { name, measure, values } in values(&good, &bad, unit, choice, by_default) {
+    for Tested { name, measure, values } in values(&good, &bad, unit, by_default) {
         counters.counts += usize::from(measure == Measure::Count);
         counters.rates += usize::from(measure == Measure::Rate);
         match values {

@@ -4,20 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{Measure, MeasureChoice};
+use super::Measure;
+use super::measure::seen;
 use crate::inputs::{Growth, Metric, Run};
-use crate::{Error, Result};
-
-/// The choice of the unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum UnitChoice {
-    /// A run if there are two or more on each side, else a sample.
-    Auto,
-    /// A run: its mean, its count, or its rate over all of it.
-    Run,
-    /// A sample within a run.
-    Sample,
-}
 
 /// The unit of one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -30,18 +19,9 @@ pub enum Unit {
 }
 
 impl Unit {
-    pub(super) fn choose(choice: UnitChoice, good: &[Run], bad: &[Run]) -> Result<Self> {
-        let fewest = good.len().min(bad.len());
-        match choice {
-            UnitChoice::Sample => Ok(Self::Sample),
-            UnitChoice::Auto if fewest < 2 => Ok(Self::Sample),
-            UnitChoice::Run if fewest < 2 => Err(Error::usage(format!(
-                "{} good and {} bad runs: a test of runs needs two on each side",
-                good.len(),
-                bad.len()
-            ))),
-            UnitChoice::Auto | UnitChoice::Run => Ok(Self::Run),
-        }
+    /// A run if there are two or more on each side, else a sample.
+    pub(super) fn of(good: &[Run], bad: &[Run]) -> Self {
+        if good.len().min(bad.len()) < 2 { Self::Sample } else { Self::Run }
     }
 }
 
@@ -83,7 +63,6 @@ pub(super) fn values<'a>(
     good: &'a [Run],
     bad: &'a [Run],
     unit: Unit,
-    choice: MeasureChoice,
     by_default: Measure,
 ) -> impl Iterator<Item = Tested> + 'a {
     let names: BTreeSet<&String> =
@@ -95,7 +74,7 @@ pub(super) fn values<'a>(
         let sides = [good, bad].map(|runs| -> Vec<&Metric> {
             runs.iter().filter_map(|run| run.metrics.get(name)).collect()
         });
-        let measure = measure(&sides, unit, choice, by_default);
+        let measure = measure(&sides, unit, by_default);
         let is_coarse = unit == Unit::Run && sides.iter().flatten().any(|metric| metric.is_coarse);
         let [good, bad] = sides.map(|side| of_side(&side, unit, measure));
         let first = good.first().or(bad.first());
@@ -112,12 +91,7 @@ pub(super) fn values<'a>(
     })
 }
 
-fn measure(
-    sides: &[Vec<&Metric>; 2],
-    unit: Unit,
-    choice: MeasureChoice,
-    by_default: Measure,
-) -> Measure {
+fn measure(sides: &[Vec<&Metric>; 2], unit: Unit, by_default: Measure) -> Measure {
     let of = |side: &Vec<&Metric>| -> Vec<Growth> {
         side.iter().filter_map(|metric| metric.growth()).collect()
     };
@@ -127,7 +101,7 @@ fn measure(
         _ if unit == Unit::Sample => Measure::Rate,
         // A source that gives one number counted it in the run.
         growths if growths < sides[0].len() + sides[1].len() => Measure::Count,
-        _ => Measure::of_counter(choice, by_default, [&good, &bad]),
+        _ => seen([&good, &bad]).unwrap_or(by_default),
     }
 }
 

@@ -16,7 +16,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::arena::registry::{self, arenas};
 use crate::arena::setup_state;
-use crate::rt::guard::errno_of;
+use crate::rt::guard::{errno_of, guarded};
 use crate::rt::log::say;
 
 /// Has the used memory of `range` leave, and nothing beside it.
@@ -36,6 +36,11 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
         }
     }
     Ok(())
+}
+
+/// Does the same before a use of the memory. If it could not leave, it is used all the same; the log says so.
+pub(crate) fn before_use(addr: usize, len: usize, why: Departure) {
+    let _ = guarded(|| chunks(addr, len, why).is_ok(), || false);
 }
 
 /// Has all memory leave, and keeps new memory out, even if there is no arena yet. Reserved address space is given back.

@@ -105,18 +105,14 @@ pub(crate) fn are_changed_by_clone(flags: u64) -> bool {
 }
 
 interpose! {
-    setuid(user: uid_t) -> c_int, if true => renounce();
-    setgid(group: gid_t) -> c_int, if true => renounce();
-    seteuid(user: uid_t) -> c_int, if true => renounce();
-    setegid(group: gid_t) -> c_int, if true => renounce();
-    setreuid(real: uid_t, effective: uid_t) -> c_int, if true => renounce();
-    setregid(real: gid_t, effective: gid_t) -> c_int, if true => renounce();
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int, if true => renounce();
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int, if true => renounce();
-    setfsuid(user: uid_t) -> c_int, if true => renounce();
-    setfsgid(group: gid_t) -> c_int, if true => renounce();
-    setgroups(count: usize, groups: *const gid_t) -> c_int, if true => renounce();
-    initgroups(name: *const c_char, group: gid_t) -> c_int, if true => renounce();
+    [setuid seteuid setfsuid](user: uid_t) -> c_int, if true => renounce();
+    [setgid setegid setfsgid](group: gid_t) -> c_int, if true => renounce();
+    [setreuid](real: uid_t, effective: uid_t) -> c_int, if true => renounce();
+    [setregid](real: gid_t, effective: gid_t) -> c_int, if true => renounce();
+    [setresuid](real: uid_t, effective: uid_t, saved: uid_t) -> c_int, if true => renounce();
+    [setresgid](real: gid_t, effective: gid_t, saved: gid_t) -> c_int, if true => renounce();
+    [setgroups](count: usize, groups: *const gid_t) -> c_int, if true => renounce();
+    [initgroups](name: *const c_char, group: gid_t) -> c_int, if true => renounce();
 }
 
 /// Returns true for a `prctl(2)` that changes rights of the calling thread.

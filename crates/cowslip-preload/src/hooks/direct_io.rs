@@ -23,13 +23,12 @@ use crate::arena::detach;
 use crate::arena::registry::{arena_part, arenas};
 use crate::hooks::proc_mem::{self, is_address};
 use crate::rt::descriptor_kinds::{may_pin, pins};
-use crate::rt::guard::guarded;
 use crate::rt::next_symbol::interpose;
 
 /// Called before `fd` is read into a buffer.
 pub(crate) fn before_read(fd: c_int, addr: usize, len: usize) {
     if arena_part(addr, len).is_some() && pins(fd) {
-        process::uncancelled(|| detach_memory(addr, len));
+        process::uncancelled(|| detach::before_use(addr, len, Departure::DirectIo));
     }
 }
 
@@ -43,56 +42,29 @@ fn before_vector_read(fd: c_int, buffers: usize, count: c_int) {
     }
     process::uncancelled(|| {
         given::each(buffers, count, |[addr, len]: [u64; 2]| {
-            detach_memory(addr as usize, len as usize);
+            detach::before_use(addr as usize, len as usize, Departure::DirectIo);
             ControlFlow::Continue(())
         });
     });
 }
 
-/// Moves a buffer out of the arena. One that could not leave is read into all the same; the log says so.
-fn detach_memory(addr: usize, len: usize) {
-    let left = || detach::chunks(addr, len, Departure::DirectIo).is_ok();
-    let _ = guarded(left, || false);
-}
-
 interpose! {
-    read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if may_pin(fd) => before_read(fd, buffer as usize, len);
-    __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if may_pin(fd) => before_read(fd, buffer as usize, len);
-    __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize, if may_pin(fd) => before_read(fd, buffer as usize, len);
-    pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
+    [read __read](fd: c_int, buffer: *mut c_void, len: usize) -> isize, if may_pin(fd) => before_read(fd, buffer as usize, len);
+    [__read_chk](fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize, if may_pin(fd) => before_read(fd, buffer as usize, len);
+    [pread pread64 __pread64](fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         before_read(fd, buffer as usize, len);
         proc_mem::before_access(offset, len);
     };
-    pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
+    [__pread_chk __pread64_chk](fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if may_pin(fd) || is_address(offset) => {
         before_read(fd, buffer as usize, len);
         proc_mem::before_access(offset, len);
     };
-    __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
-        before_read(fd, buffer as usize, len);
-        proc_mem::before_access(offset, len);
-    };
-    __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if may_pin(fd) || is_address(offset) => {
-        before_read(fd, buffer as usize, len);
-        proc_mem::before_access(offset, len);
-    };
-    __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if may_pin(fd) || is_address(offset) => {
-        before_read(fd, buffer as usize, len);
-        proc_mem::before_access(offset, len);
-    };
-    readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> isize, if may_pin(fd) => before_vector_read(fd, buffers as usize, count);
-    preadv(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
+    [readv](fd: c_int, buffers: *const libc::iovec, count: c_int) -> isize, if may_pin(fd) => before_vector_read(fd, buffers as usize, count);
+    [preadv preadv64](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         before_vector_read(fd, buffers as usize, count);
         proc_mem::before_access(offset, 1);
     };
-    preadv64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
-        before_vector_read(fd, buffers as usize, count);
-        proc_mem::before_access(offset, 1);
-    };
-    preadv2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if may_pin(fd) || is_address(offset) => {
-        before_vector_read(fd, buffers as usize, count);
-        proc_mem::before_access(offset, 1);
-    };
-    preadv64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if may_pin(fd) || is_address(offset) => {
+    [preadv2 preadv64v2](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if may_pin(fd) || is_address(offset) => {
         before_vector_read(fd, buffers as usize, count);
         proc_mem::before_access(offset, 1);
     };

@@ -20,13 +20,10 @@ use cowslip::raw::Departure;
 use cowslip_sys::given;
 
 use crate::arena::detach;
-use crate::rt::guard::guarded;
 use crate::rt::next_symbol::interpose;
 
-/// Moves memory out of the arena. If it could not leave, it is used all the same; the log says so.
 pub(crate) fn detach_memory(addr: usize, len: usize) {
-    let left = || detach::chunks(addr, len, Departure::SharedFutex).is_ok();
-    let _ = guarded(left, || false);
+    detach::before_use(addr, len, Departure::SharedFutex);
 }
 
 fn detach_value<T>(it: *const T) {
@@ -48,12 +45,11 @@ fn is_used_by_kernel(attribute: *const libc::pthread_mutexattr_t) -> bool {
 }
 
 interpose! {
-    sem_init(semaphore: *mut libc::sem_t, shared: c_int, value: c_uint) -> c_int, if shared != 0 => detach_value(semaphore);
-    pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_used_by_kernel(attribute) => detach_value(mutex);
-    __pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_used_by_kernel(attribute) => detach_value(mutex);
-    pthread_cond_init(condition: *mut libc::pthread_cond_t, attribute: *const libc::pthread_condattr_t) -> c_int, if asks(attribute, libc::pthread_condattr_getpshared) => detach_value(condition);
-    pthread_rwlock_init(lock: *mut libc::pthread_rwlock_t, attribute: *const libc::pthread_rwlockattr_t) -> c_int, if asks(attribute, libc::pthread_rwlockattr_getpshared) => detach_value(lock);
-    pthread_barrier_init(barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => detach_value(barrier);
+    [sem_init](semaphore: *mut libc::sem_t, shared: c_int, value: c_uint) -> c_int, if shared != 0 => detach_value(semaphore);
+    [pthread_mutex_init __pthread_mutex_init](mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_used_by_kernel(attribute) => detach_value(mutex);
+    [pthread_cond_init](condition: *mut libc::pthread_cond_t, attribute: *const libc::pthread_condattr_t) -> c_int, if asks(attribute, libc::pthread_condattr_getpshared) => detach_value(condition);
+    [pthread_rwlock_init](lock: *mut libc::pthread_rwlock_t, attribute: *const libc::pthread_rwlockattr_t) -> c_int, if asks(attribute, libc::pthread_rwlockattr_getpshared) => detach_value(lock);
+    [pthread_barrier_init](barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => detach_value(barrier);
 }
 
 /// Called before a thread starts: the stack that the program chose for it, if any, leaves.

@@ -10,7 +10,6 @@ use cowslip::raw::Departure;
 use cowslip_sys::given;
 
 use crate::arena::{detach, kernel_access};
-use crate::rt::guard::guarded;
 use crate::rt::next_symbol::{NextSymbol, is_of_libaio};
 
 static IO_SETUP: NextSymbol = NextSymbol::new(c"io_setup");
@@ -43,10 +42,8 @@ unsafe extern "C" fn io_submit(context: usize, count: c_long, requests: *mut c_v
 pub(crate) fn before_submit(count: c_long, requests: usize) {
     const PREAD: u64 = 0;
     const PREADV: u64 = 7;
-    let detach_memory = |addr: u64, len: u64| {
-        let left = || detach::chunks(addr as usize, len as usize, Departure::Ring).is_ok();
-        let _ = guarded(left, || false);
-    };
+    let detach_memory =
+        |addr: u64, len: u64| detach::before_use(addr as usize, len as usize, Departure::Ring);
     given::each(requests, usize::try_from(count).unwrap_or(0), |request: usize| {
         // `struct iocb`: data, key and flags, operation and priority and descriptor, buffer, length, offset, …
         let Some([_, _, operation, buffer, len, ..]) = given::read::<[u64; 8]>(request) else {

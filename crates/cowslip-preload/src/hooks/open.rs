@@ -37,32 +37,19 @@ fn sets_direct(command: c_int, argument: usize) -> bool {
 }
 
 interpose! {
-    open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    __open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    __open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    __open_2(path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    __open64_2(path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
-    __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int, if true => before_open(flags);
-    mkostemp(template: *mut c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    mkostemp64(template: *mut c_char, flags: c_int) -> c_int, if true => before_open(flags);
-    mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if true => before_open(flags);
-    mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if true => before_open(flags);
-    pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int, if true => before_open(libc::O_DIRECT);
-    creat(path: *const c_char, mode: c_uint) -> c_int, if true => invalidate();
-    creat64(path: *const c_char, mode: c_uint) -> c_int, if true => invalidate();
-    mkstemp(template: *mut c_char) -> c_int, if true => invalidate();
-    mkstemp64(template: *mut c_char) -> c_int, if true => invalidate();
-    mkstemps(template: *mut c_char, suffix: c_int) -> c_int, if true => invalidate();
-    mkstemps64(template: *mut c_char, suffix: c_int) -> c_int, if true => invalidate();
-    dup(fd: c_int) -> c_int, if true => invalidate();
-    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
-    fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
-    __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
+    [open open64 __open __open64](path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    [__open_2 __open64_2](path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    [openat openat64](folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    [__openat_2 __openat64_2](folder: c_int, path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    [open_by_handle_at](mount: c_int, handle: *mut c_void, flags: c_int) -> c_int, if true => before_open(flags);
+    [mkostemp mkostemp64](template: *mut c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    [mkostemps mkostemps64](template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if true => before_open(flags);
+    [pidfd_getfd](pidfd: c_int, target: c_int, flags: c_uint) -> c_int, if true => before_open(libc::O_DIRECT);
+    [creat creat64](path: *const c_char, mode: c_uint) -> c_int, if true => invalidate();
+    [mkstemp mkstemp64](template: *mut c_char) -> c_int, if true => invalidate();
+    [mkstemps mkstemps64](template: *mut c_char, suffix: c_int) -> c_int, if true => invalidate();
+    [dup](fd: c_int) -> c_int, if true => invalidate();
+    [fcntl fcntl64 __fcntl](fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
 }
 
 /// The same for `syscall(2)`.

@@ -12,10 +12,8 @@ use crate::hooks::direct_io::before_read;
 use crate::rt::next_symbol::interpose;
 
 interpose! {
-        aio_read(request: *mut libc::aiocb) -> c_int, if true => before_aio(request);
-        aio_read64(request: *mut libc::aiocb) -> c_int, if true => before_aio(request);
-        lio_listio(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if true => before_list(requests, count);
-        lio_listio64(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if true => before_list(requests, count);
+    [aio_read aio_read64](request: *mut libc::aiocb) -> c_int, if true => before_aio(request);
+    [lio_listio lio_listio64](mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if true => before_list(requests, count);
 }
 
 fn before_aio(request: *const libc::aiocb) {

@@ -14,7 +14,6 @@ use cowslip_sys::process;
 
 use crate::arena::detach;
 use crate::arena::registry::arena_part;
-use crate::rt::guard::guarded;
 use crate::rt::next_symbol::interpose;
 
 /// Returns true if an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
@@ -27,10 +26,7 @@ pub(crate) fn is_address(offset: i64) -> bool {
 pub(crate) fn before_access(offset: i64, len: usize) {
     let addr = offset as usize;
     if is_address(offset) && arena_part(addr, len.max(1)).is_some() {
-        process::uncancelled(|| {
-            let left = || detach::chunks(addr, len.max(1), Departure::ProcMem).is_ok();
-            let _ = guarded(left, || false);
-        });
+        process::uncancelled(|| detach::before_use(addr, len.max(1), Departure::ProcMem));
     }
 }
 
@@ -48,13 +44,8 @@ pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
 }
 
 interpose! {
-    pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
-    pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
-    __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
-    pwritev(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
-    pwritev64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
-    pwritev2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
-    pwritev64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
-    lseek(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
-    lseek64(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
+    [pwrite pwrite64 __pwrite64](fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
+    [pwritev pwritev64](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
+    [pwritev2 pwritev64v2](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
+    [lseek lseek64](fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
 }

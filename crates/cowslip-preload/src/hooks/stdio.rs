@@ -20,10 +20,8 @@ use crate::rt::guard::guarded;
 use crate::rt::next_symbol::{NextSymbol, interpose};
 
 interpose! {
-        fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
-        _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
-        freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
-        freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
+    [fdopen _IO_fdopen](fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
+    [freopen freopen64](path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
 }
 
 fn before_stream(fd: c_int) {

@@ -10,7 +10,6 @@ use cowslip::raw::Departure;
 use cowslip_sys::{given, passthrough};
 
 use crate::arena::detach;
-use crate::rt::guard::guarded;
 
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
@@ -28,7 +27,5 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
 #[inline(never)]
 fn before_register(argument: usize) {
     let Some([start, len]) = given::read::<[u64; 2]>(argument) else { return };
-    // Memory that could not leave is registered all the same; the log says so.
-    let left = || detach::chunks(start as usize, len as usize, Departure::Userfaultfd).is_ok();
-    let _ = guarded(left, || false);
+    detach::before_use(start as usize, len as usize, Departure::Userfaultfd);
 }

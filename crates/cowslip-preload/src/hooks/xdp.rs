@@ -10,7 +10,6 @@ use cowslip::raw::Departure;
 use cowslip_sys::{given, process};
 
 use crate::arena::detach;
-use crate::rt::guard::guarded;
 use crate::rt::next_symbol::interpose;
 
 const SOL_XDP: c_int = 283;
@@ -22,11 +21,7 @@ fn is_registration(level: c_int, name: c_int) -> bool {
 
 fn before_registration(value: usize) {
     let Some([start, len]) = given::read::<[u64; 2]>(value) else { return };
-    process::uncancelled(|| {
-        // Memory that could not leave is registered all the same; the log says so.
-        let left = || detach::chunks(start as usize, len as usize, Departure::Ring).is_ok();
-        let _ = guarded(left, || false);
-    });
+    process::uncancelled(|| detach::before_use(start as usize, len as usize, Departure::Ring));
 }
 
 /// The same for `syscall(2)`.
@@ -38,5 +33,5 @@ pub(crate) fn before_option(level: c_int, name: c_int, value: usize) {
 }
 
 interpose! {
-    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: c_uint) -> c_int, if is_registration(level, name) => before_registration(value as usize);
+    [setsockopt](fd: c_int, level: c_int, name: c_int, value: *const c_void, len: c_uint) -> c_int, if is_registration(level, name) => before_registration(value as usize);
 }

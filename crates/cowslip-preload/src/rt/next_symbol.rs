@@ -92,55 +92,58 @@ pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
 
 /// Defines functions that do something before the original function of the same name.
 ///
-/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => ACT;` calls ACT first. While the condition does not hold, a call costs
-/// its check and a jump. `resolve_all` resolves all of them.
+/// `[NAMES](ARGUMENTS) -> ANSWER, if CONDITION => ACT;` calls ACT first, for functions of one type. While the condition
+/// does not hold, a call costs its check and a jump. `resolve_all` resolves all of them.
 macro_rules! interpose {
-    ($($name:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty, if $condition:expr => $before:expr;)*) => {
+    (@function $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty, if $condition:expr => $before:expr) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
+            type Original = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
+
+            /// A function of its own, so that other calls need no room on the stack.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C-unwind" fn checked($($argument: $kind),*) -> $answer {
+                if $condition {
+                    $before;
+                }
+                // SAFETY: the library's function of that name has this type, and the call is the program's own.
+                unsafe {
+                    let original = core::mem::transmute::<*mut core::ffi::c_void, Original>(next_of::$name.get());
+                    original($($argument),*)
+                }
+            }
+
+            let original = next_of::$name.known();
+            if original.is_null() || $condition {
+                // SAFETY: as below.
+                return unsafe { checked($($argument),*) };
+            }
+            // SAFETY: the library's function of that name has this type, and the call is the program's own.
+            unsafe { core::mem::transmute::<*mut core::ffi::c_void, Original>(original)($($argument),*) }
+        }
+    };
+    ($([$($name:ident)+] $arguments:tt -> $answer:ty, if $condition:expr => $before:expr;)*) => {
         #[allow(non_upper_case_globals)]
         mod next_of {
-            $(
+            $($(
                 pub(super) static $name: $crate::rt::next_symbol::NextSymbol = $crate::rt::next_symbol::NextSymbol::new(
                     match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                         Ok(name) => name,
                         Err(_) => panic!("a name with a zero in it"),
                     },
                 );
-            )*
+            )+)*
         }
 
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
-                type Original = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
-
-                /// A function of its own, so that other calls need no room on the stack.
-                #[cold]
-                #[inline(never)]
-                unsafe extern "C-unwind" fn checked($($argument: $kind),*) -> $answer {
-                    if $condition {
-                        $before;
-                    }
-                    // SAFETY: the library's function of that name has this type, and the call is the program's own.
-                    unsafe {
-                        let original = core::mem::transmute::<*mut core::ffi::c_void, Original>(next_of::$name.get());
-                        original($($argument),*)
-                    }
-                }
-
-                let original = next_of::$name.known();
-                if original.is_null() || $condition {
-                    // SAFETY: as below.
-                    return unsafe { checked($($argument),*) };
-                }
-                // SAFETY: the library's function of that name has this type, and the call is the program's own.
-                unsafe { core::mem::transmute::<*mut core::ffi::c_void, Original>(original)($($argument),*) }
-            }
-        )*
+        $($(
+            $crate::rt::next_symbol::interpose! { @function $name $arguments -> $answer, if $condition => $before }
+        )+)*
 
         /// Resolves the functions now. A later call may be in a signal handler, where no lookup is allowed, or in the
         /// child of a system call, where the dynamic linker's lock may be held by a thread that does not exist there.
         pub(crate) fn resolve_all() {
-            $(next_of::$name.get();)*
+            $($(next_of::$name.get();)+)*
         }
     };
 }

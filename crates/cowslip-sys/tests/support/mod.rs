@@ -61,3 +61,8 @@ impl Drop for Mapped {
         unsafe { memory::unmap(self.range) }.unwrap();
     }
 }
+
+/// Returns true if the system has swap: then a page that is not present may still be a private copy.
+pub fn has_swap() -> bool {
+    rustix::system::sysinfo().totalswap > 0
+}

@@ -49,12 +49,11 @@ pub(crate) struct PruneArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-/// Send an image, and those it needs that are not there, to an object store or a registry
+/// Send an image, and those it needs that are not there, to an object store
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip image push store.image s3://bucket/stores/\n  \
-    cowslip image push store.image gs://bucket/stores/monday --latest latest\n  \
-    cowslip image push store.image oci://registry.example/stores:monday    # for Kubernetes' image volumes\n\nIt is there when it is \
-    whole; an upload that is broken off leaves nothing. Credentials come from the environment \
+    cowslip image push store.image gs://bucket/stores/monday --latest latest\n\nIt is \
+    there when it is whole; an upload that is broken off leaves nothing. Credentials come from the environment \
     (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_*, AZURE_*): docs/remote.md.")]
 pub(crate) struct PushArgs {
     /// The image
@@ -69,7 +68,7 @@ pub(crate) struct PushArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-/// Fetch an image, and those it needs, from an object store, a registry or an HTTP server
+/// Fetch an image, and those it needs, from an object store or an HTTP server
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example:\n  cowslip image pull s3://bucket/stores/latest store.image\n\nEvery chunk \

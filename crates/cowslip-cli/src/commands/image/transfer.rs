@@ -136,10 +136,9 @@ pub(super) fn prune(args: &PruneArgs) -> CommandResult {
 fn check_url(url: &str) -> Result<(), Failure> {
     match is_url(OsStr::new(url)) {
         true => Ok(()),
-        false => Err(Failure::new(
-            USAGE,
-            format!("{url} is no URL: s3://…, gs://…, az://…, oci://…, https://…"),
-        )),
+        false => {
+            Err(Failure::new(USAGE, format!("{url} is no URL: s3://…, gs://…, az://…, https://…")))
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use cowslip::units::ByteCount;
 
-use super::memory::StrategyArg;
 use crate::commands::numbers::whole;
 
 /// Restore an image into a process of its own, to look at it
@@ -16,9 +15,6 @@ use crate::commands::numbers::whole;
 pub(crate) struct Args {
     /// The image: a file or a URL
     pub(super) image: PathBuf,
-    /// The way to restore it
-    #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
-    pub(super) strategy: StrategyArg,
     /// Which of the image's arenas
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
     pub(super) arena: u32,

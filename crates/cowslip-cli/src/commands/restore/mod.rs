@@ -6,9 +6,7 @@
 #![allow(unsafe_code)]
 
 mod args;
-mod memory;
 
-use std::hint::black_box;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -17,10 +15,11 @@ use std::thread;
 use std::time::Duration;
 
 use cowslip::Prot;
-use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
-use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::image::{
+    ArenaDescription, Image, OnDamage, Progress as Done, RestoreOptions, Restored, Via,
+};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip_report::{Progress, json};
-use cowslip_sys::memory::protect;
 use serde_json::{Value, json};
 
 use super::signals;
@@ -28,7 +27,6 @@ use crate::exit::{self, CommandResult, Failure};
 use crate::remote;
 pub(super) use args::Args;
 use args::Span;
-use memory::{Memory, StrategyArg};
 
 /// The interval between checks for the end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -48,31 +46,27 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     // Without this, touching damaged memory here would kill the process.
     let on_damage = OnDamage::new(|error, _| Failure::from(error.clone()).exit());
-    let memory = Memory::restore(
-        &image,
-        args.arena,
-        args.strategy,
-        args.record,
-        args.via.as_deref(),
-        Some(on_damage),
-        &mut advanced,
-    )?;
-    let shown = Shown { args, image: &image, described, start: memory.range().start };
+    let options = RestoreOptions {
+        record: args.record,
+        via: args.via.clone().map_or(Via::Environment, Via::Server),
+        on_damage: Some(on_damage),
+        ..RestoreOptions::default()
+    };
+    let restored = image.restore(args.arena, &options, &mut advanced)?;
+    let start = restored.arena().range().start;
+    let shown = Shown { args, image: &image, described, start };
     if let Some(span) = args.dump {
         progress.finish();
-        return shown.dump(span, &memory);
+        return shown.dump(span, &restored);
     }
     // Until here a signal ends the process: it waits for a disk or a store, and there is nothing to clean up.
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
-    match &memory {
-        Memory::Arena(restored) => complete(restored, &progress, &stop)?,
-        Memory::Mapped(_) => shown.touch(&progress, &stop)?,
-    }
+    complete(&restored, &progress, &stop)?;
     progress.finish();
     if stop.load(Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
-    shown.protect(&memory)?;
+    shown.protect(&restored)?;
     shown.tell()?;
     while !stop.load(Relaxed) {
         thread::sleep(LOOK);
@@ -112,36 +106,7 @@ impl Shown<'_> {
         })
     }
 
-    /// Like [`complete`], for a mapped file.
-    fn touch(&self, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
-        let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
-        let mut done_bytes = 0;
-        for (range, _) in self.readable() {
-            for page in (range.start..range.end()).step_by(page_size_bytes()) {
-                if page.is_multiple_of(CHUNK_BYTES) {
-                    advance(progress, Done { done_bytes, total_bytes });
-                    if stop.load(Relaxed) {
-                        return Ok(());
-                    }
-                    self.check_file()?;
-                }
-                // SAFETY: see the module; readable.
-                black_box(unsafe { (page as *const u8).read_volatile() });
-                done_bytes += page_size_bytes() as u64;
-            }
-        }
-        Ok(())
-    }
-
-    /// Memory that is the file itself is lost with it: reports that instead of being killed at the touch.
-    fn check_file(&self) -> Result<(), Failure> {
-        if self.args.strategy == StrategyArg::Map {
-            self.image.check_lengths()?;
-        }
-        Ok(())
-    }
-
-    fn dump(&self, span: Span, memory: &Memory) -> CommandResult {
+    fn dump(&self, span: Span, restored: &Restored) -> CommandResult {
         let wanted = (self.start as u64).checked_add(span.offset_bytes).and_then(|start| {
             start.checked_add(span.length_bytes).filter(|end| *end <= usize::MAX as u64)?;
             Some(VirtRange::new(start as usize, span.length_bytes as usize))
@@ -161,15 +126,12 @@ impl Shown<'_> {
         let bytes = unsafe { std::slice::from_raw_parts(wanted.start as *const u8, wanted.len) };
         let mut stdout = io::stdout().lock();
         for part in bytes.chunks(CHUNK_BYTES) {
-            self.check_file()?;
             match stdout.write_all(part).and_then(|()| stdout.flush()) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 written => written.map_err(exit::io("write to standard output"))?,
             }
         }
-        if self.args.record
-            && let Memory::Arena(restored) = memory
-        {
+        if self.args.record {
             let file = restored.finish_recording()?;
             errln!("recorded in {}", file.display());
         }
@@ -177,18 +139,12 @@ impl Shown<'_> {
     }
 
     /// Makes the memory read-only, so that it cannot be written by mistake.
-    fn protect(&self, memory: &Memory) -> Result<(), Failure> {
+    fn protect(&self, restored: &Restored) -> Result<(), Failure> {
         for (range, protection) in self.readable().filter(|(_, prot)| prot.contains('w')) {
             let executable = if protection.contains('x') { Prot::EXEC } else { Prot::NONE };
             let prot = Prot::READ | executable;
-            match memory {
-                // SAFETY: see the module.
-                Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
-                // SAFETY: see the module.
-                Memory::Mapped(_) => unsafe { protect(range, prot) }.map_err(|errno| {
-                    exit::system(format_args!("protect {range}"))(io::Error::from(errno))
-                })?,
-            }
+            // SAFETY: see the module.
+            unsafe { restored.arena().protect(range, prot) }?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cowslip_compare::{MeasureChoice, Options, UnitChoice};
+use cowslip_compare::Options;
 use regex_lite::Regex;
 
 use crate::commands::numbers::positive;
@@ -23,15 +23,6 @@ pub(in crate::commands::compare) struct How {
     /// Which way that metric must differ, by --effect or more, for exit code 1 [default: slower; any without such a metric]
     #[arg(long, value_enum)]
     pub(super) fail_on: Option<FailOn>,
-    /// Compare runs, each by its mean or rate [default, with two runs on each side]
-    #[arg(long, conflicts_with = "per_sample")]
-    pub(super) per_run: bool,
-    /// Compare samples, though those of one run are not independent
-    #[arg(long)]
-    pub(super) per_sample: bool,
-    /// How counters are compared: as the runs show (docs/compare.md), by their counts in a run, or in a second
-    #[arg(long, value_enum, default_value_t = Counters::Auto)]
-    pub(super) counters: Counters,
     /// The change that matters, in percent: for exit code 1, for the first sentence, and for the advice on the number of runs
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
     pub(super) effect: f64,
@@ -60,16 +51,6 @@ impl How {
             alpha: self.alpha,
             fdr: self.fdr,
             primary: self.primary.clone(),
-            unit: match (self.per_run, self.per_sample) {
-                (true, _) => UnitChoice::Run,
-                (_, true) => UnitChoice::Sample,
-                _ => UnitChoice::Auto,
-            },
-            counters: match self.counters {
-                Counters::Auto => MeasureChoice::Auto,
-                Counters::Count => MeasureChoice::Count,
-                Counters::Rate => MeasureChoice::Rate,
-            },
             wanted_change: self.relevant(),
         }
     }
@@ -86,13 +67,6 @@ pub(in crate::commands::compare) enum FailOn {
     Faster,
     /// It rose or fell
     Any,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counters {
-    Auto,
-    Count,
-    Rate,
 }
 
 pub(in crate::commands::compare) fn share(text: &str) -> Result<f64, String> {
