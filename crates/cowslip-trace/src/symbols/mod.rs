@@ -82,10 +82,10 @@ impl Symbols {
             return None;
         }
         let own = symbol(&self.symbolizer, file, offset_bytes, false).ok().flatten();
-        own.or_else(|| self.from_servers(file, offset_bytes))
+        own.or_else(|| self.ask_servers(file, offset_bytes))
     }
 
-    fn from_servers(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Functions> {
+    fn ask_servers(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Functions> {
         let fetched = self.fetched.entry(file.clone());
         let fetched = fetched.or_insert_with(|| self.servers.find(file)).as_ref()?;
         let source = Source::Elf(Elf::new(&fetched.debug));
