@@ -19,6 +19,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cowslip_sys::Errno;
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::tracefs;
 
 use super::status::{AS_ROOT, PermissionStatus, refused, unfound};
@@ -74,8 +75,15 @@ impl Obstacle {
 impl Histogram {
     /// Begins to count the faults of all threads.
     pub(super) fn begin() -> Result<Self, Obstacle> {
-        let tracefs =
-            tracefs().map_err(|error| Obstacle { status: unfound(error), lacks: Vec::new() })?;
+        let tracefs = tracefs().map_err(|error| {
+            let status = match unfound(error) {
+                PermissionStatus::Denied { fix: SETCAP } => {
+                    PermissionStatus::Denied { fix: AS_ROOT }
+                }
+                status => status,
+            };
+            Obstacle { status, lacks: Vec::new() }
+        })?;
         let namespace = namespace();
         LEFT.call_once(|| remove_left(&tracefs, &namespace));
         let number = MADE.fetch_add(1, Ordering::Relaxed);
