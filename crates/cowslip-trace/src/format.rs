@@ -4,7 +4,7 @@ use cowslip_sys::units::ByteCount;
 
 use crate::analysis::{Group, MappingIdentity};
 use crate::attribute::Place;
-use crate::model::Machine;
+use crate::model::{Latencies, LatencyBucket, Machine, Severity};
 use crate::thp::{self, Kind};
 
 /// The notice about a trace without its end.
@@ -26,6 +26,28 @@ pub fn count(number: u64) -> String {
 /// A number of things: `1 fault`, `2 faults`.
 pub fn counted(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// The kernel's histogram: for each kind of fault its name, and the faults by the time that they took.
+pub fn latencies(latencies: &Latencies) -> Vec<(String, String)> {
+    let row = |buckets: &[LatencyBucket]| {
+        let LatencyBucket { in_user_mode, severity, .. } = buckets[0];
+        let severity = if severity == Severity::Major { "major" } else { "minor" };
+        let mode = if in_user_mode { "user" } else { "kernel" };
+        let time = |it: &LatencyBucket| {
+            format!("{} up to {}", count(it.faults), duration(it.up_to_ns as f64))
+        };
+        let times: Vec<_> = buckets.iter().map(time).collect();
+        (format!("{severity} faults in {mode} mode"), times.join(", "))
+    };
+    let mut rows: Vec<_> = latencies.by_kind().map(row).collect();
+    if latencies.uncounted > 0 {
+        rows.push((
+            "faults without a latency".into(),
+            format!("at most {}", count(latencies.uncounted)),
+        ));
+    }
+    rows
 }
 
 /// A duration with two or three digits.

@@ -309,6 +309,52 @@ pub struct Totals {
     pub last_ns: u64,
 }
 
+/// Latencies of all recorded programs' faults, counted by the kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Latencies {
+    /// The shortest latency first, for one kind after the other.
+    pub buckets: Vec<LatencyBucket>,
+    /// At most this many faults, also of other programs, found no room in the histogram.
+    pub uncounted: u64,
+}
+
+/// Faults of one kind that took more than half of a time, up to that time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LatencyBucket {
+    /// True if the program itself touched the memory, false if the kernel did for it.
+    pub in_user_mode: bool,
+    /// Minor or major.
+    pub severity: Severity,
+    /// The time.
+    pub up_to_ns: u64,
+    /// The number of faults.
+    pub faults: u64,
+}
+
+impl LatencyBucket {
+    fn kind(&self) -> (bool, bool) {
+        (!self.in_user_mode, self.severity == Severity::Major)
+    }
+}
+
+impl Latencies {
+    /// Adds the faults of `bucket` to those of the same kind and time.
+    #[cfg(feature = "record")]
+    pub(crate) fn add(&mut self, bucket: LatencyBucket) {
+        let key = |it: &LatencyBucket| (it.kind(), it.up_to_ns);
+        match self.buckets.binary_search_by_key(&key(&bucket), key) {
+            Ok(at) => self.buckets[at].faults += bucket.faults,
+            Err(at) => self.buckets.insert(at, bucket),
+        }
+    }
+
+    /// The buckets of each kind that has faults.
+    pub fn by_kind(&self) -> impl Iterator<Item = &[LatencyBucket]> {
+        self.buckets.chunk_by(|one, other| one.kind() == other.kind())
+    }
+}
+
 /// A whole trace in memory.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Trace {
@@ -320,6 +366,8 @@ pub struct Trace {
     pub stacks: Vec<Box<[u64]>>,
     /// The totals.
     pub totals: Totals,
+    /// The kernel's histogram, if it was recorded.
+    pub latencies: Option<Latencies>,
     /// The end is missing: the recorder was killed, or the file was cut.
     pub is_cut_short: bool,
 }

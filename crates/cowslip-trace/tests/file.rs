@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::file::{FRAMES_MOST, Reader, TEXT_MOST_BYTES, Writer, create};
-use cowslip_trace::model::{Event, EventKind, Fault, Header, Machine, Map, Sink, Totals, Trace};
+use cowslip_trace::model::{
+    Event, EventKind, Fault, Header, Latencies, LatencyBucket, Machine, Map, Severity, Sink,
+    Totals, Trace,
+};
 use support::{Scatter, written};
 
 fn header() -> Header {
@@ -297,4 +300,22 @@ fn a_fault_needs_less_than_eight_bytes() {
     );
     assert!(trace.events == events);
     assert!(per_fault < 8.0);
+}
+
+#[test]
+fn the_kernels_histogram_is_kept_behind_the_events() {
+    let bucket = LatencyBucket {
+        in_user_mode: true,
+        severity: Severity::Minor,
+        up_to_ns: 1 << 63,
+        faults: u64::MAX,
+    };
+    let latencies = Latencies { buckets: vec![bucket], uncounted: 3 };
+    let mut writer = Writer::new(Vec::new(), &header()).unwrap();
+    writer.event(&fault(7)).unwrap();
+    writer.latencies(&latencies).unwrap();
+    let (bytes, totals) = writer.finish(0).unwrap();
+    let trace = Trace::read_from(&bytes[..]).unwrap();
+    assert_eq!((trace.events, trace.totals), (vec![fault(7)], totals));
+    assert_eq!(trace.latencies, Some(latencies));
 }

@@ -3,10 +3,11 @@
 
 mod support;
 
-use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{env, fs};
 
 use cowslip_sys::procfs;
 use cowslip_sys::units::VirtRange;
@@ -220,4 +221,108 @@ fn stacks_that_differ_beyond_what_is_shown_are_one_row() {
     let told: Vec<_> =
         rows.iter().map(|row| (row.functions.len(), row.has_more, row.sums.faults())).collect();
     assert_eq!(told, [(2, true, 2), (1, false, 1)]);
+}
+
+/// A server of debug information, until it is dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Prints the functions at some places, by the environment's servers.
+#[test]
+#[ignore = "a part of another test"]
+fn the_places() {
+    let Ok(file) = env::var("COWSLIP_FILE") else { return };
+    let at: u64 = env::var("COWSLIP_PLACE").unwrap().parse().unwrap();
+    let mut names = Names::new(&Header { began_unix_ns: now_ns(), ..Header::default() });
+    // Some instruction of the function, whose first may be a landing pad.
+    let places = (0..12).map(|byte| names.of(&[place(Path::new(&file), at + byte)]));
+    println!("FUNCTIONS {}", places.max_by_key(|it| it.len()).unwrap().join(" "));
+}
+
+/// True in a network of loopback alone, as a debuginfod listens at every address. Otherwise runs the test of this name
+/// there.
+fn has_own_network(name: &str) -> bool {
+    const MARK: &str = "COWSLIP_OWN_NETWORK";
+    if env::var_os(MARK).is_some() {
+        return true;
+    }
+    let mut test = Command::new("unshare");
+    test.args([
+        "--map-root-user",
+        "--net",
+        "sh",
+        "-c",
+        "ip link set lo up || exit 77; exec \"$@\"",
+        "sh",
+    ]);
+    test.arg(env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]).env(MARK, "1");
+    match test.status().ok().and_then(|status| status.code()) {
+        Some(0) => {}
+        None | Some(1 | 77) => skip("debuginfod", "no network of its own (unshare, ip)"),
+        Some(code) => panic!("exit code {code}"),
+    }
+    false
+}
+
+#[test]
+fn debug_information_comes_from_a_server_where_one_is_named() {
+    if !has_own_network("debug_information_comes_from_a_server_where_one_is_named") {
+        return;
+    }
+    let folder = Folder::new("server");
+    if tool(&folder, "debuginfod --version").is_none() {
+        return;
+    }
+    let inline = "__attribute__((always_inline)) static inline void";
+    let source = format!(
+        "{inline} innermost(volatile int *at) {{ at[0] = 7; at[1] = 8; }}\n\
+         __attribute__((visibility(\"hidden\"))) void outermost(volatile int *at) {{ innermost(at); }}\n"
+    );
+    fs::write(folder.0.join("it.c"), source).unwrap();
+    fs::create_dir(folder.0.join("served")).unwrap();
+    let Some(_) = tool(&folder, "cc -O2 -g -shared -fPIC -Wl,--build-id -o it.so it.c") else {
+        return;
+    };
+    let all = tool(&folder, "nm it.so").unwrap();
+    let at = all.lines().find(|line| line.ends_with("outermost")).unwrap();
+    let at = u64::from_str_radix(at.split_whitespace().next().unwrap(), 16).unwrap();
+    let notes = tool(&folder, "readelf -n it.so").unwrap();
+    let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap();
+    tool(&folder, "objcopy --only-keep-debug it.so served/it.debug").unwrap();
+    tool(&folder, "strip it.so").unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let mut server = Command::new("debuginfod");
+    server.args(["-F", "-d", ":memory:", "-p", &port.to_string(), "served"]);
+    server.current_dir(&folder.0).env_remove("DEBUGINFOD_URLS");
+    server.stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Server(server.spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for round in 0.. {
+        // A cache keeps that there was none.
+        let cache = folder.0.join(format!("cache-{round}"));
+        let mut client = Command::new("debuginfod-find");
+        client.args(["debuginfo", id]).env("DEBUGINFOD_URLS", &url);
+        if client.env("DEBUGINFOD_CACHE_PATH", cache).output().unwrap().status.success() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the server does not have it");
+    }
+    let functions = |urls: &str| {
+        let mut test = Command::new(env::current_exe().unwrap());
+        test.args(["--exact", "the_places", "--ignored", "--nocapture"]);
+        test.env("COWSLIP_FILE", folder.0.join("it.so")).env("COWSLIP_PLACE", at.to_string());
+        test.env("DEBUGINFOD_URLS", urls).env("DEBUGINFOD_CACHE_PATH", folder.0.join("cache"));
+        let ran = String::from_utf8(test.output().unwrap().stdout).unwrap();
+        let (_, told) = ran.split_once("FUNCTIONS ").expect(&ran);
+        told.lines().next().unwrap().to_owned()
+    };
+    assert!(functions("").starts_with("it.so+0x"), "{}", functions(""));
+    assert_eq!(functions(&url), "innermost outermost");
 }

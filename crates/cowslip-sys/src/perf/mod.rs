@@ -13,7 +13,7 @@ mod tracepoint;
 pub use event::{Attributes, Callers, Count, Event, Kind, Ready, Scope, poll};
 pub use record::{Layout, MapRecord, Record, Sample, StackCopy, Stamp, Stamped};
 pub use ring::{Drained, Ring};
-pub use tracepoint::{Field, Tracepoint, TracepointError};
+pub use tracepoint::{Field, Tracepoint, TracepointError, tracefs};
 
 use crate::Errno;
 

@@ -1,7 +1,7 @@
 //! Tracepoints by their names: numbers and fields, read from tracefs.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::Errno;
 
@@ -58,23 +58,9 @@ impl Tracepoint {
     /// # Errors
     /// [`TracepointError::Denied`] for users other than root, with the usual permissions.
     pub fn find(name: &str) -> Result<Self, TracepointError> {
-        let mut error = TracepointError::Absent;
-        for root in ROOTS {
-            let format = Path::new(root).join("events").join(name).join("format");
-            match std::fs::read_to_string(format) {
-                Ok(text) => return Self::parse(&text).ok_or(TracepointError::Strange),
-                Err(refused) => match Errno::from_io_error(&refused) {
-                    Some(Errno::NOENT) => {}
-                    Some(Errno::ACCESS | Errno::PERM) => error = TracepointError::Denied,
-                    errno => return Err(TracepointError::Other(errno.unwrap_or(Errno::IO))),
-                },
-            }
-        }
-        let is_mounted = || ROOTS.iter().any(|root| Path::new(root).join("events").exists());
-        if error == TracepointError::Absent && has_tracefs() && !is_mounted() {
-            error = TracepointError::Unmounted;
-        }
-        Err(error)
+        let format = tracefs()?.join("events").join(name).join("format");
+        let text = std::fs::read_to_string(format).map_err(|error| refused(&error))?;
+        Self::parse(&text).ok_or(TracepointError::Strange)
     }
 
     /// Parses the text of a `format` file.
@@ -102,6 +88,35 @@ impl Tracepoint {
     /// The place of its field `name`.
     pub fn field(&self, name: &str) -> Option<Field> {
         self.fields.iter().find(|(it, _)| it == name).map(|(_, field)| *field)
+    }
+}
+
+/// The directory in which tracefs is mounted.
+///
+/// # Errors
+/// As [`Tracepoint::find`].
+pub fn tracefs() -> Result<PathBuf, TracepointError> {
+    let mut error = TracepointError::Absent;
+    for root in ROOTS.map(PathBuf::from) {
+        match std::fs::metadata(root.join("events")).map_err(|error| refused(&error)) {
+            Ok(_) => return Ok(root),
+            Err(TracepointError::Absent) => {}
+            Err(TracepointError::Denied) => error = TracepointError::Denied,
+            Err(other) => return Err(other),
+        }
+    }
+    Err(if error == TracepointError::Absent && has_tracefs() {
+        TracepointError::Unmounted
+    } else {
+        error
+    })
+}
+
+fn refused(error: &std::io::Error) -> TracepointError {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) => TracepointError::Absent,
+        Some(Errno::ACCESS | Errno::PERM) => TracepointError::Denied,
+        errno => TracepointError::Other(errno.unwrap_or(Errno::IO)),
     }
 }
 

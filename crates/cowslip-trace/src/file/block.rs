@@ -14,6 +14,7 @@ const LEVEL: i32 = 1;
 pub(super) enum BlockKind {
     Events = 1,
     Totals = 2,
+    Latencies = 3,
 }
 
 /// The content of a head, without the lengths.
@@ -113,6 +114,7 @@ fn head(bytes: &[u8; HEAD_BYTES]) -> Checked<(Head, u32, u32)> {
     let kind = match u32_at(0) {
         1 => BlockKind::Events,
         2 => BlockKind::Totals,
+        3 => BlockKind::Latencies,
         _ => return Err("an unknown kind of block"),
     };
     let head = Head { kind, events: u32_at(4), first_ns: u64_at(16), last_ns: u64_at(24) };

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::block::{BlockKind, Unpacker};
 use super::totals::Counts;
 use super::{check, damage, decode, prelude};
-use crate::model::{Event, EventKind, Header, StackId, Totals, Trace};
+use crate::model::{Event, EventKind, Header, Latencies, StackId, Totals, Trace};
 
 /// Reads a trace, with one block and all call stacks in memory.
 ///
@@ -32,6 +32,7 @@ pub struct Reader<R> {
     stacks: Vec<Box<[u64]>>,
     counts: Counts,
     offset_bytes: u64,
+    latencies: Option<Latencies>,
     end: Option<End>,
 }
 
@@ -56,6 +57,7 @@ impl<R: Read> Reader<R> {
             stacks: Vec::new(),
             counts: Counts::default(),
             offset_bytes,
+            latencies: None,
             end: None,
         })
     }
@@ -87,6 +89,12 @@ impl<R: Read> Reader<R> {
             check(is_last, "bytes behind the totals").map_err(damaged)?;
             self.end = Some(End::Whole);
             return Ok(false);
+        }
+        if head.kind == BlockKind::Latencies {
+            let latencies =
+                serde_json::from_slice(content).map_err(|_| "latencies of another form");
+            self.latencies = Some(latencies.map_err(damaged)?);
+            return Ok(true);
         }
         let follows = self.counts.last_ns().is_none_or(|last_ns| last_ns <= head.first_ns);
         check(follows, "a block that is older than the one before it").map_err(damaged)?;
@@ -121,6 +129,11 @@ impl<R: Read> Reader<R> {
         self.counts.totals()
     }
 
+    /// The kernel's histogram of latencies, if it was recorded and read.
+    pub fn latencies(&self) -> Option<&Latencies> {
+        self.latencies.as_ref()
+    }
+
     /// True if the end was reached and the totals are missing.
     pub fn is_cut_short(&self) -> bool {
         self.end == Some(End::CutShort)
@@ -153,6 +166,7 @@ impl Trace {
         while reader.read_block(&mut events)? {}
         let totals = reader.totals();
         let is_cut_short = reader.is_cut_short();
-        Ok(Self { header: reader.header, events, stacks: reader.stacks, totals, is_cut_short })
+        let Reader { header, stacks, latencies, .. } = reader;
+        Ok(Self { header, events, stacks, totals, latencies, is_cut_short })
     }
 }

@@ -16,7 +16,7 @@ use super::layout::{
 };
 use super::totals::Counts;
 use super::{Checked, check, prelude};
-use crate::model::{Event, EventKind, Header, Sink, StackId, Totals};
+use crate::model::{Event, EventKind, Header, Latencies, Sink, StackId, Totals};
 
 /// Creates the file of a trace, or empties an existing one. Only its owner may read a new one: addresses and
 /// paths are private.
@@ -91,6 +91,18 @@ impl<W: Write> Writer<W> {
         self.columns.clear();
         self.output.write_all(self.packer.pack(head, &self.content)?)?;
         self.output.flush()
+    }
+
+    /// Adds the kernel's histogram of latencies, behind all events.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn latencies(&mut self, latencies: &Latencies) -> io::Result<()> {
+        self.flush()?;
+        let Totals { first_ns, last_ns, .. } = self.counts.totals();
+        let head = Head { kind: BlockKind::Latencies, events: 0, first_ns, last_ns };
+        let content = serde_json::to_vec(latencies)?;
+        self.output.write_all(self.packer.pack(head, &content)?)
     }
 
     /// Ends the trace; returns the output and the totals. `lost` is the number of missing events, including

@@ -83,6 +83,8 @@ pub(super) fn facts(scene: &Scene) -> Vec<Fact> {
         ("sources".to_owned(), header.sources.join(", ")),
         ("clock".to_owned(), header.clock.clone()),
     ];
+    let latencies = scene.latencies.iter().flat_map(format::latencies);
+    facts.extend(latencies.map(|(kind, times)| (format!("latency of {kind}"), times)));
     let settings = [
         ("transparent_hugepage/", &machine.thp),
         ("", &machine.sysctl),

@@ -55,7 +55,16 @@ impl Picture {
         for event in &trace.events {
             replay.observe(event, |stack| trace.frames(stack));
         }
-        Self { scene: scene::Scene::new(replay, cost, trace.totals.lost, trace.is_cut_short) }
+        let latencies = trace.latencies.clone();
+        Self {
+            scene: scene::Scene::new(
+                replay,
+                cost,
+                trace.totals.lost,
+                latencies,
+                trace.is_cut_short,
+            ),
+        }
     }
 
     /// The same for the rest of a file, a block at a time: memory holds the faults in the form that the page
@@ -72,7 +81,8 @@ impl Picture {
             }
         }
         let (lost, is_cut_short) = (reader.totals().lost, reader.is_cut_short());
-        Ok(Self { scene: scene::Scene::new(replay, cost, lost, is_cut_short) })
+        let latencies = reader.latencies().cloned();
+        Ok(Self { scene: scene::Scene::new(replay, cost, lost, latencies, is_cut_short) })
     }
 
     /// The analysis behind the picture.

@@ -9,6 +9,7 @@ use super::replay::Replay;
 use crate::analysis::Analysis;
 use crate::attribute::Span;
 use crate::cost::FaultCost;
+use crate::model::Latencies;
 
 /// The most address spaces that are drawn, and the least share of the busiest one's faults that each has.
 const MOST_SPACES: usize = 6;
@@ -16,6 +17,7 @@ const LEAST_SHARE: f64 = 0.1;
 
 pub(super) struct Scene {
     pub(super) analysis: Analysis,
+    pub(super) latencies: Option<Latencies>,
     /// The end of the trace is missing.
     pub(super) is_cut_short: bool,
     pub(super) events: u64,
@@ -61,6 +63,7 @@ impl Scene {
         replay: Replay,
         cost: Option<FaultCost>,
         lost: u64,
+        latencies: Option<Latencies>,
         is_cut_short: bool,
     ) -> Self {
         let Replay { analyser, programs, frames, threads, dots, mut used, losses, .. } = replay;
@@ -88,6 +91,7 @@ impl Scene {
         Self {
             duration_ns: analysis.duration_ns.max(1),
             spaces: lay_out(&programs, &used, &groups),
+            latencies,
             is_cut_short,
             events,
             lost: lost.max(analysis.lost),

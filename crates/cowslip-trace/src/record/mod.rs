@@ -16,6 +16,7 @@ mod attach;
 mod decode;
 mod dedup;
 mod error;
+mod latency;
 mod machine;
 mod merge;
 mod options;

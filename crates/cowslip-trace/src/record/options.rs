@@ -19,6 +19,8 @@ pub struct Options {
     pub unwinding: Unwinding,
     /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1.
     pub period: u64,
+    /// Let the kernel count the latencies of faults, where privileges permit.
+    pub latency: bool,
     /// The size of each processor's ring: a power of two of pages; `None` for 8 MiB, or 64 MiB with
     /// [`Unwinding::Dwarf`], or as much as is permitted.
     pub ring: Option<ByteCount>,
@@ -31,6 +33,7 @@ impl Default for Options {
             stacks: Stacks::Maps,
             unwinding: Unwinding::FramePointers,
             period: 1,
+            latency: false,
             ring: None,
         }
     }

@@ -5,6 +5,7 @@ use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::{Attributes, Event, Kind, Ring, Scope};
 
 use super::attach::{RING, online_cpus};
+use super::latency::Histogram;
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
 use super::status::{PERMIT_KERNEL, PERMIT_OWN, PERMIT_RINGS, PermissionStatus, status_of};
 
@@ -61,6 +62,11 @@ pub fn permissions() -> Vec<Permission> {
             "huge",
             "whether a huge page was the answer (--detail access)",
             tracepoints([(ALLOCATION.to_owned(), Role::HugePage)]),
+        ),
+        permission(
+            "histogram",
+            "latencies counted by the kernel, for CONFIG_KPROBE_EVENTS and _HIST_TRIGGERS (--latency)",
+            Histogram::begin().map_or_else(|it| it.status, |_| PermissionStatus::Available),
         ),
         permission(
             "others",

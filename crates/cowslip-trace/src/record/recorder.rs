@@ -1,5 +1,6 @@
 //! A recording, from its start to its end.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
@@ -13,12 +14,13 @@ use super::assemble::Assembler;
 use super::attach::Attached;
 use super::decode::{Decoder, Oddities, RawEvent};
 use super::error::{Error, ErrorKind};
+use super::latency::{Histogram, Obstacle};
 use super::merge::Merge;
 use super::options::Options;
 use super::plan::{Plan, Role};
 use super::subject::Subject;
 use super::{machine, synthesize};
-use crate::model::{Event, EventKind, Header, Sink};
+use crate::model::{Event, EventKind, Header, Latencies, Sink};
 
 /// The longest wait of records in a ring that is never half full.
 const ROUND: Duration = Duration::from_millis(100);
@@ -57,6 +59,9 @@ pub struct Recorder {
     assembler: Assembler,
     tally: Tally,
     frames: Vec<u64>,
+    histogram: Option<Histogram>,
+    /// The threads of the histogram.
+    threads: HashSet<u32>,
 }
 
 /// Counts of a recording.
@@ -68,7 +73,7 @@ struct Tally {
 }
 
 /// The results of a recording.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordingOutcome {
     /// Faults that the kernel counted, recorded or not.
     pub faults: u64,
@@ -82,6 +87,8 @@ pub struct RecordingOutcome {
     pub throttled: u64,
     /// The size of each processor's ring.
     pub ring: ByteCount,
+    /// The kernel's histogram of the faults of all recorded threads, if it was asked for and possible.
+    pub latencies: Option<Latencies>,
 }
 
 impl Recorder {
@@ -109,6 +116,12 @@ impl Recorder {
         let mut plan = Plan::new(options, program.is_some())?;
         let attached = Attached::open(&plan, &subject, options.ring)?;
         plan.drop_probes();
+        let histogram = options.latency.then(Histogram::begin).and_then(|begun| {
+            let told = |it: Obstacle| {
+                plan.unseen.push(format!("latencies counted by the kernel{}", it.or_fix()))
+            };
+            begun.map_err(told).ok()
+        });
         let ended = vec![false; attached.watched().count()];
         let began = machine::unix_time();
         let header = Header {
@@ -136,6 +149,8 @@ impl Recorder {
             assembler: Assembler::default(),
             tally: Tally::default(),
             frames: Vec::new(),
+            histogram,
+            threads: HashSet::new(),
         })
     }
 
@@ -152,7 +167,13 @@ impl Recorder {
     /// Begins. For running processes, `sink` gets their present mappings.
     pub fn start(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
         self.merge.begin_round(process::now_ns());
+        if let Some(histogram) = &self.histogram {
+            let failed =
+                |error| Error::new(ErrorKind::System, format!("clear a histogram: {error}"));
+            histogram.clear().map_err(failed)?;
+        }
         if let Some(program) = &mut self.program {
+            self.threads.insert(program.pid().unsigned_abs());
             self.assembler.spaces.add_thread(program.pid().unsigned_abs());
             let name = self.header.command.first().map_or("", String::as_str);
             return program.start().map_err(|errno| Error::not_run(name, errno));
@@ -164,6 +185,7 @@ impl Recorder {
         for pid in self.subject.process_ids()?.iter().map(|pid| pid.unsigned_abs()) {
             let threads = synthesize::threads(pid);
             threads.iter().for_each(|_| self.assembler.spaces.add_thread(pid));
+            self.threads.extend(&threads);
             for event in synthesize::events(pid, &threads, began_ns) {
                 self.assembler.begin_with(event, sink).map_err(|error| {
                     Error::new(ErrorKind::System, format!("write an event: {error}"))
@@ -196,6 +218,7 @@ impl Recorder {
     pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<RecordingOutcome> {
         self.attached.stop();
         self.drain(sink, true)?;
+        let latencies = self.histogram.take().map(|it| it.read(&self.threads)).transpose()?;
         let counts = self.counts();
         let sources = self.plan.sources.iter().zip(&counts);
         let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));
@@ -217,6 +240,7 @@ impl Recorder {
             malformed: self.tally.oddities.malformed + self.tally.bad_bytes,
             throttled: self.tally.oddities.throttled,
             ring: self.ring(),
+            latencies,
         })
     }
 
@@ -235,7 +259,7 @@ impl Recorder {
     }
 
     fn drain(&mut self, sink: &mut dyn Sink, is_end: bool) -> io::Result<()> {
-        let Self { plan, attached, subject, merge, assembler, tally, frames, .. } = self;
+        let Self { plan, attached, subject, merge, assembler, tally, frames, threads, .. } = self;
         let is_of_all = !matches!(subject, Subject::Processes(_));
         merge.begin_round(process::now_ns());
         let Attached { rings, routes, dedup, .. } = attached;
@@ -264,6 +288,7 @@ impl Recorder {
             if let RawEvent::Lost(count) = told.what {
                 tally.told_lost += count;
             }
+            threads.insert(told.tid);
             assembler.take(told, sink)?;
         }
         if is_end { assembler.finish(sink) } else { Ok(()) }

@@ -11,6 +11,9 @@ pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
 pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
 pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
 
+/// Root may, if neither a container nor lockdown prevents it.
+pub(super) const AS_ROOT: &str = "sudo";
+
 /// The result of trying something here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PermissionStatus {
@@ -36,6 +39,7 @@ impl PermissionStatus {
         match self {
             // Even root cannot read it until then.
             Self::Denied { fix: MOUNT_TRACEFS } => Some(format!("after `{MOUNT_TRACEFS}` by root")),
+            Self::Denied { fix: AS_ROOT } => Some("as root, outside of containers".into()),
             Self::Denied { fix } => Some(format!("as root, or after `{fix}`")),
             _ => None,
         }
@@ -45,6 +49,7 @@ impl PermissionStatus {
     pub(super) fn or_fix(self) -> String {
         match self {
             Self::Denied { fix: MOUNT_TRACEFS } => format!(": run `{MOUNT_TRACEFS}` as root"),
+            Self::Denied { fix: AS_ROOT } => ": run as root, outside of containers".into(),
             Self::Denied { fix } => format!(": run `{fix}`, or as root"),
             Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),

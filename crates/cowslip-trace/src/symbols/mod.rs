@@ -1,5 +1,6 @@
 //! Names of instructions: functions where the program's files have symbols, else a place in a file.
 
+mod debuginfod;
 mod frames;
 
 use std::collections::HashMap;
@@ -11,6 +12,8 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Sym, Symbolizer};
 
 use crate::model::Header;
+pub use debuginfod::debuginfod_notice;
+use debuginfod::{Fetched, Servers};
 pub use frames::{FunctionSums, Names};
 
 /// The functions at one place, the innermost first; at least one.
@@ -22,6 +25,9 @@ struct Symbols {
     /// A younger file is not the one that was running.
     began: SystemTime,
     files: HashMap<Arc<str>, Readable>,
+    servers: Servers,
+    /// The debug information of files without symbols of their own, as far as servers have it.
+    fetched: HashMap<Arc<str>, Option<Fetched>>,
     names: HashMap<(Arc<str>, u64), Option<Functions>>,
 }
 
@@ -32,6 +38,8 @@ impl Symbols {
             symbolizer: Symbolizer::builder().enable_code_info(true).build(),
             began: header.began(),
             files: HashMap::new(),
+            servers: Servers::new(),
+            fetched: HashMap::new(),
             names: HashMap::new(),
         }
     }
@@ -70,10 +78,19 @@ impl Symbols {
             }
         }
         // The separate debug information may be damaged, or lack a function that the file itself names.
-        match readable {
-            Readable::None => None,
-            _ => symbol(&self.symbolizer, file, offset_bytes, false).ok().flatten(),
+        if *readable == Readable::None {
+            return None;
         }
+        let own = symbol(&self.symbolizer, file, offset_bytes, false).ok().flatten();
+        own.or_else(|| self.ask_servers(file, offset_bytes))
+    }
+
+    fn ask_servers(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Functions> {
+        let fetched = self.fetched.entry(file.clone());
+        let fetched = fetched.or_insert_with(|| self.servers.find(file)).as_ref()?;
+        let source = Source::Elf(Elf::new(&fetched.debug));
+        let input = Input::VirtOffset(fetched.address(offset_bytes)?);
+        functions(&self.symbolizer, &source, input).ok().flatten()
     }
 }
 
@@ -95,7 +112,15 @@ fn symbol(
     debug_syms: bool,
 ) -> blazesym::Result<Option<Functions>> {
     let source = Source::Elf(Elf { debug_syms, ..Elf::new(file) });
-    let symbol = symbolizer.symbolize_single(&source, Input::FileOffset(offset_bytes))?;
+    functions(symbolizer, &source, Input::FileOffset(offset_bytes))
+}
+
+fn functions(
+    symbolizer: &Symbolizer,
+    source: &Source<'_>,
+    input: Input<u64>,
+) -> blazesym::Result<Option<Functions>> {
+    let symbol = symbolizer.symbolize_single(source, input)?;
     let functions = |symbol: &Sym<'_>| {
         let inlined = symbol.inlined.iter().rev().map(|inlined| inlined.name.as_ref().into());
         inlined.chain([symbol.name.as_ref().into()]).collect()

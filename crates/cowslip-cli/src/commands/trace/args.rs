@@ -106,6 +106,9 @@ pub(crate) struct RecordArgs {
     /// How much to record of each fault
     #[arg(long, value_enum, default_value_t = DetailArg::Faults)]
     pub(super) detail: DetailArg,
+    /// Let the kernel count the latencies of faults, as root
+    #[arg(long)]
+    pub(super) latency: bool,
     /// The call stacks to record
     #[arg(long, value_enum, default_value_t = StacksArg::Maps)]
     pub(super) stacks: StacksArg,

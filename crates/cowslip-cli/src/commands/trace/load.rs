@@ -10,6 +10,7 @@ use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::file::Reader;
 use cowslip_trace::format::{CUT_SHORT, count, duration};
+use cowslip_trace::model::Latencies;
 use cowslip_trace::symbols::Names;
 
 use crate::exit::{self, CORRUPT, Failure};
@@ -19,6 +20,7 @@ pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) analysis: Analysis,
     pub(super) names: Names,
+    pub(super) latencies: Option<Latencies>,
     /// The notice that comes first if the trace's end is missing.
     pub(super) cut_short: Option<String>,
 }
@@ -39,6 +41,7 @@ pub(super) fn load(path: &Path, progress: &mut Progress) -> Result<Loaded, Failu
         path: path.to_owned(),
         analysis: analyser.finish(cost),
         names: Names::new(&header),
+        latencies: reader.latencies().cloned(),
         cut_short: cut_short(path, &reader)?,
     })
 }

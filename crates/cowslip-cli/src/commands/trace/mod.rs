@@ -15,9 +15,15 @@ mod tables;
 use crate::exit::CommandResult;
 use args::Action;
 pub(super) use args::Args;
+use cowslip_trace::symbols::debuginfod_notice;
 pub(super) use permissions::table as permissions_table;
 
 pub(super) fn run(args: &Args) -> CommandResult {
+    if let Some(Action::Report(_) | Action::Diff(_) | Action::Html(_)) = &args.action
+        && let Some(notice) = debuginfod_notice()
+    {
+        errln!("cowslip: {notice}");
+    }
     match &args.action {
         Some(Action::Permissions) => permissions::run(),
         Some(Action::Export(args)) => export::run(args),

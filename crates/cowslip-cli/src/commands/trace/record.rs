@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cowslip::units::ByteCount;
 use cowslip_report::{Progress, json, units};
 use cowslip_trace::file::{Writer, create};
+use cowslip_trace::format::latencies;
 use cowslip_trace::model::{Header, Sink, Totals};
 use cowslip_trace::record::{
     Error, ErrorKind, EventWindow, Options, Recorder, RecordingOutcome, Subject,
@@ -48,6 +49,7 @@ fn trace(args: &RecordArgs) -> CommandResult {
         stacks: args.stacks.into(),
         unwinding: args.unwind.into(),
         period: args.one_in,
+        latency: args.latency,
         ring: args.ring,
     };
     let mut recorder = match subject(args) {
@@ -98,6 +100,9 @@ fn trace(args: &RecordArgs) -> CommandResult {
     };
     metrics.map_or(Ok(()), Metrics::end)?;
     let lost = if args.last.is_some() { 0 } else { outcome.lost };
+    if let Some(latencies) = &outcome.latencies {
+        writer.latencies(latencies).map_err(write)?;
+    }
     let (file, totals) = writer.finish(lost).map_err(write)?;
     let size = file.metadata().map_err(write)?.len();
     let summary = Summary { header: recorder.header().clone(), outcome, totals, size_bytes: size };
@@ -221,6 +226,9 @@ impl Summary {
         if totals.lost > 0 {
             errln!("  lost for want of room in the rings: try a larger --ring, or --one-in N");
         }
+        for (kind, times) in outcome.latencies.iter().flat_map(latencies) {
+            errln!("  {kind}: {times}");
+        }
         for unseen in &header.unseen {
             errln!("  not seen: {unseen}");
         }
@@ -242,6 +250,7 @@ impl Summary {
             "late": outcome.late,
             "malformed": outcome.malformed,
             "throttled": outcome.throttled,
+            "latencies": outcome.latencies,
             "ring_bytes": outcome.ring.0,
             "sources": header.sources,
             "unseen": header.unseen,

@@ -48,7 +48,7 @@ pub(super) fn run(args: &ReportArgs) -> CommandResult {
 }
 
 fn to_json(loaded: &mut Loaded) -> Value {
-    let Loaded { path, analysis, names, cut_short } = loaded;
+    let Loaded { path, analysis, names, latencies, cut_short } = loaded;
     let who = names.by_function(&analysis.stacks, usize::MAX);
     let mut functions = |frames: &[Frame]| json!(names.of(frames));
     let groups: Vec<Value> = analysis
@@ -89,6 +89,7 @@ fn to_json(loaded: &mut Loaded) -> Value {
         "sums": analysis.sums,
         "fault_cost": analysis.cost,
         "cost": analysis.cost_of(&analysis.sums),
+        "latencies": latencies,
         "mappings": groups,
         "stacks": stacks,
         "who": who,

@@ -5,7 +5,7 @@ use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::FaultKind;
-use cowslip_trace::format::{count, counted, duration, huge_pages, mappings, percent};
+use cowslip_trace::format::{count, counted, duration, huge_pages, latencies, mappings, percent};
 use cowslip_trace::patterns;
 use cowslip_trace::symbols::FunctionSums;
 
@@ -52,6 +52,9 @@ fn heading(loaded: &Loaded) -> Vec<String> {
         let (ns, measured) = (duration(cost.ns), cost.measured);
         let took = format!("  faults took {bound}{ns} of all threads' time, {measured}");
         lines.extend(wrap(&took, 4));
+    }
+    for (kind, times) in loaded.latencies.iter().flat_map(latencies) {
+        lines.extend(wrap(&format!("  {kind}: {times}"), 4));
     }
     let unseen = header.unseen.iter().flat_map(|unseen| wrap(&format!("  not seen: {unseen}"), 4));
     lines.extend(unseen);
