@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+#[cfg(doc)]
+use cowslip_sys::error::ErrorKind;
 use cowslip_sys::error::Result;
 use cowslip_sys::units::CHUNK_BYTES;
 use serde::Serialize;
