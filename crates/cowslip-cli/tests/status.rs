@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio, id};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use cowslip::units::ByteCount;
@@ -17,8 +18,8 @@ use support::{COWSLIP, Folder, compile, run};
 const USED_MIB: u64 = 24;
 const WRITTEN_MIB: u64 = 6;
 
-/// Held while this process has another name, and where that matters.
-static NAME: Mutex<()> = Mutex::new(());
+/// Held while this process has arenas, or another name.
+static SHOWN: Mutex<()> = Mutex::new(());
 
 fn status(words: &[&str]) -> String {
     let ran = run(Command::new(COWSLIP).arg("status").args(words));
@@ -45,6 +46,7 @@ fn resident_bytes(arena: &Arena) -> u64 {
 
 #[test]
 fn used_and_held_are_told_apart_for_one_and_for_all() {
+    let _alone = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
     let mut words = arena.slice::<u64>((USED_MIB << 17) as usize).unwrap();
     words[..(WRITTEN_MIB << 17) as usize].fill(7);
@@ -69,7 +71,6 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
     assert_eq!((line("used "), line("held ")), ("24 MiB".to_owned(), "6 MiB".to_owned()));
 
     // A column is where its head ends.
-    let _as_it_is = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     let told = status(&[]);
     let mut lines = told.lines();
     let head = lines.next().unwrap();
@@ -78,6 +79,24 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
         let end = head.find(name).unwrap() + name.len();
         assert!(row[..end].ends_with(&format!("  {size}")), "{name}: {told}");
     }
+}
+
+#[test]
+fn an_arena_that_ends_meanwhile_is_left_out() {
+    let _alone = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _kept = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                drop(Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap());
+            }
+        });
+        let all = (0..100).map(|_| run(Command::new(COWSLIP).args(["status", &id().to_string()])));
+        let failed = all.into_iter().find(|ran| !ran.status.success());
+        is_over.store(true, Relaxed);
+        assert!(failed.is_none(), "{}", failed.unwrap().stderr);
+    });
 }
 
 /// The page of counters of this process' arena.
@@ -123,6 +142,7 @@ impl Hostile {
 
 #[test]
 fn a_file_that_is_named_as_a_page_of_counters_is_not_believed() {
+    let _alone = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("status-forged");
     let Some(program) = compile(&folder, "hostile") else { return };
     let arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
@@ -157,7 +177,7 @@ fn a_page_of_counters_that_never_comes_is_not_waited_for() {
 
 #[test]
 fn the_name_of_a_program_commands_no_terminal() {
-    let _renamed = NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let _arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
     let before = fs::read("/proc/self/comm").unwrap();
     fs::write("/proc/self/comm", "a\x1b[2J\n7 b").unwrap();

@@ -22,9 +22,12 @@ impl Arena {
         let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         let target = Target::open(pid)?;
         let mut arenas = Vec::new();
-        for mapping in procfs::mappings(&smaps).filter(|it| it.is_memfd(cowslip::raw::PAGE_NAME)) {
-            let page = VirtRange::new(mapping.range.start, page_size_bytes());
-            let page = target.read_memory(page)?;
+        for page in pages_in(&smaps) {
+            let page = match target.read_memory(page) {
+                Ok(page) => page,
+                Err(_) if !pages(pid)?.contains(&page) => continue, // The program ended this arena meanwhile.
+                Err(error) => return Err(error.into()),
+            };
             if let Some(metrics) = Metrics::from_page(&page) {
                 let footprint = Footprint::measure(pid, &smaps, &metrics);
                 arenas.push(Self { metrics, footprint });
@@ -44,6 +47,17 @@ impl Arena {
 
 /// Returns true if a process is known to have an arena.
 pub(super) fn has_arena(pid: i32) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
-    maps.is_ok_and(|maps| procfs::mappings(&maps).any(|it| it.is_memfd(cowslip::raw::PAGE_NAME)))
+    pages(pid).is_ok_and(|pages| !pages.is_empty())
+}
+
+/// Where a process has pages of counters now.
+fn pages(pid: i32) -> io::Result<Vec<VirtRange>> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    Ok(pages_in(&maps).collect())
+}
+
+/// The pages of counters in the text of `maps` or `smaps`.
+fn pages_in(maps: &str) -> impl Iterator<Item = VirtRange> {
+    let pages = procfs::mappings(maps).filter(|it| it.is_memfd(cowslip::raw::PAGE_NAME));
+    pages.map(|it| VirtRange::new(it.range.start, page_size_bytes()))
 }
