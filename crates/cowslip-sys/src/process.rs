@@ -142,14 +142,22 @@ fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
     core::str::from_utf8(&text[..read]).ok()
 }
 
+/// A set of signals in `/proc/self/status`; the lowest bit is signal 1.
+fn own_signals(field: &str) -> Option<u64> {
+    let mut text = [0; 4096];
+    let set = read_own("status", &mut text)?.lines().find_map(|line| line.strip_prefix(field))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+/// Returns true if this process is known to ignore `signal`, as nohup(1) makes it ignore `SIGHUP`.
+pub fn ignores(signal: i32) -> bool {
+    own_signals("SigIgn:").is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
+}
+
 /// Makes the calling thread block the signals that the main thread blocks, or blocked at its end.
 pub fn take_signal_mask_of_main() {
     const SIGNALS: i32 = 64;
-    let mut text = [0; 4096];
-    let blocked = read_own("status", &mut text)
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("SigBlk:")))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    let Some(blocked) = blocked else { return };
+    let Some(blocked) = own_signals("SigBlk:") else { return };
     let mut mask = MaybeUninit::uninit();
     // SAFETY: the set is written by sigemptyset before it is read; an invalid signal is refused.
     unsafe {
@@ -305,16 +313,12 @@ pub fn end(pid: i32, at_once: bool) -> Result<()> {
     kill_process(pid, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
-/// Sends `SIGHUP`. `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
-pub fn hang_up(pid: i32) -> Result<()> {
+/// Sends a standard signal. `EINVAL` if there is none of this number, `ESRCH` if there is no such process, `EPERM` if
+/// it belongs to another user.
+pub fn signal(pid: i32, signal: i32) -> Result<()> {
+    use rustix::process::{Signal, kill_process};
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP)
-}
-
-/// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it belongs to another user.
-pub fn signal_user(pid: i32) -> Result<()> {
-    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
-    rustix::process::kill_process(pid, rustix::process::Signal::USR1)
+    kill_process(pid, Signal::from_named_raw(signal).ok_or(Errno::INVAL)?)
 }
 
 /// `fork(2)` through libc, which runs the program's `pthread_atfork` handlers: 0 in the child.

@@ -1,5 +1,6 @@
 //! A terminal: its size, and single key presses.
 
+use rustix::fs::{Mode, OFlags};
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 
 use crate::{AsFd, BorrowedFd, OwnedFd, Result};
@@ -8,6 +9,14 @@ use crate::{AsFd, BorrowedFd, OwnedFd, Result};
 pub fn size(fd: BorrowedFd<'_>) -> Result<(usize, usize)> {
     let size = termios::tcgetwinsize(fd)?;
     Ok((size.ws_col.into(), size.ws_row.into()))
+}
+
+/// Returns true if this process is in the foreground of its controlling terminal, whose keys send signals to all
+/// processes of that group (`termios(3)`).
+pub fn is_foreground() -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(c"/dev/tty", flags, Mode::empty());
+    terminal.and_then(termios::tcgetpgrp).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// Delivers keys at once and without echo, until it is dropped. Those that send signals still do.

@@ -15,6 +15,7 @@ mod status;
 mod trace;
 
 mod numbers;
+mod passed_on;
 mod signals;
 
 use clap::{Parser, Subcommand};

@@ -9,13 +9,19 @@ use std::time::Duration;
 use cowslip_sys::{AsFd, BorrowedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A flag for work that polls it: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process.
+/// A flag for work that polls it: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process. An ignored SIGHUP
+/// stays ignored, see nohup(1).
 pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::default();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP)) {
         signal_hook::flag::register(signal, Arc::clone(&flag))?;
     }
     Ok(flag)
+}
+
+/// `signal`, unless this process was started so that it ignores it.
+pub(super) fn unless_ignored(signal: c_int) -> Option<c_int> {
+    (!process::ignores(signal)).then_some(signal)
 }
 
 /// Signals for work that waits: woken by SIGINT and SIGTERM, which no longer end the process, and by a trigger.
@@ -29,11 +35,24 @@ pub(super) struct Signals {
 impl Signals {
     /// Listens to SIGINT and SIGTERM, and to the trigger's signal, if there is one.
     pub(super) fn listen(trigger: Option<c_int>) -> io::Result<Self> {
+        Self::listen_to([SIGINT, SIGTERM], trigger)
+    }
+
+    /// Like `listen`, but signals that this process' caller ignores stay ignored, also in programs that it starts.
+    pub(super) fn listen_as_parent(trigger: c_int) -> io::Result<Self> {
+        let stops = [SIGINT, SIGTERM].into_iter().filter_map(unless_ignored);
+        Self::listen_to(stops, unless_ignored(trigger))
+    }
+
+    fn listen_to(
+        stops: impl IntoIterator<Item = c_int>,
+        trigger: Option<c_int>,
+    ) -> io::Result<Self> {
         let (woken, wake) = io::pipe()?;
         let listening = Self { stop: Arc::default(), trigger: Arc::default(), woken };
-        let stops = [SIGINT, SIGTERM].map(|signal| (signal, &listening.stop));
+        let stops = stops.into_iter().map(|signal| (signal, &listening.stop));
         let triggers = trigger.map(|signal| (signal, &listening.trigger));
-        for (signal, flag) in stops.into_iter().chain(triggers) {
+        for (signal, flag) in stops.chain(triggers) {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }

@@ -1,6 +1,7 @@
 //! `cowslip promote -- COMMAND`: huge pages by promotion alone, and the command's signals and exit code.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::PoisonError;
@@ -164,4 +165,55 @@ fn signals_reach_the_command_and_it_ends_in_its_own_time() {
     daemon.signal("-TERM");
     daemon.until("bye");
     assert_eq!(daemon.child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn a_signal_that_the_caller_ignores_stays_ignored() {
+    let folder = Folder::new("promote-ignored");
+    let mut command = configured(&folder);
+    command.args(["--", "sh", "-c", "kill -HUP $$; kill -INT $$; echo alive"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh"]);
+    let ran = run(shell.arg(command.get_program()).args(command.get_args()));
+    assert_eq!((ran.status.code(), ran.stdout.as_str()), (Some(0), "alive\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_key_of_the_terminal_reaches_the_command_once() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return println!("SKIPPED: script: it makes the terminal");
+    }
+    let folder = Folder::new("promote-key");
+    let script = folder.0.join("program");
+    let text = "trap 'echo interrupt $((n += 1))' INT\ntrap 'kill $!; exit 9' TERM\n\
+                sleep 1000 &\necho ready $PPID.\nwhile :; do wait; done\n";
+    fs::write(&script, text).unwrap();
+    let command = configured(&folder);
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_str().unwrap()).collect();
+    let line = format!("exec {} -- sh {}", words.join(" "), script.display());
+    let mut command = Command::new("timeout");
+    command.args(["60", "script", "-qec", &line, "/dev/null"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut keys = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let ready = lines.find_map(|line| Some(line.split_once("ready ")?.1.to_owned())).unwrap();
+    let pid = ready.split_once('.').unwrap().0;
+    keys.write_all(b"\x03").unwrap();
+    lines.find(|line| line.contains("interrupt 1")).expect("the key's signal");
+    assert!(Command::new("kill").args(["-TERM", pid]).status().unwrap().success());
+    assert_eq!(lines.find(|line| line.contains("interrupt")), None);
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn a_caller_that_wants_no_huge_pages_at_all_gets_none() {
+    const PRCTL: &str = "syscall(157, 41, 1, 0, 0, 0) == 0 or die; exec @ARGV"; // PR_SET_THP_DISABLE
+    let folder = Folder::new("promote-without");
+    let mut command = configured(&folder);
+    command.args(["--", "grep", "THP_enabled", "/proc/self/status"]);
+    let mut without = Command::new("perl");
+    without.args(["-e", PRCTL, "--"]).arg(command.get_program());
+    let ran = run(without.args(command.get_args()));
+    assert_eq!(ran.stdout, "THP_enabled:\t0\n", "{}", ran.stderr);
 }

@@ -10,6 +10,7 @@ use std::time::{self, Instant};
 
 use crate::report::Row;
 use cowslip_sys::process;
+use signal_hook::consts::SIGUSR1;
 
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};
 use super::sample::Sample;
@@ -144,7 +145,7 @@ impl Round<'_> {
         finish(&mut restore)?;
         let restored = Restored { pid };
         let setup_ns = began.elapsed().as_nanos() as f64;
-        process::signal_user(pid).map_err(during("signal the restored process"))?;
+        process::signal(pid, SIGUSR1).map_err(during("signal the restored process"))?;
         self.wait_for(&result)?;
         drop(restored);
         let text = fs::read_to_string(&result).map_err(during("read what it saw"))?;

@@ -11,9 +11,9 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process, socket};
 use serde_json::{Value, json};
 
 use super::args::Args;
-use super::signals::Signals;
 use super::streams::Streams;
 use super::target::Target;
+use crate::commands::passed_on::PassedOn;
 use crate::exit::{self, FAILED, Failure, NO, NOT_THE_COMMAND, USAGE, VANISHED};
 
 /// A connection to the program, then to the supervisor of its copies.
@@ -67,7 +67,7 @@ impl Connection {
     pub(super) fn next_within(
         &self,
         timeout: Duration,
-        signals: Option<&mut Signals>,
+        signals: Option<&mut PassedOn>,
     ) -> Result<Option<Reply>, Failure> {
         let mut fds = vec![self.socket.as_fd()];
         fds.extend(signals.as_ref().map(|signals| signals.woken()));
@@ -77,7 +77,7 @@ impl Connection {
         if ready[0] {
             return self.next();
         }
-        if let Some(signal) = signals.and_then(Signals::take) {
+        if let Some(signal) = signals.and_then(PassedOn::take) {
             let why = format!("ended by signal {signal} before process {} was branched", self.pid);
             return Err(Failure::new(NOT_THE_COMMAND, why));
         }
@@ -97,7 +97,7 @@ struct Copy {
 /// Copies that are running, or about to run.
 pub(super) struct Branch {
     connection: Connection,
-    signals: Signals,
+    signals: PassedOn,
     copies: Vec<Copy>,
     began: Instant,
 }
@@ -112,7 +112,7 @@ impl Branch {
         let mut streams = Streams::new(args, count);
         let connection = Connection::new(target);
         connection.send(Request::Branch { version: VERSION, copies: count }, &[])?;
-        let mut signals = Signals::listen().map_err(exit::system("listen to signals"))?;
+        let mut signals = PassedOn::listen().map_err(exit::system("listen to signals"))?;
         match connection.next_within(args.timeout, Some(&mut signals))? {
             Some(Reply::Ready) => {}
             Some(Reply::Failed { errno, started }) => return Err(not_made(errno, started)),

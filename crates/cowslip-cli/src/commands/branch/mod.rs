@@ -2,7 +2,6 @@
 
 mod args;
 mod copies;
-mod signals;
 mod streams;
 mod target;
 

@@ -3,21 +3,17 @@
 use std::ffi::OsString;
 use std::process::{Child, Command, ExitCode};
 use std::thread;
-use std::time::Duration;
 
-use cowslip_sys::process;
 use cowslip_sys::thp_disable::ThpDisable;
 use cowslip_sys::{Errno, reason};
-use signal_hook::consts::SIGHUP;
+use cowslip_sys::{process, terminal};
+use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use super::args::PromoteArgs;
 use super::operator::Console;
 use super::{plan, promote};
-use crate::commands::signals::Signals;
+use crate::commands::passed_on::PassedOn;
 use crate::exit::{self, CommandResult, Failure};
-
-/// Longer than any program runs.
-const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 pub(super) fn run(args: &PromoteArgs) -> CommandResult {
     start_and_promote(args).map_err(Failure::instead_of_command)
@@ -26,8 +22,8 @@ pub(super) fn run(args: &PromoteArgs) -> CommandResult {
 fn start_and_promote(args: &PromoteArgs) -> CommandResult {
     // Before the command runs: afterwards, a plan without sense would have to stop it.
     plan::of(args, None)?;
-    let listen = |trigger| Signals::listen(trigger).map_err(exit::system("listen for signals"));
-    let (signals, console) = (listen(Some(SIGHUP))?, Console::listen()?);
+    let signals = PassedOn::listen().map_err(exit::system("listen for signals"))?;
+    let console = Console::of_parent()?;
     let mut child = start(&args.command)?;
     pass_on(signals, child.id() as i32);
     let promoted = follow(args, console, &child);
@@ -41,7 +37,11 @@ fn start_and_promote(args: &PromoteArgs) -> CommandResult {
 /// Starts it so that only memory with advice gets huge pages, as far as the kernel can.
 fn start(command: &[OsString]) -> Result<Child, Failure> {
     let before = ThpDisable::get();
-    let set = before.and_then(|_| ThpDisable::ExceptAdvised.set());
+    let set = match before {
+        Ok(ThpDisable::All) => Ok(()), // It stays without huge pages, see `prctl(2)`.
+        Ok(_) => ThpDisable::ExceptAdvised.set(),
+        Err(errno) => Err(errno),
+    };
     let started = Command::new(&command[0]).args(&command[1..]).spawn();
     if let (Ok(before), Ok(())) = (before, set) {
         let _ = before.set();
@@ -64,16 +64,13 @@ fn why(errno: Errno) -> &'static str {
     }
 }
 
-/// Passes on requests to end (SIGINT, SIGTERM) and SIGHUP.
-fn pass_on(mut signals: Signals, pid: i32) {
+/// Passes on the signals that end a command. Keys of a terminal send theirs to both already.
+fn pass_on(mut signals: PassedOn, pid: i32) {
     thread::spawn(move || {
-        let mut is_asked = false;
-        while signals.wait(FOREVER).is_ok() {
-            if signals.stops() && !std::mem::replace(&mut is_asked, true) {
-                let _ = process::end(pid, false);
-            }
-            if signals.triggers() {
-                let _ = process::hang_up(pid);
+        while process::wait_readable(&[signals.woken()], &mut [false], None).is_ok() {
+            let Some(signal) = signals.take() else { continue };
+            if !([SIGINT, SIGQUIT].contains(&signal) && terminal::is_foreground()) {
+                let _ = process::signal(pid, signal);
             }
         }
     });

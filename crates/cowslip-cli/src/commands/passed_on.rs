@@ -1,6 +1,7 @@
-//! The signals that end this command, passed on to the copies instead.
+//! The signals that end a command, for one that passes them on to others instead.
 
-use std::io::{self, PipeReader, Read};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -8,17 +9,20 @@ use cowslip_sys::{AsFd, BorrowedFd};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// Signals that no longer end the process.
-pub(super) struct Signals {
+use super::signals::unless_ignored;
+
+/// Signals that no longer end the process. Those that its caller ignores stay ignored.
+pub(super) struct PassedOn {
     last: Arc<AtomicUsize>,
-    woken: PipeReader,
+    woken: UnixStream,
 }
 
-impl Signals {
+impl PassedOn {
     pub(super) fn listen() -> io::Result<Self> {
-        let (woken, wake) = io::pipe()?;
+        let (woken, wake) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
         let last = Arc::default();
-        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter_map(unless_ignored) {
             flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
             low_level::pipe::register(signal, wake.try_clone()?)?;
         }
@@ -32,12 +36,11 @@ impl Signals {
 
     /// The last signal that came since the previous call.
     pub(super) fn take(&mut self) -> Option<i32> {
+        // First: a signal after the swap has to wake the next wait.
+        let _ = self.woken.read(&mut [0; 64]);
         match self.last.swap(0, Relaxed) {
             0 => None,
-            signal => {
-                let _ = self.woken.read(&mut [0; 64]);
-                Some(signal as i32)
-            }
+            signal => Some(signal as i32),
         }
     }
 }
