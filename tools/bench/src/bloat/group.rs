@@ -91,9 +91,11 @@ impl Group {
         text.trim().parse().map_err(during(&doing))
     }
 
-    /// The same without the page cache.
+    /// The same without the page cache of files on disks, which the first of all groups to read them is charged with.
     pub(super) fn bytes_without_files(&self) -> Result<u64> {
-        Ok(self.bytes()?.saturating_sub(self.counter("cache", "file")?))
+        let in_memory = self.counter("shmem", "shmem")?;
+        let cached = self.counter("cache", "file")?.saturating_sub(in_memory);
+        Ok(self.bytes()?.saturating_sub(cached))
     }
 
     /// Anonymous memory on pages of 2 MiB.

@@ -17,7 +17,7 @@ use crate::program::{self, Folder, Launch};
 
 pub(super) const NATIVE: &str = "native";
 pub(super) const RUN: &str = "cowslip-run";
-/// Memory that a program's control group is charged with.
+/// Memory that a program's control group is charged with, without the page cache.
 pub(super) const MEMORY: &str = "program_memory";
 pub(super) const SPARSE: &str = "a page in each 2 MiB";
 pub(super) const DELETED: &str = "Redis, 70 % deleted";
@@ -79,7 +79,7 @@ fn push(
     group: &Group,
     changed_bytes: f64,
 ) -> Result<()> {
-    let held = group.bytes()? as f64;
+    let held = group.bytes_without_files()? as f64;
     for (metric, value) in [(MEMORY, held), (BYTES_CHANGED, changed_bytes)] {
         let row = Row::new(name, metric, "value", value, "bytes");
         bench.report.row(row.size_bytes(bytes).variant(variant));
