@@ -1,28 +1,26 @@
 //! The signals that end a command, for one that passes them on to others instead.
 
+use std::ffi::c_int;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use cowslip_sys::{AsFd, BorrowedFd};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-use super::signals::unless_ignored;
-
-/// Signals that no longer end the process. Those that its caller ignores stay ignored.
+/// Signals that no longer end the process.
 pub(super) struct PassedOn {
     last: Arc<AtomicUsize>,
     woken: UnixStream,
 }
 
 impl PassedOn {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(super) fn listen(signals: impl IntoIterator<Item = c_int>) -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
         let last = Arc::default();
-        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter_map(unless_ignored) {
+        for signal in signals {
             flag::register_usize(signal, Arc::clone(&last), signal as usize)?;
             low_level::pipe::register(signal, wake.try_clone()?)?;
         }

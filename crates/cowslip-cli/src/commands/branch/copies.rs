@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use cowslip::raw::branch::{Reply, Request, TEXT_BYTES, VERSION};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process, socket};
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::args::Args;
 use super::streams::Streams;
 use super::target::Target;
 use crate::commands::passed_on::PassedOn;
+use crate::commands::signals::unless_ignored;
 use crate::exit::{self, FAILED, Failure, NO, NOT_THE_COMMAND, USAGE, VANISHED};
 
 /// A connection to the program, then to the supervisor of its copies.
@@ -112,7 +114,8 @@ impl Branch {
         let mut streams = Streams::new(args, count);
         let connection = Connection::new(target);
         connection.send(Request::Branch { version: VERSION, copies: count }, &[])?;
-        let mut signals = PassedOn::listen().map_err(exit::system("listen to signals"))?;
+        let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
+        let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
         match connection.next_within(args.timeout, Some(&mut signals))? {
             Some(Reply::Ready) => {}
             Some(Reply::Failed { errno, started }) => return Err(not_made(errno, started)),

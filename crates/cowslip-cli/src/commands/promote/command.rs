@@ -7,12 +7,13 @@ use std::thread;
 use cowslip_sys::thp_disable::ThpDisable;
 use cowslip_sys::{Errno, reason};
 use cowslip_sys::{process, terminal};
-use signal_hook::consts::{SIGINT, SIGQUIT};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::args::PromoteArgs;
 use super::operator::Console;
 use super::{plan, promote};
 use crate::commands::passed_on::PassedOn;
+use crate::commands::signals::unless_ignored;
 use crate::exit::{self, CommandResult, Failure};
 
 pub(super) fn run(args: &PromoteArgs) -> CommandResult {
@@ -22,7 +23,9 @@ pub(super) fn run(args: &PromoteArgs) -> CommandResult {
 fn start_and_promote(args: &PromoteArgs) -> CommandResult {
     // Before the command runs: afterwards, a plan without sense would have to stop it.
     plan::of(args, None)?;
-    let signals = PassedOn::listen().map_err(exit::system("listen for signals"))?;
+    // The command ignores those that this process ignores.
+    let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter_map(unless_ignored);
+    let signals = PassedOn::listen(signals).map_err(exit::system("listen for signals"))?;
     let console = Console::of_parent()?;
     let mut child = start(&args.command)?;
     pass_on(signals, child.id() as i32);
