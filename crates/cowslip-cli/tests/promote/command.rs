@@ -163,7 +163,10 @@ fn signals_reach_the_command_and_it_ends_in_its_own_time() {
     daemon.until("ready");
     daemon.signal("-HUP");
     daemon.until("hung up");
-    daemon.signal("-TERM");
+    // At once, as systemd's SendSIGHUP=yes: both have to arrive.
+    let pid = daemon.child.id().to_string();
+    let both = format!("kill -TERM {pid}; kill -HUP {pid}");
+    assert!(run(Command::new("sh").args(["-c", &both])).status.success());
     daemon.until("bye");
     assert_eq!(daemon.child.wait().unwrap().code(), Some(9));
 }
@@ -209,12 +212,13 @@ fn a_key_of_the_terminal_reaches_the_command_once() {
 
 #[test]
 fn a_caller_that_wants_no_huge_pages_at_all_gets_none() {
-    const PRCTL: &str = "syscall(157, 41, 1, 0, 0, 0) == 0 or die; exec @ARGV"; // PR_SET_THP_DISABLE
+    let prctl = if cfg!(target_arch = "x86_64") { 157 } else { 167 };
+    let program = format!("syscall({prctl}, 41, 1, 0, 0, 0) == 0 or die; exec @ARGV"); // PR_SET_THP_DISABLE
     let folder = Folder::new("promote-without");
     let mut command = configured(&folder);
     command.args(["--", "grep", "THP_enabled", "/proc/self/status"]);
     let mut without = Command::new("perl");
-    without.args(["-e", PRCTL, "--"]).arg(command.get_program());
+    without.args(["-e", &program, "--"]).arg(command.get_program());
     let ran = run(without.args(command.get_args()));
     assert_eq!(ran.stdout, "THP_enabled:\t0\n", "{}", ran.stderr);
 }

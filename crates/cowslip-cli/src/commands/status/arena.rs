@@ -23,7 +23,7 @@ impl Arena {
         let target = Target::open(pid)?;
         let mut arenas = Vec::new();
         for page in pages_in(&smaps) {
-            let page = match target.read_memory(page) {
+            let page = match target.read_memory(page.range) {
                 Ok(page) => page,
                 Err(_) if !pages(pid)?.contains(&page) => continue, // The program ended this arena meanwhile.
                 Err(error) => return Err(error.into()),
@@ -50,14 +50,24 @@ pub(super) fn has_arena(pid: i32) -> bool {
     pages(pid).is_ok_and(|pages| !pages.is_empty())
 }
 
-/// Where a process has pages of counters now.
-fn pages(pid: i32) -> io::Result<Vec<VirtRange>> {
+/// A page of counters of one arena. Another arena's at the same address is another file.
+#[derive(PartialEq, Eq)]
+struct CounterPage {
+    range: VirtRange,
+    inode: u64,
+}
+
+/// The pages of counters that a process has now.
+fn pages(pid: i32) -> io::Result<Vec<CounterPage>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     Ok(pages_in(&maps).collect())
 }
 
 /// The pages of counters in the text of `maps` or `smaps`.
-fn pages_in(maps: &str) -> impl Iterator<Item = VirtRange> {
+fn pages_in(maps: &str) -> impl Iterator<Item = CounterPage> {
     let pages = procfs::mappings(maps).filter(|it| it.is_memfd(cowslip::raw::PAGE_NAME));
-    pages.map(|it| VirtRange::new(it.range.start, page_size_bytes()))
+    pages.map(|it| CounterPage {
+        range: VirtRange::new(it.range.start, page_size_bytes()),
+        inode: it.inode,
+    })
 }
