@@ -2,6 +2,8 @@
 
 function show(line) { print line; fflush() }
 
+/^part: ended$/ { exit }
+
 # cargo's: `Running tests/NAME.rs (…)`, `Running unittests src/lib.rs (target/release/deps/NAME-HASH)`, `Doc-tests CRATE`.
 /^ +Running / {
   name = $2

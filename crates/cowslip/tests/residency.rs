@@ -12,8 +12,9 @@ use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, smaps_
 
 const BYTES: ByteCount = ByteCount::mib(32);
 /// Pages of each of a few chunks that are written. Together they are more than the 64 by which the kernel's count of a
-/// process' pages may lag; in each chunk they are too few for it to be moved.
-const WRITTEN_PAGES: usize = 40;
+/// process' pages may lag. In each chunk they are too few for it to be moved, and for a run of writes that the chunks
+/// ahead are moved for.
+const WRITTEN_PAGES: usize = 24;
 
 /// An arena in which all memory was written.
 fn written() -> Option<(Arena, Counters)> {
