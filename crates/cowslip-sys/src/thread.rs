@@ -8,7 +8,7 @@
 //!
 //! # Safety
 //! A thread owns its closure, which it receives as a pointer to a box. The value that holds its handle joins or
-//! detaches it once. Its stack belongs to it until it is joined, and is kept for ever if it is detached.
+//! detaches it at most once. Its stack belongs to it until it is joined, and is kept for ever if it is not.
 
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -54,7 +54,7 @@ fn unmap_stack(whole: VirtRange) {
     let _ = unsafe { memory::unmap(whole) };
 }
 
-/// A thread of this process; if dropped, it is detached.
+/// A thread of this process; dropped by another thread, it is detached.
 #[derive(Debug)]
 pub struct Thread {
     handle: libc::pthread_t,
@@ -147,8 +147,12 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // SAFETY: not joined or detached yet.
-        unsafe { libc::pthread_detach(self.handle) };
+        // The process' last thread runs the program's exit handlers when it has ended for libc, which would free what
+        // it knows of a detached thread, while the thread goes on.
+        if !self.is_current() {
+            // SAFETY: not joined or detached yet.
+            unsafe { libc::pthread_detach(self.handle) };
+        }
     }
 }
 
