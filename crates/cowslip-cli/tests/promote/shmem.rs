@@ -69,6 +69,8 @@ fn sealed_files_and_mappings_beside_the_files_huge_pages_are_left_alone() {
         assert_eq!(huge_mib(&target), 0, "{report:#}");
         assert_eq!(report["processes"][0]["promotions"], 0, "{report:#}");
         assert_eq!((regions(&report, "full"), regions(&report, "given_up")), (0, 0));
+        let unaligned = report["processes"][0]["after"]["shmem_unaligned_bytes"].as_u64().unwrap();
+        assert_eq!(unaligned > 0, kind == MISALIGNED, "{report:#}");
         assert_eq!(target.tell("check"), "0");
     }
 }

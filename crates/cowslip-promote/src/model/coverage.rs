@@ -19,6 +19,9 @@ pub struct Coverage {
     pub shmem_bytes: u64,
     /// Huge pages in it.
     pub shmem_huge_bytes: u64,
+    /// Shared memory, as far as it is mapped, that cannot be huge: the addresses of its mapping do not fit the huge
+    /// pages of its file.
+    pub shmem_unaligned_bytes: u64,
     /// Text of programs and libraries, as far as it is promoted and mapped; in no ratio either.
     pub text_bytes: u64,
     /// Huge pages in it.
@@ -58,6 +61,7 @@ impl Coverage {
             arena_huge_bytes: self.arena_huge_bytes + other.arena_huge_bytes,
             shmem_bytes: self.shmem_bytes + other.shmem_bytes,
             shmem_huge_bytes: self.shmem_huge_bytes + other.shmem_huge_bytes,
+            shmem_unaligned_bytes: self.shmem_unaligned_bytes + other.shmem_unaligned_bytes,
             text_bytes: self.text_bytes + other.text_bytes,
             text_huge_bytes: self.text_huge_bytes + other.text_huge_bytes,
         }

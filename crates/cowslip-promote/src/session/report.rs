@@ -50,6 +50,7 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
                 "arena_huge_bytes": it.arena_huge_bytes,
                 "shmem_bytes": it.shmem_bytes,
                 "shmem_huge_bytes": it.shmem_huge_bytes,
+                "shmem_unaligned_bytes": it.shmem_unaligned_bytes,
                 "text_bytes": it.text_bytes,
                 "text_huge_bytes": it.text_huge_bytes,
                 "ratio": it.ratio(),

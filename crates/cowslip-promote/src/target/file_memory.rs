@@ -47,6 +47,27 @@ pub(super) fn find_shared(
     mappings: &[Mapping<'_>],
     arenas: &[ForeignArena],
 ) -> sys::Result<Vec<FileMapping>> {
+    find(handle, mappings, arenas, has_regions)
+}
+
+/// The mappings of shared memory that have no regions because of their addresses, large as they are.
+pub(super) fn find_unaligned(
+    handle: &target::Target,
+    mappings: &[Mapping<'_>],
+    arenas: &[ForeignArena],
+) -> sys::Result<Vec<FileMapping>> {
+    let is_unaligned = |mapping: &Mapping<'_>| {
+        mapping.has_file && mapping.range.len >= 2 * CHUNK_BYTES && !is_aligned(mapping)
+    };
+    find(handle, mappings, arenas, is_unaligned)
+}
+
+fn find(
+    handle: &target::Target,
+    mappings: &[Mapping<'_>],
+    arenas: &[ForeignArena],
+    is_wanted: impl Fn(&Mapping<'_>) -> bool,
+) -> sys::Result<Vec<FileMapping>> {
     let is_arenas = |mapping: &Mapping<'_>| {
         let mut of_arenas = mappings.iter().filter(|it| arenas.iter().any(|arena| arena.has(it)));
         of_arenas.any(|it| (it.device, it.inode) == (mapping.device, mapping.inode))
@@ -54,7 +75,7 @@ pub(super) fn find_shared(
     let is_shared = |mapping: &&Mapping<'_>| {
         !mapping.is_private
             && mapping.is_accessible
-            && has_regions(mapping)
+            && is_wanted(mapping)
             && !mapping.name.starts_with(OURS)
             && !is_arenas(mapping)
     };
@@ -87,10 +108,13 @@ pub(super) fn find_text(mappings: &[Mapping<'_>], systems: &mut FileSystems) -> 
 
 /// True if some of its addresses are where its file can have huge pages.
 fn has_regions(mapping: &Mapping<'_>) -> bool {
+    mapping.has_file && !mapping.range.inner_aligned(CHUNK_BYTES).is_empty() && is_aligned(mapping)
+}
+
+/// True if multiples of the size of a huge page in its file are multiples of it in memory.
+fn is_aligned(mapping: &Mapping<'_>) -> bool {
     let begins_bytes = (mapping.range.start as u64).wrapping_sub(mapping.offset_bytes);
-    mapping.has_file
-        && !mapping.range.inner_aligned(CHUNK_BYTES).is_empty()
-        && begins_bytes.is_multiple_of(CHUNK_BYTES as u64)
+    begins_bytes.is_multiple_of(CHUNK_BYTES as u64)
 }
 
 fn is_sealed(file: BorrowedFd<'_>) -> bool {

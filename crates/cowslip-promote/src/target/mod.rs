@@ -137,6 +137,8 @@ impl Target {
             arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
         let mut files = file_memory::find_shared(&self.handle, &mappings, &arenas)
             .during("find the shared memory of the process")?;
+        let unaligned = file_memory::find_unaligned(&self.handle, &mappings, &arenas)
+            .during("find the shared memory of the process")?;
         // Text is known by the last look.
         files.extend(self.files.iter().filter(|it| it.kind() == RegionKind::Text).cloned());
         Ok(all.iter().fold(Coverage::default(), |sum, (mapping, usage)| {
@@ -158,6 +160,9 @@ impl Target {
                     });
                 }
                 None => {}
+            }
+            if unaligned.iter().any(|it| it.covers(mapping.range)) {
+                return sum.plus(Coverage { shmem_unaligned_bytes: bytes, ..Coverage::default() });
             }
             sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
                 true if fits => Coverage {

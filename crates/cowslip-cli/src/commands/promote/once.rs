@@ -39,9 +39,10 @@ fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
     let after = tally.coverage(|it| it.after);
     let fitting = after.fitting_ratio();
     if fitting.is_none() && after.shmem_bytes + after.text_bytes == 0 {
-        let why = "nothing of it can be promoted: no private anonymous memory, no shared memory and none of an \
-                   arena is in use where there is room for a huge page";
-        return Err(Failure::new(NO, why));
+        let nowhere = "no private anonymous memory, no shared memory and none of an arena is in use where there is \
+                       room for a huge page";
+        let why = report::unaligned(session).unwrap_or(nowhere.to_owned());
+        return Err(Failure::new(NO, format!("nothing of it can be promoted: {why}")));
     }
     match args.coverage {
         Some(wanted) if !after.reaches(wanted) => {

@@ -69,6 +69,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
     lines.extend(memory_of_files(session));
+    lines.extend(unaligned(session).map(|sentence| format!("  {sentence}")));
     lines.extend(lazily_freed(session));
     lines.extend(session.page_size().map(|choice| format!("  {}", page_size(choice))));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
@@ -100,6 +101,19 @@ fn memory_of_files(session: &Session) -> impl Iterator<Item = String> {
     ];
     kinds.into_iter().filter(|(.., bytes)| *bytes > 0).map(|(kind, huge, bytes)| {
         format!("  {} of {} of {kind} are huge", ByteCount(huge), ByteCount(bytes))
+    })
+}
+
+/// The size of shared memory that cannot be huge at its addresses, and what makes the kernel choose others. It chooses
+/// when memory is mapped, by the settings of that moment.
+pub(super) fn unaligned(session: &Session) -> Option<String> {
+    let bytes = session.tally().coverage(|it| it.after).shmem_unaligned_bytes;
+    (bytes > 0).then(|| {
+        format!(
+            "{} of shared memory cannot be huge at its addresses: start the program again with \
+             transparent_hugepage/shmem_enabled (of a tmpfs, its mount option huge) at advise",
+            ByteCount(bytes)
+        )
     })
 }
 
