@@ -70,6 +70,7 @@ enum What {
     Name(Name),
     Exit,
     Lost(u64),
+    Detach,
 }
 
 /// Neighbours, so that events meet, and anything else.
@@ -191,6 +192,7 @@ impl What {
             Self::Name(name) => EventKind::Name { name: name.text().unwrap_or_default().into() },
             Self::Exit => EventKind::Exit,
             Self::Lost(count) => EventKind::Lost { count: *count },
+            Self::Detach => EventKind::Detach,
         }
     }
 }

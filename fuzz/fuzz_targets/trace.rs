@@ -60,6 +60,7 @@ fn seeds() {
         EventKind::Lost { count: 3 },
         EventKind::Exec { name: "other".into() },
         EventKind::Exit,
+        EventKind::Detach,
     ];
     seed("others", &trace(&whole, &others));
 }

@@ -151,6 +151,9 @@ fn a_recording_ends_after_its_duration_and_the_program_goes_on() {
     let recording = Recording::start(target.child.id(), &["--duration", "0.3"]);
     let (trace, json) = recording.result();
     assert!(trace.header.attached_pids == [target.child.id()] && json["exit_code"].is_null());
+    // The program did nothing, all the time.
+    assert_eq!(trace.events.last().map(|event| event.what.clone()), Some(EventKind::Detach));
+    assert!(trace.totals.last_ns - trace.totals.first_ns >= 300_000_000, "{:?}", trace.totals);
     write(&mut target);
 }
 

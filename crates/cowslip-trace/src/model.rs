@@ -91,6 +91,8 @@ pub enum EventKind {
         /// Their number.
         count: u64,
     },
+    /// The recording ended, and programs went on. The event's process and thread are 0.
+    Detach,
 }
 
 impl EventKind {

@@ -118,6 +118,7 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("kind", "lost".into());
             set("count", count.to_string());
         }
+        EventKind::Detach => set("kind", "detach".into()),
     }
     cells
 }

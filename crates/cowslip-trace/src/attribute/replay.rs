@@ -46,7 +46,7 @@ impl Attributor {
             self.history.circumstances.losses += 1;
             return None;
         }
-        if !what.ranges().all(is_sound) {
+        if matches!(what, EventKind::Detach) || !what.ranges().all(is_sound) {
             return None;
         }
         let programs = &mut self.programs;
@@ -87,7 +87,7 @@ impl Attributor {
                     self.end(pid);
                 }
             }
-            EventKind::Name { .. } | EventKind::Lost { .. } => {}
+            EventKind::Name { .. } | EventKind::Lost { .. } | EventKind::Detach => {}
         }
         None
     }

@@ -111,6 +111,7 @@ impl<'a> Row<'a> {
                 row.number("count", *count);
                 "lost"
             }
+            EventKind::Detach => "detach",
         };
         row.0.insert(KIND_AT, ("kind", Value::Text(kind)));
         row

@@ -119,6 +119,7 @@ impl<'a> Block<'a> {
             EventCode::Name => EventKind::Name { name: self.string()? },
             EventCode::Exit => EventKind::Exit,
             EventCode::Lost => EventKind::Lost { count: self.others().number()? },
+            EventCode::Detach => EventKind::Detach,
         };
         Ok(Event { time_ns: self.time_ns, pid, tid, what })
     }

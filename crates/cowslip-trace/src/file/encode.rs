@@ -152,6 +152,7 @@ impl Columns {
                 self.put(*count);
                 EventCode::Lost
             }
+            EventKind::Detach => EventCode::Detach,
         }
     }
 

@@ -55,9 +55,10 @@ pub(super) enum EventCode {
     Name,
     Exit,
     Lost,
+    Detach,
 }
 
-pub(super) const KINDS: usize = EventCode::Lost as usize + 1;
+pub(super) const KINDS: usize = EventCode::Detach as usize + 1;
 
 impl EventCode {
     pub(super) const ALL: [Self; KINDS] = [
@@ -72,6 +73,7 @@ impl EventCode {
         Self::Name,
         Self::Exit,
         Self::Lost,
+        Self::Detach,
     ];
 }
 

@@ -76,5 +76,6 @@ fn kind(what: &EventKind) -> EventCode {
         EventKind::Name { .. } => EventCode::Name,
         EventKind::Exit => EventCode::Exit,
         EventKind::Lost { .. } => EventCode::Lost,
+        EventKind::Detach => EventCode::Detach,
     }
 }

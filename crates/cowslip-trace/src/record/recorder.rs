@@ -217,6 +217,7 @@ impl Recorder {
     /// Detaches, and passes the rest to `sink`. The recorded programs continue.
     pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<RecordingOutcome> {
         self.attached.stop();
+        let stopped_ns = process::now_ns();
         self.drain(sink, true)?;
         let latencies = self.histogram.take().map(|it| it.read(&self.threads)).transpose()?;
         let counts = self.counts();
@@ -232,6 +233,10 @@ impl Recorder {
             let pid = self.header.attached_pids.first().copied().unwrap_or_default();
             let what = EventKind::Lost { count: untold };
             sink.event(&Event { time_ns: self.merge.last_ns, pid, tid: pid, what })?;
+        }
+        if !self.has_ended() {
+            let time_ns = self.merge.last_ns.max(stopped_ns);
+            sink.event(&Event { time_ns, pid: 0, tid: 0, what: EventKind::Detach })?;
         }
         Ok(RecordingOutcome {
             faults,

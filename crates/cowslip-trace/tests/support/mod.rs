@@ -95,6 +95,7 @@ impl Scatter {
             7 => EventKind::Name { name: name(self) },
             8 => EventKind::Exit,
             9 => EventKind::Lost { count: self.below(1000) },
+            10 => EventKind::Detach,
             _ => EventKind::Fault(self.fault(stacks)),
         }
     }
