@@ -135,10 +135,12 @@ fn what_is_declared_is_known() {
         "huge",
         "hugetlb",
         "redis",
+        "postgres",
         "perf",
         "trace",
         "chromium",
         "taskstats",
+        "latency",
     ];
     for variable in ["COWSLIP_EXPECT", "COWSLIP_ABSENT"] {
         for word in std::env::var(variable).unwrap_or_default().split(',') {
