@@ -173,6 +173,9 @@ fn everything_at_once() {
     });
     let written = writers.stop();
     assert_eq!(counters.sum(), written, "every update is there");
+    // Before that, moves and releases may have made all memory live.
+    drop(arena.freeze_timeout(PATIENCE).unwrap());
+    assert!(arena.wait_live(PATIENCE));
     let metrics = arena.metrics();
     println!(
         "{rounds} rounds, {written} updates, {} received, {} allocated, {} freezes, {} forks, {} thaws",

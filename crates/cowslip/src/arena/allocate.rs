@@ -426,7 +426,15 @@ impl Shared {
         state.change(chunk, Event::Revive);
         self.end_borrowing(state);
         self.count_restored(state);
+        self.wake_if_live(state);
         Ok(())
+    }
+
+    /// Wakes the threads that wait for all memory to be live, if it is, though not by a thaw.
+    pub(crate) fn wake_if_live(&self, state: &State) {
+        if state.not_live() == 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Makes a part of a frozen chunk read as zeroes. Its pages are given back when it is live.

@@ -94,6 +94,7 @@ impl Shared {
                     state.change(chunk, Event::HandOut);
                 }
             }
+            self.wake_if_live(state);
         }
         Ok(())
     }
