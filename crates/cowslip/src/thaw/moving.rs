@@ -73,6 +73,7 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     if let Err(errno) = move_one(shared, state, &service, chunk, is_ahead) {
         return failed(shared, state, errno);
     }
+    shared.wake_if_live(state);
     if is_ahead {
         state.moving.pursue(process::now_ns());
     }
