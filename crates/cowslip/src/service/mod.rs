@@ -126,12 +126,19 @@ impl Service {
         self.is_urgent.store(urgent, Relaxed);
     }
 
-    /// Lets the service thread run before ordinary threads, or no longer. On a busy machine it would otherwise wait for
-    /// its turn, and with it every thread that waits for it. Without `CAP_SYS_NICE` nothing changes.
+    /// Lets the service thread run before ordinary threads, or no longer: only for the moments in which a thread waits
+    /// for it, which on a busy machine would otherwise wait for its turn as well. Without `CAP_SYS_NICE` nothing changes.
     pub(crate) fn set_urgent(&self, urgent: bool) {
         let thread = self.thread_id.load(Relaxed);
         if thread != 0 && self.is_urgent.swap(urgent, Relaxed) != urgent {
             let _ = scheduling::set_urgent(thread, urgent);
+        }
+    }
+
+    /// The same, if this is the service thread: others thaw as well, with their own priority.
+    pub(crate) fn set_urgent_here(&self, urgent: bool) {
+        if self.thread_id.load(Relaxed) == process::thread_id() {
+            self.set_urgent(urgent);
         }
     }
 

@@ -300,8 +300,9 @@ fn wait(
 /// Does pending work for a slice of time. Returns the time until there is more, if there is.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
     service.unpin();
-    // Threads that wait for this one must not wait for its turn as well.
-    service.set_urgent(true);
+    // A freeze raised it for its event. Work that holds no thread must not keep one from its processor: a huge page
+    // takes milliseconds to populate where the host has taken the memory. A hold raises it again.
+    service.set_urgent(false);
     let began_ns = process::now_ns();
     let before = progress(shared, state);
     let step = loop {
@@ -319,7 +320,6 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
             Some(Duration::ZERO)
         }
         Step::Again => {
-            service.set_urgent(false);
             if before == progress(shared, state) {
                 // Work without a result must not take a processor from other threads.
                 return Some(NO_PROGRESS);
@@ -328,7 +328,6 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
             let rest_ns = std::mem::take(&mut state.thaw.felt_ns) * REST_WHEN_FELT;
             Some(Duration::from_nanos(rest_ns).min(LONGEST_REST))
         }
-        // It stays urgent: the event of a freeze may come next.
         Step::Later(delay) => Some(delay),
         Step::Idle => None,
     }
