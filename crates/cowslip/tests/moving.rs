@@ -39,6 +39,12 @@ fn write(counters: &Counters, chunks: std::ops::Range<usize>, step: usize) {
     }
 }
 
+/// Adds one to a word in each of these pages of a chunk.
+fn write_pages(counters: &Counters, chunk: usize, pages: impl IntoIterator<Item = usize>) {
+    let words = pages.into_iter().map(|page| (chunk * CHUNK_BYTES + page * page_size_bytes()) / 8);
+    words.for_each(|word| _ = counters.at(word).fetch_add(1, Relaxed));
+}
+
 /// The inodes that a process maps in a range.
 fn inodes(pid: u32, range: VirtRange) -> BTreeSet<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -169,6 +175,38 @@ fn few_writes_move_nothing() {
 }
 
 #[test]
+fn writes_in_no_order_move_only_the_chunks_that_they_write_much() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("writes in no order");
+    let Some((arena, counters)) = arena() else { return };
+    if arena.pages() != Pages::HugeTmpfs {
+        return skip("huge", "the arena is on other pages");
+    }
+    let moved_before = arena.metrics().moved_chunks;
+    let moved = || arena.metrics().moved_chunks - moved_before;
+    let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
+    // Hot neighbours of cold chunks, from the least popular to the most.
+    let hot = [3, 8, 12, 1];
+    for (i, chunk) in hot.into_iter().enumerate() {
+        write_pages(&counters, chunk, (0..512).step_by(2));
+        eventually("a chunk that is written much moves", || moved() > i as u64);
+        // After a pause each other chunk has a few more pages, at random places or in a group.
+        for cold in (0..CHUNKS as usize).filter(|chunk| !hot.contains(chunk)) {
+            let at = (cold * 97 + i * 131) % 480;
+            write_pages(&counters, cold, [at, at + 7, at + 13, at + 14, at + 15]);
+        }
+    }
+    let moved = moved();
+    kill(child);
+    status_of(child);
+    assert_eq!(moved, hot.len() as u64);
+    assert!(wait_unread(&arena, PATIENCE));
+    let written = hot.len() as u64 * 256 + hot.len() as u64 * (CHUNKS - hot.len() as u64) * 5;
+    let pages = (CHUNKS as usize * CHUNK_BYTES / page_size_bytes()) as u64;
+    assert_eq!(counters.sum(), pages + written);
+}
+
+#[test]
 fn chunks_ahead_of_a_run_of_writes_move_before_it_comes_to_them() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a run of writes");
@@ -179,7 +217,7 @@ fn chunks_ahead_of_a_run_of_writes_move_before_it_comes_to_them() {
     write(&counters, 0..1, page_size_bytes());
     eventually("a chunk of which all was written is moved", || moved() == 1);
     // Too few pages for the chunk to move by itself.
-    write(&counters, 1..2, CHUNK_BYTES / 8);
+    write_pages(&counters, 1, 0..8);
     eventually("the run's next chunk is moved, and one that nothing was written to", || {
         moved() == 3
     });

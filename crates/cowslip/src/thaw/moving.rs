@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process, usage};
 
 use crate::arena::chunk::{Pace, Thawing, thaw_alone};
@@ -26,11 +26,13 @@ use crate::memory::moving::{Front, Moving};
 use crate::memory::step::Step;
 use crate::service::Service;
 
-/// A move costs as much as this many first writes and their thaw.
-const HOT_PAGES: u16 = 64;
-/// Private pages of a chunk that a run of writes has begun.
-const BEGUN_PAGES: u64 = 4;
-/// New copies that make a chunk the possible front of a run.
+/// A move costs as much as this many first writes and their thaw: 180 where the host keeps free pages, up to 380 where
+/// it takes them.
+const HOT_PAGES: u16 = 256;
+/// Private pages at the beginning of a chunk, one after the other, that a run of writes has begun. As many at random
+/// places are no run.
+const BEGUN_PAGES: u64 = 8;
+/// New copies, one after the other, that make a chunk the possible front of a run.
 const FRONT_PAGES: u16 = 32;
 /// Private pages of a chunk that a run has passed: it is too late to save the copies.
 const PASSED_PAGES: u64 = 256;
@@ -139,8 +141,8 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
     }
     (state.moving.faults, state.moving.delay_ns) = (faults, 0);
     let before = std::mem::take(&mut state.moving.counts);
-    let counts = count(shared, state, service)?;
-    choose(shared, state, &before, &counts, now_ns);
+    let (counts, in_order) = count(shared, state, service)?;
+    choose(shared, state, (&before, &counts), &in_order, now_ns);
     state.moving.counts = counts;
     let found = !state.moving.wanted.is_empty();
     state.moving.in_vain = if found { 0 } else { state.moving.in_vain.saturating_add(1) };
@@ -189,14 +191,12 @@ fn go_on(
             return Ok(false);
         }
         let range = shared.chunk_range(front.next, 1);
-        match service.scanner.count_private(range, PASSED_PAGES)? {
-            0..BEGUN_PAGES => return Ok(true),
-            BEGUN_PAGES..PASSED_PAGES => break,
-            _ => {
-                state.moving.wanted.push_back(front.next);
-                front.next += 1;
-            }
+        let Some(pages) = pages_of_run(range, service)? else { return Ok(true) };
+        if pages < PASSED_PAGES {
+            break;
         }
+        state.moving.wanted.push_back(front.next);
+        front.next += 1;
     }
     if front.next == last {
         // The next step goes over the rest.
@@ -210,29 +210,57 @@ fn go_on(
     Ok(true)
 }
 
+/// Private pages of a chunk that a run of writes has begun: in order from its beginning, and most of
+/// its private pages are the run's. `None` if no run has come to it.
+fn pages_of_run(chunk: VirtRange, service: &Service) -> Result<Option<u64>, Errno> {
+    let begun = VirtRange::new(chunk.start, BEGUN_PAGES as usize * page_size_bytes());
+    if service.scanner.count_private(begun, BEGUN_PAGES)? < BEGUN_PAGES {
+        return Ok(None);
+    }
+    let mut first = None;
+    let all = service.scanner.private_runs(chunk, |run| _ = first.get_or_insert(run))?;
+    let in_order = first.map_or(0, |run| (run.len / page_size_bytes()) as u64);
+    Ok((2 * in_order >= all).then_some(all))
+}
+
 /// True if a chunk is moved when it is written much.
 fn is_movable(chunk: Chunk) -> bool {
     matches!(chunk, Chunk::Frozen | Chunk::Borrowed)
 }
 
-/// Private pages of each chunk that could be moved.
-fn count(shared: &Shared, state: &State, service: &Service) -> Result<Vec<u16>, Errno> {
+/// Private pages of each chunk that could be moved, and the chunks in which enough of them follow one
+/// another for the front of a run.
+fn count(
+    shared: &Shared,
+    state: &State,
+    service: &Service,
+) -> Result<(Vec<u16>, Vec<usize>), Errno> {
     let mut counts = vec![0; shared.range.len / CHUNK_BYTES];
-    let page_bytes = cowslip_sys::units::page_size_bytes();
+    let mut in_order = Vec::new();
     for run in state.map.runs(is_movable) {
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             service.scanner.private_runs(piece, |run| {
                 for (chunk, part) in shared.by_chunk(run) {
-                    counts[chunk] += (part.len / page_bytes) as u16;
+                    let pages = (part.len / page_size_bytes()) as u16;
+                    counts[chunk] += pages;
+                    if pages >= FRONT_PAGES && in_order.last() != Some(&chunk) {
+                        in_order.push(chunk);
+                    }
                 }
             })?;
         }
     }
-    Ok(counts)
+    Ok((counts, in_order))
 }
 
-/// Chooses chunks to move by their private pages, now and at the look before.
-fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16], now_ns: u64) {
+/// Chooses chunks to move by their private pages, at the look before and now, and by those in order.
+fn choose(
+    shared: &Shared,
+    state: &mut State,
+    (before, counts): (&[u16], &[u16]),
+    in_order: &[usize],
+    now_ns: u64,
+) {
     let grown =
         |chunk: usize| counts[chunk].saturating_sub(before.get(chunk).copied().unwrap_or(0));
     let mut is_live = vec![false; counts.len() + 1];
@@ -250,8 +278,9 @@ fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16], no
             continue;
         }
         let is_ahead_cold = counts.get(chunk + 1) == Some(&0);
-        let is_front = grown(chunk) >= FRONT_PAGES && is_ahead_cold;
-        let is_hot = is_front || counts[chunk] >= HOT_PAGES;
+        let is_run = grown(chunk) >= FRONT_PAGES && in_order.binary_search(&chunk).is_ok();
+        let is_front = is_run && is_ahead_cold;
+        let is_hot = counts[chunk] >= HOT_PAGES;
         let neighbours =
             usize::from(chunk > 0 && is_live[chunk - 1]) + usize::from(is_live[chunk + 1]);
         if is_hot && (neighbours > 0 || borders < MOST_BORDERS) {
