@@ -1,15 +1,17 @@
 //! A limit on the private copies that children cost their parent.
 //!
 //! While a child reads frozen memory, each page that the parent writes exists twice. `fork(2)` has the same price, and
-//! a program that saves under heavy writes may need twice its memory. A limit bounds that: beyond it, the youngest
-//! child that still reads is asked to end, and killed if it does not. The program goes on, and sees a child that a
-//! signal ended: a save that failed.
+//! a program that saves under heavy writes may need twice its memory. A limit bounds that: near it, the youngest child
+//! that still reads is asked to end, and beyond it killed. The program goes on, and sees a child that a signal ended: a
+//! save that failed.
 //!
 //! ```text
-//!   copies > limit ──▶ SIGTERM to the youngest reader ── a second ──▶ SIGKILL, if it is there still
-//!        ▲                                    │ ended, and others still read
-//!        └────────────────────────────────────┘
+//!   copies > 3/4 limit ──▶ SIGTERM to the youngest reader ── soon > limit ──▶ SIGKILL
+//!        ▲                              │ ended, and others still read
+//!        └──────────────────────────────┘
 //! ```
+//! A child may finish its work after the first signal: a Redis that saves does. Only the memory that it costs decides
+//! about the second one, since a second is long enough to copy all memory.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -21,9 +23,9 @@ use cowslip_sys::units::{ByteCount, VirtRange};
 
 use crate::metrics::Counters;
 
-/// Time between two counts of the copies while there are readers.
+/// Time between two counts of the copies while there are readers: while there are few, and while there are many.
 const LOOK: Duration = Duration::from_millis(10);
-const GRACE_NS: u64 = 1_000_000_000;
+const LOOK_NEAR: Duration = Duration::from_millis(2);
 /// If there are this many children, those that have ended are removed.
 const MANY: usize = 64;
 const NO_LIMIT: u64 = u64::MAX;
@@ -33,6 +35,8 @@ const NO_LIMIT: u64 = u64::MAX;
 pub(crate) struct CopyLimit {
     bytes: AtomicU64,
     next_look_ns: AtomicU64,
+    /// The copies at the last look.
+    copied_bytes: AtomicU64,
     forked: Mutex<Forked>,
     tell: OnceLock<fn(i32)>,
 }
@@ -42,6 +46,7 @@ impl Default for CopyLimit {
         Self {
             bytes: AtomicU64::new(NO_LIMIT),
             next_look_ns: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
             forked: Mutex::default(),
             tell: OnceLock::new(),
         }
@@ -59,8 +64,36 @@ struct Forked {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ending {
     pid: i32,
-    asked_ns: u64,
     is_killed: bool,
+}
+
+/// The copies, beside their limit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Level {
+    Low,
+    Half,
+    /// Over three quarters.
+    Near,
+    Over,
+}
+
+impl Level {
+    /// The level of `bytes`, of which `added` were not there at the last look.
+    fn new(bytes: u64, added: u64, limit_bytes: u64) -> Self {
+        let near = ask_bytes(limit_bytes);
+        match bytes {
+            // As many may be added until the next look.
+            _ if bytes > near && bytes + added > limit_bytes => Self::Over,
+            _ if bytes > near => Self::Near,
+            _ if bytes > limit_bytes / 2 => Self::Half,
+            _ => Self::Low,
+        }
+    }
+}
+
+/// Copies beyond which a child is asked to end.
+pub(crate) fn ask_bytes(limit_bytes: u64) -> u64 {
+    limit_bytes - limit_bytes / 4
 }
 
 /// The next step against a child.
@@ -72,11 +105,11 @@ enum Act {
 }
 
 /// `ending` is a child that was asked to end and has not.
-fn decide(is_over: bool, ending: Option<Ending>, now_ns: u64) -> Act {
+fn decide(level: Level, ending: Option<Ending>) -> Act {
     match ending {
-        Some(it) if it.is_killed || now_ns.saturating_sub(it.asked_ns) < GRACE_NS => Act::Nothing,
+        Some(ending) if ending.is_killed || level < Level::Over => Act::Nothing,
         Some(_) => Act::Kill,
-        None if is_over => Act::Ask,
+        None if level >= Level::Near => Act::Ask,
         None => Act::Nothing,
     }
 }
@@ -127,7 +160,7 @@ impl CopyLimit {
         &self,
         arena: VirtRange,
         counters: &Counters,
-        exceeds: impl FnOnce(u64) -> bool,
+        copied_bytes: impl Fn(u64) -> u64,
     ) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let now_ns = process::now_ns();
@@ -135,11 +168,14 @@ impl CopyLimit {
         if left_ns > 0 {
             return Some(Duration::from_nanos(left_ns));
         }
-        self.next_look_ns.store(now_ns + LOOK.as_nanos() as u64, Relaxed);
+        let bytes = copied_bytes(limit_bytes);
+        let added = bytes.saturating_sub(self.copied_bytes.swap(bytes, Relaxed));
+        let level = Level::new(bytes, added, limit_bytes);
+        let look = if level == Level::Low { LOOK } else { LOOK_NEAR };
+        self.next_look_ns.store(now_ns + look.as_nanos() as u64, Relaxed);
         let mut forked = self.forked();
-        forked.ending = forked.ending.filter(|it| process::is_running_child(it.pid));
-        let is_over = forked.ending.is_none() && exceeds(limit_bytes);
-        match decide(is_over, forked.ending, now_ns) {
+        forked.ending = forked.ending.filter(|ending| process::is_running_child(ending.pid));
+        match decide(level, forked.ending) {
             Act::Nothing => {}
             Act::Ask => {
                 forked.pids.retain(|&pid| process::is_running_child(pid));
@@ -151,17 +187,16 @@ impl CopyLimit {
                     if let Some(tell) = self.tell.get() {
                         tell(pid);
                     }
-                    let asked_ns = process::now_ns();
-                    forked.ending = Some(Ending { pid, asked_ns, is_killed: false });
+                    forked.ending = Some(Ending { pid, is_killed: false });
                 }
             }
             Act::Kill => {
-                if let Some(it) = &mut forked.ending {
-                    it.is_killed = process::end(it.pid, true).is_ok();
+                if let Some(ending) = &mut forked.ending {
+                    ending.is_killed = process::end(ending.pid, true).is_ok();
                 }
             }
         }
-        Some(LOOK)
+        Some(look)
     }
 }
 
@@ -177,12 +212,21 @@ mod tests {
 
     #[test]
     fn a_child_is_asked_then_killed_and_then_the_next_one_is_asked() {
-        assert_eq!(decide(false, None, 5), Act::Nothing);
-        assert_eq!(decide(true, None, 5), Act::Ask);
-        let asked = Some(Ending { pid: 1, asked_ns: 5, is_killed: false });
-        assert_eq!(decide(true, asked, 5 + GRACE_NS - 1), Act::Nothing);
-        assert_eq!(decide(false, asked, 5 + GRACE_NS), Act::Kill);
-        let killed = asked.map(|it| Ending { is_killed: true, ..it });
-        assert_eq!(decide(true, killed, 5 + 9 * GRACE_NS), Act::Nothing, "it is ending");
+        assert_eq!(decide(Level::Half, None), Act::Nothing);
+        assert_eq!(decide(Level::Near, None), Act::Ask);
+        assert_eq!(decide(Level::Over, None), Act::Ask);
+        let asked = Some(Ending { pid: 1, is_killed: false });
+        assert_eq!(decide(Level::Near, asked), Act::Nothing, "it may finish");
+        assert_eq!(decide(Level::Over, asked), Act::Kill);
+        let killed = asked.map(|ending| Ending { is_killed: true, ..ending });
+        assert_eq!(decide(Level::Over, killed), Act::Nothing, "it is ending");
+    }
+
+    #[test]
+    fn a_child_is_killed_before_the_copies_exceed_the_limit() {
+        use Level::{Half, Low, Near, Over};
+        let levels = [(50, 50), (51, 51), (75, 24), (76, 24), (76, 25), (101, 0)];
+        let levels = levels.map(|(bytes, added)| Level::new(bytes, added, 100));
+        assert_eq!(levels, [Low, Half, Half, Near, Over, Over]);
     }
 }

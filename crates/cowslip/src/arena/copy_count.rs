@@ -3,27 +3,28 @@
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use cowslip_sys::{Errno, process};
 
+use super::copies::ask_bytes;
 use super::state::{Chunk, Shared, State};
 
-/// True if one more chunk, held twice, might exceed the limit.
+/// True if one more chunk, held twice, might have a child end.
 pub(crate) fn is_limit_near(shared: &Shared, state: &State) -> bool {
-    let below = |limit: u64| limit.saturating_sub(2 * CHUNK_BYTES as u64);
-    let limit = shared.copy_limit.limit();
-    limit.is_some_and(|limit| copies_exceed(shared, state, below(limit)))
+    let Some(limit) = shared.copy_limit.limit() else { return false };
+    let most = ask_bytes(limit).saturating_sub(2 * CHUNK_BYTES as u64);
+    copied_bytes(shared, state, most) > most
 }
 
-/// True if memory that is held only for readers comes to more than this: private copies of frozen memory, and places
-/// that chunks moved out of.
-pub(crate) fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
+/// The memory that is held only for readers: private copies of frozen memory, and places that chunks moved out of.
+/// Exact if it is between `most` and half of it; otherwise less than that, or more.
+pub(crate) fn copied_bytes(shared: &Shared, state: &State, most: u64) -> u64 {
     let page_bytes = page_size_bytes() as u64;
     let vacated_bytes = state.files.vacated_bytes();
-    let Some(limit_bytes) = limit_bytes.checked_sub(vacated_bytes) else { return true };
     // Cheap, and an upper bound.
-    if process::anonymous_pages().is_some_and(|pages| pages * page_bytes <= limit_bytes) {
-        return false;
+    let private_bytes = process::anonymous_pages().map(|pages| pages * page_bytes);
+    if let Some(bytes) = private_bytes.filter(|bytes| vacated_bytes + bytes <= most / 2) {
+        return vacated_bytes + bytes;
     }
-    let most = limit_bytes / page_bytes;
-    count(shared, state, most).is_ok_and(|pages| pages > most)
+    let most_pages = most.saturating_sub(vacated_bytes) / page_bytes;
+    vacated_bytes + count(shared, state, most_pages).map_or(0, |pages| pages * page_bytes)
 }
 
 fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {

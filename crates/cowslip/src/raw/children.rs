@@ -117,9 +117,9 @@ impl RawArena<'_> {
         told.during("tell an arena's owner of a reader with other rights")
     }
 
-    /// Ends the youngest child that still reads frozen memory as soon as this process has more private copies than
-    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, the default, sets no limit:
-    /// children cost as much memory again at most.
+    /// Ends the youngest child that still reads frozen memory before this process has more private copies than `most`
+    /// because of that: by `SIGTERM` above three quarters of it, and by `SIGKILL` above it. `None`, the default, sets no
+    /// limit: children cost as much memory again at most.
     ///
     /// It applies to children of this process that are forked from now on with this arena ([`crate::fork`], or
     /// [`Self::watch_child`]) and have not executed another program.

@@ -23,7 +23,7 @@ use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{Errno, process};
 
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
-use crate::arena::copy_count::copies_exceed;
+use crate::arena::copy_count::copied_bytes;
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
@@ -123,14 +123,15 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             finish(shared, state, process::now_ns());
             return Step::Again;
         }
+        // Before the moves, which may go on for as long as the child reads.
+        let soon = shared
+            .copy_limit
+            .keep(shared.range, &shared.counters, |most| copied_bytes(shared, state, most));
         let moved = moving::step(shared, state, is_short);
         if matches!(moved, Step::Again) {
             return moved;
         }
         let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
-        let soon = shared.copy_limit.keep(shared.range, &shared.counters, |limit_bytes| {
-            copies_exceed(shared, state, limit_bytes)
-        });
         let delay = backoff(&mut state.thaw.delay_ns, READERS_FIRST_LOOK_NS, last_ns);
         let step = Step::Later(soon.map_or(delay, |soon| soon.min(delay)));
         return step.or_sooner(moved);
