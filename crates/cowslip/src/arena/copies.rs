@@ -13,7 +13,7 @@
 //! A child may finish its work after the first signal: a Redis that saves does. Only the memory that it costs decides
 //! about the second one, since a second is long enough to copy all memory.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub(crate) struct CopyLimit {
     next_look_ns: AtomicU64,
     /// The copies at the last look.
     copied_bytes: AtomicU64,
+    near_until_ns: AtomicU64,
+    /// A child was asked to end, and the copies that it cost are still there.
+    was_reached: AtomicBool,
     forked: Mutex<Forked>,
     tell: OnceLock<fn(i32)>,
 }
@@ -47,6 +50,8 @@ impl Default for CopyLimit {
             bytes: AtomicU64::new(NO_LIMIT),
             next_look_ns: AtomicU64::new(0),
             copied_bytes: AtomicU64::new(0),
+            near_until_ns: AtomicU64::new(0),
+            was_reached: AtomicBool::new(false),
             forked: Mutex::default(),
             tell: OnceLock::new(),
         }
@@ -67,6 +72,13 @@ struct Ending {
     is_killed: bool,
 }
 
+/// The memory that children cost, and how much is left below the limits of the group and the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copies {
+    pub(crate) bytes: u64,
+    pub(crate) room_bytes: u64,
+}
+
 /// The copies, beside their limit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Level {
@@ -78,8 +90,10 @@ enum Level {
 }
 
 impl Level {
-    /// The level of `bytes`, of which `added` were not there at the last look.
-    fn new(bytes: u64, added: u64, limit_bytes: u64) -> Self {
+    /// The level of copies of which `added` bytes were not there at the last look. Where the program itself would be
+    /// killed first, the room that is left is the limit.
+    fn new(Copies { bytes, room_bytes }: Copies, added: u64, limit_bytes: u64) -> Self {
+        let limit_bytes = limit_bytes.min(bytes.saturating_add(room_bytes));
         let near = ask_bytes(limit_bytes);
         match bytes {
             // As many may be added until the next look.
@@ -147,6 +161,22 @@ impl CopyLimit {
         forked.pids.push(pid);
     }
 
+    /// True while the next look must not be late: a child is about to cost too much.
+    pub(crate) fn is_near(&self) -> bool {
+        let until_ns = self.near_until_ns.load(Relaxed);
+        until_ns > 0 && process::now_ns() < until_ns
+    }
+
+    /// True from when a child was asked to end until all memory is live again: the copies must not linger.
+    pub(crate) fn was_reached(&self) -> bool {
+        self.was_reached.load(Relaxed)
+    }
+
+    /// Notes that all memory is live.
+    pub(crate) fn forget_reached(&self) {
+        self.was_reached.store(false, Relaxed);
+    }
+
     /// In a child: forgets the children, which are its siblings.
     pub(crate) fn in_child(&self) {
         if let Ok(mut forked) = self.forked.try_lock() {
@@ -160,7 +190,7 @@ impl CopyLimit {
         &self,
         arena: VirtRange,
         counters: &Counters,
-        copied_bytes: impl Fn(u64) -> u64,
+        count: impl Fn(u64) -> Copies,
     ) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let now_ns = process::now_ns();
@@ -168,10 +198,13 @@ impl CopyLimit {
         if left_ns > 0 {
             return Some(Duration::from_nanos(left_ns));
         }
-        let bytes = copied_bytes(limit_bytes);
-        let added = bytes.saturating_sub(self.copied_bytes.swap(bytes, Relaxed));
-        let level = Level::new(bytes, added, limit_bytes);
+        let copies = count(limit_bytes);
+        let added = copies.bytes.saturating_sub(self.copied_bytes.swap(copies.bytes, Relaxed));
+        let level = Level::new(copies, added, limit_bytes);
         let look = if level == Level::Low { LOOK } else { LOOK_NEAR };
+        if level > Level::Low {
+            self.near_until_ns.store(now_ns + LOOK.as_nanos() as u64, Relaxed);
+        }
         self.next_look_ns.store(now_ns + look.as_nanos() as u64, Relaxed);
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|ending| process::is_running_child(ending.pid));
@@ -184,6 +217,7 @@ impl CopyLimit {
                     && process::end(pid, false).is_ok()
                 {
                     counters.ended_children.fetch_add(1, Relaxed);
+                    self.was_reached.store(true, Relaxed);
                     if let Some(tell) = self.tell.get() {
                         tell(pid);
                     }
@@ -225,8 +259,11 @@ mod tests {
     #[test]
     fn a_child_is_killed_before_the_copies_exceed_the_limit() {
         use Level::{Half, Low, Near, Over};
+        let level = |bytes, room_bytes, added| Level::new(Copies { bytes, room_bytes }, added, 100);
         let levels = [(50, 50), (51, 51), (75, 24), (76, 24), (76, 25), (101, 0)];
-        let levels = levels.map(|(bytes, added)| Level::new(bytes, added, 100));
+        let levels = levels.map(|(bytes, added)| level(bytes, u64::MAX, added));
         assert_eq!(levels, [Low, Half, Half, Near, Over, Over]);
+        let levels = [60, 20, 18, 5].map(|room_bytes| level(60, room_bytes, 10));
+        assert_eq!(levels, [Half, Half, Near, Over], "the group's limit comes first");
     }
 }

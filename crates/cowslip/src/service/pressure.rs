@@ -66,7 +66,12 @@ pub(crate) enum Look {
 
 impl Gauge {
     /// True if a thaw must begin at once, in a program that uses `used_bytes`. The answer may be some milliseconds old.
-    pub(crate) fn is_short(&self, used_bytes: u64, look: Look) -> bool {
+    /// Copies that are `limited`, and came to the limit, must not linger either.
+    pub(crate) fn is_short(&self, used_bytes: u64, look: Look, limited: bool) -> bool {
+        if limited {
+            self.was_short.store(true, Relaxed);
+            return true;
+        }
         let Ok(mut seen) = self.seen.try_lock() else { return false };
         let now_ns = process::now_ns();
         let is_old = now_ns.saturating_sub(seen.looked_ns) >= lasts_ns(seen.room_bytes);
@@ -76,6 +81,13 @@ impl Gauge {
         let is_short = is_short(seen.room_bytes, used_bytes);
         self.was_short.store(is_short, Relaxed);
         is_short
+    }
+
+    /// The room that is left now, in the group and on the machine.
+    pub(crate) fn room_bytes(&self, used_bytes: u64) -> u64 {
+        let Ok(mut seen) = self.seen.try_lock() else { return u64::MAX };
+        seen.look(process::now_ns(), Look::Thorough, used_bytes, process::free_memory().0);
+        seen.room_bytes
     }
 
     /// The last answer.
@@ -223,7 +235,7 @@ mod tests {
         let gauge = Gauge::default();
         // Later than now: the look is young for as long as this test takes.
         gauge.seen.lock().unwrap().looked_ns = u64::MAX;
-        let is_short = || gauge.is_short(4096, Look::Thorough);
+        let is_short = || gauge.is_short(4096, Look::Thorough, false);
         assert!(is_short(), "no room at all, a moment ago");
         gauge.seen.lock().unwrap().looked_ns = 1;
         let left = procfs::available_bytes().unwrap().0;

@@ -23,6 +23,7 @@ use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{Errno, process};
 
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
+use crate::arena::copies::Copies;
 use crate::arena::copy_count::copied_bytes;
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
@@ -92,7 +93,8 @@ fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
         return false;
     }
     let used_bytes = shared.counters.used_bytes.load(Relaxed);
-    shared.service(state).is_some_and(|service| service.gauge.is_short(used_bytes, look))
+    let limited = shared.copy_limit.was_reached();
+    shared.service(state).is_some_and(|service| service.gauge.is_short(used_bytes, look, limited))
 }
 
 /// The next piece of a thaw.
@@ -124,9 +126,12 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             return Step::Again;
         }
         // Before the moves, which may go on for as long as the child reads.
-        let soon = shared
-            .copy_limit
-            .keep(shared.range, &shared.counters, |most| copied_bytes(shared, state, most));
+        let soon = shared.copy_limit.keep(shared.range, &shared.counters, |most| Copies {
+            bytes: copied_bytes(shared, state, most),
+            room_bytes: shared.service(state).map_or(u64::MAX, |service| {
+                service.gauge.room_bytes(shared.counters.used_bytes.load(Relaxed))
+            }),
+        });
         let moved = moving::step(shared, state, is_short);
         if matches!(moved, Step::Again) {
             return moved;
@@ -189,6 +194,7 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     // For the next freeze, which makes one itself if this fails.
     let _ = state.generations.begin();
     state.thaw.end_round();
+    shared.copy_limit.forget_reached();
     state.thaw.clean_from = 0;
     state.density.tending.hurry();
     shared.counters.thaws.fetch_add(1, Relaxed);

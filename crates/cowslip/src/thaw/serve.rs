@@ -301,8 +301,9 @@ fn wait(
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
     service.unpin();
     // A freeze raised it for its event. Work that holds no thread must not keep one from its processor: a huge page
-    // takes milliseconds to populate where the host has taken the memory. A hold raises it again.
-    service.set_urgent(false);
+    // takes milliseconds to populate where the host has taken the memory. A hold raises it again. A limit that is about
+    // to be exceeded cannot wait either.
+    service.set_urgent(shared.copy_limit.is_near());
     let began_ns = process::now_ns();
     let before = progress(shared, state);
     let step = loop {
