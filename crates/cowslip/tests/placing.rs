@@ -73,8 +73,18 @@ fn memory_is_handed_out_where_it_is_asked_for_and_only_if_it_is_free() {
     // SAFETY: it was allocated.
     let content = unsafe { std::slice::from_raw_parts(middle.start as *const u8, middle.len) };
     assert!(content.iter().all(|&byte| byte == 0), "old content of free space");
+    // SAFETY: it is not used any more.
+    unsafe { arena.raw().unmap(whole) }.unwrap();
+    let taken = VirtRange::new(middle.start + 9 * page, page);
+    cowslip_sys::memory::reserve_at(taken).unwrap();
+    assert!(!arena.allocate_at(whole, Prot::RW).unwrap(), "a part of it is taken");
+    let parts = arena.raw().parts(whole);
+    let is_unmapped = |usage| matches!(usage, Usage::Hole | Usage::Foreign);
+    assert!(parts.iter().all(|(_, usage, _)| is_unmapped(*usage)), "{parts:?}");
     let beyond = VirtRange::new(arena.range().end() - page, 2 * page);
     assert!(!arena.allocate_at(beyond, Prot::RW).unwrap(), "half of it is not the arena's");
+    // SAFETY: reserved above, and used by nobody.
+    unsafe { cowslip_sys::memory::unmap(taken) }.unwrap();
 }
 
 /// `MAP_FIXED` over memory: zeroes and another protection, in a frozen arena as in a live one, while the view keeps the
@@ -141,7 +151,7 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
     for hole in holes {
         assert!(!arena.allocate_at(hole, Prot::RW).unwrap(), "{hole} is the kernel's");
-        assert!(arena.raw().claim(hole).unwrap(), "nothing of the arena's is in the way");
+        arena.raw().vacate(hole).unwrap();
         cowslip_sys::memory::reserve_at(hole).unwrap();
     }
     // Another mapping may be placed there.

@@ -347,7 +347,7 @@ fn i2_the_place_of_what_left_is_not_handed_out_again() {
             }
             if replaced {
                 let over = || cowslip_sys::memory::map_anonymous(range, Prot::RW).ok();
-                arena.raw().replace_mapping(range, |_| true, over).unwrap();
+                arena.raw().replace_mapping(range, over).unwrap();
             }
             arena.raw().unmap(range).unwrap();
         }

@@ -139,6 +139,12 @@ static void protections(char *m) {
   say("after a fork %d %d %d", touch(m + PAGE, 0), touch(m + 3 * PAGE, 1), touch(m + 4 * PAGE, 1));
   say("back %s", name(mprotect(m, 8 * PAGE, RW)));
   say("content %zu", wrong(m, 0, LEN, 1));
+  munmap(m + 10 * PAGE, PAGE);
+  say("across a hole %s", name(mprotect(m + 9 * PAGE, 3 * PAGE, PROT_READ)));
+  say("before and behind it %d %d", touch(m + 9 * PAGE, 1), touch(m + 11 * PAGE, 1));
+  say("code %s", name(mprotect(m + 12 * PAGE, PAGE, PROT_READ | PROT_EXEC)));
+  say("written to %d, content %zu", touch(m + 12 * PAGE, 1), wrong(m, 11 * PAGE, LEN, 1));
+  mprotect(m + 9 * PAGE, PAGE, RW);
   say("outside %s", name(mprotect((char *)((size_t)m & ~(LEN - 1)) + (1ul << 46), PAGE, RW)));
 }
 
@@ -181,7 +187,19 @@ static void placements(char *m) {
   say("no file %s", name(mmap(m, PAGE, RW, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED));
 }
 
+/* Linux 6.17 moves several mappings, and leaves what lies where their holes would. */
+static int moves_several(void) {
+  char *m = mmap(NULL, 4 * PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  mprotect(m, PAGE, PROT_READ);
+  int can = mremap(m, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, m + 2 * PAGE) != MAP_FAILED;
+  munmap(m, 4 * PAGE);
+  return can;
+}
+
 static void moves(char *m) {
+  mprotect(m + 7 * MIB, PAGE, PROT_NONE);
+  munmap(m + 7 * MIB + 4 * PAGE, PAGE);
+  say("as it is %s", name(mremap(m, LEN, LEN, 0) == MAP_FAILED));
   char *at = mremap(m, LEN, 6 * MIB, 0);
   say("shrunk %d %zu %d", at == m, wrong(m, 0, 6 * MIB, 1), touch(m + 6 * MIB, 0));
   char *other = fresh();
@@ -195,9 +213,17 @@ static void moves(char *m) {
   at = mremap(m, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, other);
   say("read-only %d %zu %d", at == other, wrong(other, 0, PAGE, 1 + 512 % 31), touch(other, 1));
   m += PAGE;
-  at = mremap(m, 1 * MIB, 1 * MIB, MREMAP_MAYMOVE | 4 /* DONTUNMAP */);
-  say("dontunmap %d %zu %zu", at != MAP_FAILED, at == MAP_FAILED ? 0 : wrong(at, 0, MIB, 1 + 513 % 31) > 300,
-      not_zero(m, 0, MIB));
+  mprotect(m + MIB, PAGE, PROT_READ);
+  munmap(m + MIB + 2 * PAGE, PAGE);
+  other[6 * MIB + 3 * PAGE] = 7;
+  if (moves_several()) {
+    at = mremap(m + MIB - PAGE, 5 * PAGE, 5 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, other + 6 * MIB);
+    say("several %d %zu", at == other + 6 * MIB, wrong(at, 0, 3 * PAGE, 1 + 768 % 31));
+    say("their protection %d %d, the hole %d", touch(at, 1), touch(at + PAGE, 1), at[3 * PAGE]);
+  }
+  at = mremap(m, 1 * MIB - PAGE, 1 * MIB - PAGE, MREMAP_MAYMOVE | 4 /* DONTUNMAP */);
+  say("dontunmap %d %zu %zu", at != MAP_FAILED, at == MAP_FAILED ? 0 : wrong(at, 0, MIB - PAGE, 1 + 513 % 31) > 300,
+      not_zero(m, 0, MIB - PAGE));
   say("nothing %s", name(mremap(m, 0, MIB, MREMAP_MAYMOVE) == MAP_FAILED));
   say("no such flag %s", name(mremap(m, MIB, MIB, 64) == MAP_FAILED));
   say("onto itself %s", name(mremap(m, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, m + PAGE) == MAP_FAILED));
@@ -244,6 +270,9 @@ static void advice(char *m) {
   say("no such advice %s", name(madvise(m, PAGE, 9999)));
   munmap(m + 7 * MIB, PAGE);
   say("hole %s", name(madvise(m + 7 * MIB - PAGE, 3 * PAGE, MADV_DONTNEED)));
+  mprotect(m + 7 * MIB + PAGE, PAGE, PROT_NONE);
+  say("into the hole %s", name(madvise(m + 7 * MIB - PAGE, 3 * PAGE, MADV_POPULATE_READ)));
+  mprotect(m + 7 * MIB + PAGE, PAGE, RW);
   say("around the hole %zu", not_zero(m, 7 * MIB - PAGE, 7 * MIB) + not_zero(m, 7 * MIB + PAGE, 7 * MIB + 2 * PAGE));
   m[MIB] = 77;
   say("dontfork %s", name(madvise(m + MIB, MIB, MADV_DONTFORK)));

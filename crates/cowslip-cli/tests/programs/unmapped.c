@@ -175,6 +175,21 @@ static char *map_unseen(char *where, size_t len) {
 #endif
 }
 
+/* A mapping that is refused changes nothing: neither what lies there, nor what does not. */
+static void refused(void) {
+  char *m = fresh(32 * MIB);
+  munmap(m + 8 * MIB, 5 * PAGE);
+  for (int round = 0; round < 2; round++) {
+    char *over = mmap(m + 8 * MIB, MIB, RW, PRIVATE | MAP_FIXED_NOREPLACE, -1, 0);
+    printf("refused %d, then %s %s\n", over == MAP_FAILED, touch(m + 8 * MIB + PAGE, 0), touch(m + 8 * MIB + PAGE, 1));
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) _exit(strcmp(touch(m + 8 * MIB, 0), "unmapped") != 0);
+    ends(pid);
+    printf("after a fork %s, %zu wrong\n", touch(m + 8 * MIB + PAGE, 1), wrong(m, 0, 8 * MIB) + wrong(m, 9 * MIB, 32 * MIB));
+  }
+}
+
 static void others(void) {
   char *m = fresh(32 * MIB);
   munmap(m + 4 * MIB, 12 * MIB);
@@ -198,6 +213,11 @@ static void others(void) {
   }
   char *over = mmap(theirs, PAGE, RW, PRIVATE | MAP_FIXED_NOREPLACE, -1, 0);
   printf("over it %s\n", over == MAP_FAILED ? "refused" : "mapped");
+  over = mmap(m + 4 * MIB, 12 * MIB, RW, PRIVATE | MAP_FIXED_NOREPLACE, -1, 0);
+  printf("over all of it %s, beside it %s\n", over == MAP_FAILED ? "refused" : "mapped", touch(m + 5 * MIB, 1));
+  fflush(stdout);
+  ends(fork() ?: (_exit(0), 0));
+  printf("after a fork %s\n", touch(m + 5 * MIB, 1));
   munmap(theirs, 2 * PAGE);
   printf("given back %s\n", touch(theirs, 0));
 }
@@ -211,6 +231,7 @@ int main(void) {
   small();
   holes();
   pager();
+  refused();
   others();
   printf("%zu wrong\n", wrong(large, 0, 64 * MIB));
   return 0;

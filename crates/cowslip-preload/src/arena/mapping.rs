@@ -3,7 +3,6 @@
 use core::ffi::{c_int, c_void};
 
 use cowslip::Prot;
-use cowslip::raw::Usage;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
@@ -86,22 +85,19 @@ fn place(
     let is_given = || matches!(ordinary.map(|prot| arena.allocate_at(range, prot)), Some(Ok(true)));
     let over = |flags| Some(kernel(flags)).filter(|&at| at == range.start as *mut c_void);
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
-        let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
-        let free = |usage| part == range && usage == Usage::Free;
-        if !matches!(arena.raw().claim(part), Ok(true)) {
-            // With the flags unchanged, the kernel replaces nothing.
-            return Ok(None);
+        if is_given() {
+            return Ok(Some(range));
         }
-        let is_placed = is_given() || replace_mapping(range, &free, &mut || over(flags)).is_some();
-        // The kernel refuses the rest: it is in use.
-        return Ok(is_placed.then_some(range));
+        // What is free in the arena is free to the program. The kernel refuses the rest.
+        let _ = arena.raw().vacate(part);
+        return Ok(None);
     }
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the program discards the former content, and passes the new protection.
         let renew = |prot| unsafe { arena.raw().remap_zeroed(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
-            || replace_mapping(range, &|_| true, &mut || over(flags)).is_some();
+            || replace_mapping(range, &mut || over(flags)).is_some();
         // Asked again, the kernel might agree, and the arena would not learn that the place is no longer its own.
         return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
     }

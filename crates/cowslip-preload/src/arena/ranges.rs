@@ -3,7 +3,6 @@
 use core::ffi::{c_int, c_void};
 
 use cowslip::Arena;
-use cowslip::raw::Usage;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, BlockedSignals};
@@ -14,24 +13,23 @@ use crate::rt::guard::guarded;
 /// `MAP_FAILED`
 pub(crate) const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
-/// Has `map` map something else over `range`, if `may` allows the usage of every part that lies in an arena; like
+/// Has `map` map something else over `range`; like
 /// [`RawArena::replace_mapping`](cowslip::raw::RawArena::replace_mapping), for any number of arenas.
 pub(crate) fn replace_mapping<T>(
     range: VirtRange,
-    may: &dyn Fn(Usage) -> bool,
     map: &mut dyn FnMut() -> Option<T>,
 ) -> Option<T> {
     match parts(range).find_map(|(arena, part)| Some((arena?, part))) {
         None => map(),
         Some((arena, part)) => {
             let rest = VirtRange::between(part.end(), range.end());
-            arena.raw().replace_mapping(part, may, || replace_mapping(rest, may, map))
+            arena.raw().replace_mapping(part, || replace_mapping(rest, map))
         }
     }
 }
 
-/// Handles the parts of a range that lie in arenas, then has the kernel handle the others. Returns `None` if all of it
-/// is the kernel's.
+/// Handles the parts of a range in order, up to the first failure: those in arenas, and those of
+/// the kernel. Returns `None` if all of it is the kernel's.
 pub(crate) fn split(
     addr: *mut c_void,
     len: usize,
@@ -45,18 +43,10 @@ pub(crate) fn split(
     let whole = VirtRange::new(addr as usize, round_up(len, page)?);
     let mut blocked = BlockedSignals::enter();
     arena_part(whole.start, whole.len)?;
-    for (arena, part) in parts(whole) {
-        let Some(arena) = arena else { continue };
-        if let Err(errno) = guarded(|| ours(arena, part), || Err(Errno::NOMEM)) {
-            blocked.set_errno(errno);
-            return Some(-1);
-        }
-    }
-    for (_, part) in parts(whole).filter(|(arena, _)| arena.is_none()) {
-        if kernel(part) != 0 {
-            blocked.set_errno(process::current_errno());
-            return Some(-1);
-        }
-    }
-    Some(0)
+    let failed = parts(whole).find_map(|(arena, part)| match arena {
+        Some(arena) => guarded(|| ours(arena, part), || Err(Errno::NOMEM)).err(),
+        None => (kernel(part) != 0).then(process::current_errno),
+    });
+    failed.into_iter().for_each(|errno| blocked.set_errno(errno));
+    Some(if failed.is_some() { -1 } else { 0 })
 }

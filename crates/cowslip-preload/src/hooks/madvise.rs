@@ -22,7 +22,7 @@ use crate::rt::guard::errno_of;
 /// The answer to a request for memory in the arena.
 pub(crate) enum Answer {
     Discard,
-    /// The kernel may be asked: its effect survives a freeze, or need not.
+    /// The kernel is asked, up to the first failure: its effect survives a freeze, or need not.
     Kernel,
     /// An arena behaves this way anyway, or the request may be ignored.
     Nothing,
@@ -96,11 +96,12 @@ pub(crate) fn request(
         let mut whole = Ok(());
         for (part, usage, _) in arena.raw().parts(part) {
             match (usage, answer) {
+                (Usage::Free, Answer::Kernel) => return Err(Errno::NOMEM),
                 // To the program nothing is mapped there; the other parts are handled all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
                 (Usage::Left, Answer::Wipe(wiped)) => arena.raw().wipe_on_fork(part, *wiped),
+                (_, Answer::Kernel) => asked(part)?,
                 (Usage::Foreign | Usage::Hole | Usage::Detached, _)
-                | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave | Answer::Undo) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
                     asked => asked?,

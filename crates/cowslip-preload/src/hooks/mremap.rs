@@ -31,9 +31,17 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     // SAFETY: the program's own call.
     let kernel = || unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
+    if let Some(shrunk) = shrunk(addr as usize, old_len, new_len, flags) {
+        return shrunk;
+    }
     let blocked = BlockedSignals::enter();
-    let ours = ours(addr as usize, old_len, new_len, flags);
+    let ours = ours(addr as usize, old_len, new_len, flags, to as usize);
     drop(blocked);
+    if let Some(Err(Errno::FAULT)) = ours
+        && let Some(moved) = moved_in_pieces(addr as usize, old_len, new_len, flags, to as usize)
+    {
+        return moved;
+    }
     let detached = ours.as_ref().and_then(|it| it.as_ref().ok()).filter(|it| it.is_detached);
     if ours.is_none() || detached.is_some() {
         let moved = onto_arena(to as usize, new_len, flags, kernel);
@@ -59,6 +67,66 @@ pub(crate) unsafe extern "C" fn mremap(
     })
 }
 
+/// Shrinks memory that begins in an arena, in place, whatever its tail consists of.
+fn shrunk(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<*mut c_void> {
+    let page = page_size_bytes();
+    let (old, new) = (round_up(old_len, page)?, round_up(new_len, page)?);
+    let is_sound = addr.is_multiple_of(page) && flags & !libc::MREMAP_MAYMOVE == 0;
+    if !is_sound || new == 0 || new > old {
+        return None;
+    }
+    let usage = {
+        let _blocked = BlockedSignals::enter();
+        let (arena, first) = arena_part(addr, page)?;
+        arena.raw().parts(first).first()?.1
+    };
+    // SAFETY: the program no longer uses the tail.
+    let shrink = || unsafe { munmap((addr + new) as *mut c_void, old - new) };
+    match usage {
+        Usage::Free | Usage::Hole => None,
+        _ if new == old || shrink() == 0 => Some(addr as *mut c_void),
+        _ => Some(FAILED),
+    }
+}
+
+/// Moves memory of several protections, perhaps with holes, to a place that the program named.
+/// Linux 6.17 does that, and leaves what lies at the holes' places.
+fn moved_in_pieces(
+    addr: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: usize,
+) -> Option<*mut c_void> {
+    let page = page_size_bytes();
+    let range = VirtRange::new(addr, round_up(old_len, page)?);
+    let is_fixed = flags == libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    if !is_fixed || range.len != round_up(new_len, page)? {
+        return None;
+    }
+    let parts = {
+        let _blocked = BlockedSignals::enter();
+        arena_part(addr, range.len).filter(|(_, part)| *part == range)?.0.raw().parts(range)
+    };
+    let is_hole = |usage| matches!(usage, Usage::Free | Usage::Hole);
+    if is_hole(parts.first()?.1) {
+        return None;
+    }
+    let kind =
+        |part: &(VirtRange, Usage, Prot)| (is_hole(part.1), part.1 == Usage::Foreign, part.2);
+    let pieces = parts.chunk_by(|a, b| kind(a) == kind(b)).filter(|piece| !is_hole(piece[0].1));
+    for piece in pieces {
+        let (start, end) = (piece[0].0.start, piece[piece.len() - 1].0.end());
+        let place = (to + start - addr) as *mut c_void;
+        // SAFETY: a part of the program's own call.
+        if unsafe { mremap(start as *mut c_void, end - start, end - start, flags, place) } == FAILED
+        {
+            return Some(FAILED);
+        }
+    }
+    Some(to as *mut c_void)
+}
+
 /// Memory of the arena to be moved: handed out, with one protection.
 struct Piece {
     arena: &'static Arena,
@@ -69,7 +137,13 @@ struct Piece {
 }
 
 /// Returns `None` if none of it is the arena's, or the kernel refuses the call anyway.
-fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Result<Piece, Errno>> {
+fn ours(
+    addr: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: usize,
+) -> Option<Result<Piece, Errno>> {
     let page = page_size_bytes();
     let len = round_up(old_len, page)?;
     let (arena, part) = arena_part(addr, len.max(1))?;
@@ -79,10 +153,13 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     }
     let is_sound = addr.is_multiple_of(page) && len > 0 && new_len > 0 && flags & !KNOWN == 0;
     let needs_may_move = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let range = VirtRange::new(addr, len);
+    let target = VirtRange::new(to, round_up(new_len, page)?);
+    let is_free = to.is_multiple_of(page) && range.intersect(target).is_empty();
+    let is_sound = is_sound && (flags & libc::MREMAP_FIXED == 0 || is_free);
     if !is_sound || needs_may_move && flags & libc::MREMAP_MAYMOVE == 0 {
         return Some(Err(Errno::INVAL));
     }
-    let range = VirtRange::new(addr, len);
     let (Some((first, _, prot)), Some((last, ..))) = (parts.first(), parts.last()) else {
         return Some(Err(Errno::FAULT));
     };
@@ -115,7 +192,7 @@ fn onto_arena(
         Some(moved).filter(|&moved| moved != FAILED)
     };
     let target = VirtRange::new(to, new_len).outer_aligned(page_size_bytes());
-    replace_mapping(target, &|_| true, &mut map).unwrap_or(FAILED)
+    replace_mapping(target, &mut map).unwrap_or(FAILED)
 }
 
 fn in_arena(
@@ -133,24 +210,12 @@ fn in_arena(
         return Err(Errno::INVAL);
     }
     if !is_fixed && !stays {
-        if new_len <= old.len {
-            let tail = VirtRange::between(old.start + new_len, old.end());
-            if !tail.is_empty() {
-                // SAFETY: the program no longer uses the tail. A failure leaves it mapped, which mremap may.
-                let _ = unsafe { arena.raw().unmap(tail) };
-            }
-            return Ok(old.start as *mut c_void);
-        }
         if let Ok(true) = arena.raw().grow(old, ByteCount(new_len as u64)) {
             return Ok(old.start as *mut c_void);
         }
         if flags & libc::MREMAP_MAYMOVE == 0 {
             return Err(Errno::NOMEM);
         }
-    }
-    let target = VirtRange::new(to as usize, new_len);
-    if is_fixed && (!target.start.is_multiple_of(page) || !target.intersect(old).is_empty()) {
-        return Err(Errno::INVAL);
     }
     let (place, fixed) = if is_fixed { (to, libc::MAP_FIXED) } else { (core::ptr::null_mut(), 0) };
     let access = libc::PROT_READ | libc::PROT_WRITE;

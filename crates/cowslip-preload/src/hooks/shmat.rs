@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use cowslip::raw::Usage;
+use cowslip::Arena;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, memory, passthrough};
@@ -18,33 +18,29 @@ use crate::rt::guard::guarded;
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
     // SAFETY: the program's own call.
-    let kernel = |flags| unsafe { passthrough::shmat(id, addr, flags) };
+    let kernel = || unsafe { passthrough::shmat(id, addr, flags) };
     let mut blocked = BlockedSignals::enter();
     let Some(range) = named(id, addr as usize, flags) else {
         drop(blocked);
-        return kernel(flags);
+        return kernel();
     };
-    let replaces = flags & libc::SHM_REMAP != 0;
-    // Free memory of the arena is free to the program; the kernel refuses anything else.
-    let claimed = |(arena, part): (Option<&cowslip::Arena>, _)| {
-        arena.is_none_or(|arena| matches!(arena.raw().claim(part), Ok(true)))
-    };
-    if !replaces && !guarded(|| parts(range).all(claimed), || false) {
+    if flags & libc::SHM_REMAP == 0 {
+        // What is free in an arena is free to the program. The kernel refuses the rest.
+        let vacate =
+            |(arena, part): (Option<&Arena>, _)| arena.map(|arena| arena.raw().vacate(part));
+        guarded(|| parts(range).for_each(|part| _ = vacate(part)), || ());
         drop(blocked);
-        return kernel(flags);
+        return kernel();
     }
-    let may = |usage| replaces || usage == Usage::Free;
-    let is_all_ours = parts(range).all(|(arena, _)| arena.is_some());
-    let remap = if is_all_ours { libc::SHM_REMAP } else { 0 };
     let mut refused = Errno::INVAL;
     let mut map = || {
-        let at = kernel(flags | remap);
+        let at = kernel();
         if at == FAILED {
             refused = process::current_errno();
         }
         Some(at).filter(|&at| at != FAILED)
     };
-    let mapped = guarded(|| replace_mapping(range, &may, &mut map), || None);
+    let mapped = guarded(|| replace_mapping(range, &mut map), || None);
     if mapped.is_none() {
         blocked.set_errno(refused);
     }

@@ -107,19 +107,33 @@ impl Shared {
             && self.usable_parts(state, range) == [range]
     }
 
-    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which then no longer belongs to
-    /// the arena. A closed arena drops its holes, and so does a reader: their memory would be its parent's.
-    pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
-        for hole in state.vma_map.holes(range) {
+    /// Maps the holes of `range`. `false` if something else is mapped in one of them: that no
+    /// longer belongs to the arena, and the others stay holes. A closed arena drops its holes, and
+    /// so does a reader: their memory would be its parent's.
+    fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
+        let holes = state.vma_map.holes(range);
+        for (i, hole) in holes.iter().enumerate() {
             if state.is_closed || state.role == Role::Reader {
-                state.vma_map.set(hole, Usage::Foreign, Prot::NONE);
+                state.vma_map.set(*hole, Usage::Foreign, Prot::NONE);
                 continue;
             }
-            if !self.claim_hole(state, hole).during(ALLOCATE)? {
-                return Ok(false);
+            let claimed = self.claim_hole(state, *hole).during(ALLOCATE);
+            if !matches!(claimed, Ok(true)) {
+                // The program unmapped them: an access must fail.
+                holes[..=i].iter().try_for_each(|hole| self.unmap_free(state, *hole))?;
+                return claimed;
             }
         }
         Ok(true)
+    }
+
+    /// Makes the free parts of `range` holes.
+    pub(crate) fn unmap_free(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        for free in state.vma_map.free_within(range).collect::<Vec<_>>() {
+            self.piece(free).unmap().during(RELEASE)?;
+            state.vma_map.set(free, Usage::Hole, Prot::NONE);
+        }
+        Ok(())
     }
 
     fn claim_hole(&self, state: &mut State, hole: VirtRange) -> Result<bool, Errno> {

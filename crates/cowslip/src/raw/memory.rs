@@ -17,15 +17,16 @@ impl RawArena<'_> {
         state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
-    /// Makes [unmapped](Self::unmap) parts of `range` the arena's free space again; `false` if something else is mapped
-    /// in one of them.
+    /// Unmaps free space in `range`, so that the kernel alone decides about a mapping there that
+    /// replaces nothing. Does nothing if a part is in use.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn claim(&self, range: VirtRange) -> Result<bool> {
+    pub fn vacate(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
         let range = range.intersect(shared.range);
-        shared.claim(&mut shared.lock_restored(range), range)
+        let mut state = shared.lock_restored(range);
+        if state.vma_map.is_vacant(range) { shared.unmap_free(&mut state, range) } else { Ok(()) }
     }
 
     /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
@@ -62,19 +63,17 @@ impl RawArena<'_> {
         shared.detach_live(&mut shared.lock(), why)
     }
 
-    /// Calls `map` to map something else over `range` if `may` allows it for the use of each part. If `map` did,
-    /// `range` no longer belongs to the arena. No freeze comes in between.
+    /// Calls `map` to map something else over `range`. If `map` did, `range` no longer belongs to
+    /// the arena. No freeze comes in between.
     pub fn replace_mapping<T>(
         &self,
         range: VirtRange,
-        may: impl Fn(Usage) -> bool,
         map: impl FnOnce() -> Option<T>,
     ) -> Option<T> {
         let shared = self.shared();
         let range = range.intersect(shared.range);
         let mut state = shared.lock_restored(range);
-        let may = state.vma_map.within(range).all(|span| may(span.usage));
-        let mapped = may.then(map)??;
+        let mapped = map()?;
         shared.replace_mapping(&mut state, range);
         Some(mapped)
     }
