@@ -5,8 +5,8 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::arena::report;
 use crate::branch::socket;
 use crate::hooks::{
-    atfork, clone, credentials, direct_io, exec, fork, futex, open, posix_aio, proc_mem, pthread,
-    recvmsg, stdio, xdp,
+    atfork, clone, credentials, direct_io, exec, fork, futex, lent_pages, open, posix_aio,
+    proc_mem, pthread, recvmsg, stdio, xdp,
 };
 use crate::rt::config::config;
 use crate::rt::environment;
@@ -31,6 +31,7 @@ static INIT: extern "C" fn() = {
         open::resolve_all();
         posix_aio::resolve_all();
         recvmsg::resolve();
+        lent_pages::resolve_all();
         xdp::resolve_all();
         futex::resolve_all();
         proc_mem::resolve_all();

@@ -32,10 +32,27 @@ static void *serve(void *unused) {
   return unused;
 }
 
+struct move { unsigned long to, from, len, mode; long moved; };
+#define MOVE _IOWR(UFFDIO, 0x05, struct move)
+
+/* Moves pages, where the kernel can. Done to memory that another thread cannot use. */
+static void move(char *to, char *from) {
+  int mover = syscall(SYS_userfaultfd, O_CLOEXEC);
+  struct uffdio_api api = {.api = UFFD_API, .features = 1 << 16};
+  struct uffdio_register target = {.range = {(unsigned long)to, 2 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+  struct move pages = {(unsigned long)to, (unsigned long)from, 16 * PAGE, 0, 0};
+  int can = ioctl(mover, UFFDIO_API, &api) == 0;
+  ioctl(mover, UFFDIO_REGISTER, &target);
+  ioctl(mover, MOVE, &pages);
+  printf("moved %ld %c\n", pages.moved, can && pages.moved == 16 * PAGE ? to[15 * PAGE] : '-');
+  close(mover);
+}
+
 int main(void) {
   char *m = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   m = (char *)(((size_t)m + 2 * MIB - 1) & ~(2 * MIB - 1));
   memset(m + 4 * MIB, 'm', 4 * MIB);
+  memset(m + 10 * MIB, 'n', 2 * MIB);
   handler = syscall(SYS_userfaultfd, O_CLOEXEC);
   struct uffdio_api api = {.api = UFFD_API};
   if (handler < 0 || ioctl(handler, UFFDIO_API, &api)) {
@@ -46,6 +63,7 @@ int main(void) {
   struct uffdio_register by_number = {.range = {(unsigned long)m + 2 * MIB, 2 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
   printf("registered %d %ld\n", ioctl(handler, UFFDIO_REGISTER, &by_name), syscall(SYS_ioctl, handler, UFFDIO_REGISTER, &by_number));
   printf("not there %d\n", ioctl(handler, UFFDIO_REGISTER, NULL));
+  move(m + 8 * MIB, m + 10 * MIB);
   pthread_t thread;
   pthread_create(&thread, NULL, serve, NULL);
   for (int round = 0; round < 3; round++) {

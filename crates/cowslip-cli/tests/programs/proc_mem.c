@@ -1,4 +1,5 @@
-/* Reads and writes memory that is not accessible to it as a file, in each way that there is. */
+/* Reads and writes memory that is not accessible to it as a file, in each way that there is, and writes
+ * other memory as another process would. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,11 +11,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CHUNK = 2 << 20, WAYS = 10 };
+enum { CHUNK = 2 << 20, WAYS = 12 };
 
 static long each(int way, int file, char *place)
 {
-	struct iovec word = { "poked", 6 };
+	struct iovec word = { "poked", 6 }, target = { place, 6 };
 	off_t at = (intptr_t)place;
 
 	switch (way) {
@@ -27,7 +28,9 @@ static long each(int way, int file, char *place)
 	case 6: return syscall(SYS_pwritev2, file, &word, 1L, at, 0L, 0L);
 	case 7: return syscall(SYS_lseek, file, at, SEEK_SET) == at ? write(file, "poked", 6) : -1;
 	case 8: return syscall(SYS_pread64, file, (char[6]){ 0 }, 6L, at);
-	default: word.iov_base = (char[6]){ 0 }; return syscall(SYS_preadv, file, &word, 1L, at, 0L);
+	case 9: word.iov_base = (char[6]){ 0 }; return syscall(SYS_preadv, file, &word, 1L, at, 0L);
+	case 10: return process_vm_writev(getpid(), &word, 1, &target, 1, 0);
+	default: return syscall(SYS_process_vm_writev, getpid(), &word, 1L, &target, 1L, 0L);
 	}
 }
 
@@ -40,13 +43,13 @@ int main(void)
 	memset(memory, 1, (WAYS + 2) * CHUNK);
 	for (int way = 0; way < WAYS; way++) {
 		char *place = first + way * CHUNK;
-		int protection = way < 8 ? PROT_READ : PROT_NONE;
+		int protection = way < 8 ? PROT_READ : way < 10 ? PROT_NONE : PROT_READ | PROT_WRITE;
 
 		if (mprotect(place, 4096, protection))
 			return 2;
 		long did = each(way, file, place);
 		mprotect(place, 4096, PROT_READ | PROT_WRITE);
-		printf("%d: %ld %s\n", way, did, way < 8 ? place : "");
+		printf("%d: %ld %s\n", way, did, way < 8 || way >= 10 ? place : "");
 	}
 	return 0;
 }

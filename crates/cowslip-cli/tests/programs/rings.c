@@ -111,11 +111,13 @@ static void through_a_ring(char *m) {
 static int by_aio(char *m) {
   aio_context_t context = 0;
   if (syscall(SYS_io_setup, 4, &context)) return -1;
-  struct iovec half = {m + 2 * MIB, PIECE};
-  struct iocb requests[2] = {
+  struct iovec half = {m + 2 * MIB, PIECE}, other = {m + 6 * MIB, PIECE};
+  struct iocb requests[4] = {
       {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (unsigned long)m, .aio_nbytes = PIECE},
-      {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PREADV, .aio_buf = (unsigned long)&half, .aio_nbytes = 1}};
-  struct iocb *list[] = {&requests[0], &requests[1]};
+      {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PREADV, .aio_buf = (unsigned long)&half, .aio_nbytes = 1},
+      {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = (unsigned long)m + 4 * MIB, .aio_nbytes = PIECE},
+      {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PWRITEV, .aio_buf = (unsigned long)&other, .aio_nbytes = 1}};
+  struct iocb *list[] = {&requests[0], &requests[1], &requests[2], &requests[3]};
   put_in_file(5);
   int leash, status;
   memset(m, 1, PIECE);
@@ -128,6 +130,13 @@ static int by_aio(char *m) {
   close(leash);
   waitpid(pid, &status, 0);
   printf("child %d\n", status);
+  memset(m + 4 * MIB, 6, PIECE);
+  memset(m + 6 * MIB, 6, PIECE);
+  printf("submitted %ld\n", syscall(SYS_io_submit, context, 2, list + 2));
+  madvise(m + 4 * MIB, PIECE, MADV_DONTNEED);
+  munmap(m + 6 * MIB, PIECE);
+  for (got = 0; got < 2;) got += syscall(SYS_io_getevents, context, 1, 2 - got, events + got, NULL);
+  printf("written %lld %lld, wrong %zu\n", (long long)events[0].res, (long long)events[1].res, file_other_than(6));
   return 0;
 }
 

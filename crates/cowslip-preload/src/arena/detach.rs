@@ -8,11 +8,13 @@
 //! other threads and it can start. Where it cannot, the calls that lead here come from the thread that uses the memory,
 //! before the use that made it leave.
 
+use core::ops::ControlFlow;
+
 use cowslip::Arena;
 use cowslip::raw::{Departure, Usage};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::{Errno, given};
 
 use crate::arena::registry::{self, arenas};
 use crate::arena::setup_state;
@@ -41,6 +43,18 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
 /// Does the same before a use of the memory. If it could not leave, it is used all the same; the log says so.
 pub(crate) fn before_use(addr: usize, len: usize, why: Departure) {
     let _ = guarded(|| chunks(addr, len, why).is_ok(), || false);
+}
+
+/// Does the same before a use of `count` buffers (`struct iovec`); the kernel refuses more than
+/// `UIO_MAXIOV`.
+pub(crate) fn before_vector_use(buffers: usize, count: usize, why: Departure) {
+    if count > libc::UIO_MAXIOV as usize || arenas().next().is_none() {
+        return;
+    }
+    given::each(buffers, count, |[addr, len]: [u64; 2]| {
+        before_use(addr as usize, len as usize, why);
+        ControlFlow::Continue(())
+    });
 }
 
 /// Has all memory leave, and keeps new memory out, even if there is no arena yet. Reserved address space is given back.

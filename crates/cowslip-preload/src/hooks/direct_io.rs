@@ -14,10 +14,9 @@
 //! See [`crate::hooks`].
 
 use core::ffi::{c_int, c_long, c_void};
-use core::ops::ControlFlow;
 
 use cowslip::raw::Departure;
-use cowslip_sys::{given, process};
+use cowslip_sys::process;
 
 use crate::arena::detach;
 use crate::arena::registry::{arena_part, arenas};
@@ -34,18 +33,10 @@ pub(crate) fn before_read(fd: c_int, addr: usize, len: usize) {
 
 /// Called before `fd` is read into `count` buffers.
 fn before_vector_read(fd: c_int, buffers: usize, count: c_int) {
-    const MOST: usize = libc::UIO_MAXIOV as usize;
     let count = usize::try_from(count).unwrap_or(0);
-    // The kernel refuses more.
-    if count > MOST || arenas().next().is_none() || !pins(fd) {
-        return;
+    if arenas().next().is_some() && pins(fd) {
+        process::uncancelled(|| detach::before_vector_use(buffers, count, Departure::DirectIo));
     }
-    process::uncancelled(|| {
-        given::each(buffers, count, |[addr, len]: [u64; 2]| {
-            detach::before_use(addr as usize, len as usize, Departure::DirectIo);
-            ControlFlow::Continue(())
-        });
-    });
 }
 
 interpose! {

@@ -1,4 +1,5 @@
-//! AIO (`io_submit(2)`): the kernel writes into memory later. A call names its targets, and they leave then.
+//! AIO (`io_submit(2)`): the kernel reads and writes memory later, even if the program unmaps it. A
+//! call names the buffers, and they leave then.
 //!
 //! # Safety
 //! See [`crate::hooks`].
@@ -41,20 +42,19 @@ unsafe extern "C" fn io_submit(context: usize, count: c_long, requests: *mut c_v
 /// Moves the buffers of the requests out of the arena.
 pub(crate) fn before_submit(count: c_long, requests: usize) {
     const PREAD: u64 = 0;
+    const PWRITE: u64 = 1;
     const PREADV: u64 = 7;
-    let detach_memory =
-        |addr: u64, len: u64| detach::before_use(addr as usize, len as usize, Departure::Ring);
+    const PWRITEV: u64 = 8;
     given::each(requests, usize::try_from(count).unwrap_or(0), |request: usize| {
         // `struct iocb`: data, key and flags, operation and priority and descriptor, buffer, length, offset, …
         let Some([_, _, operation, buffer, len, ..]) = given::read::<[u64; 8]>(request) else {
             return ControlFlow::Break(());
         };
         match operation & 0xffff {
-            PREAD => detach_memory(buffer, len),
-            PREADV => given::each(buffer as usize, len as usize, |[addr, len]: [u64; 2]| {
-                detach_memory(addr, len);
-                ControlFlow::Continue(())
-            }),
+            PREAD | PWRITE => detach::before_use(buffer as usize, len as usize, Departure::Ring),
+            PREADV | PWRITEV => {
+                detach::before_vector_use(buffer as usize, len as usize, Departure::Ring);
+            }
             _ => {}
         }
         ControlFlow::Continue(())

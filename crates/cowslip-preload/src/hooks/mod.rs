@@ -14,6 +14,7 @@ pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod io_uring;
+pub(crate) mod lent_pages;
 pub(crate) mod libaio;
 pub(crate) mod madvise;
 pub(crate) mod mincore;

@@ -1,4 +1,5 @@
-//! Memory that is read or written as a file, `/proc/self/mem` (`proc_pid_mem(5)`).
+//! Memory that is read or written as a file, `/proc/self/mem` (`proc_pid_mem(5)`), or like another
+//! process' (`process_vm_writev(2)`).
 //!
 //! The kernel then ignores the protection of private memory, but an arena's is shared while it is live; nor does it
 //! wait for a freeze. Such memory therefore leaves the arena first. The offset shows it: no file has a byte at an
@@ -43,9 +44,21 @@ pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
     }
 }
 
+/// Called before a process writes to these places in `target`. The kernel holds their page frames
+/// while it waits for the source, and a freeze by another thread would keep the bytes that arrive
+/// after it for the child alone.
+pub(crate) fn before_write(target: c_int, places: usize, count: usize) {
+    process::uncancelled(|| {
+        if target == process::pid() {
+            detach::before_vector_use(places, count, Departure::ProcMem);
+        }
+    });
+}
+
 interpose! {
     [pwrite pwrite64 __pwrite64](fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => before_access(offset, len);
     [pwritev pwritev64](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => before_access(offset, 1);
     [pwritev2 pwritev64v2](fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => before_access(offset, 1);
+    [process_vm_writev](target: c_int, from: *const libc::iovec, from_count: usize, places: *const libc::iovec, count: usize, flags: usize) -> isize, if true => before_write(target, places as usize, count);
     [lseek lseek64](fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => before_access(offset, 1);
 }

@@ -18,9 +18,9 @@ use crate::arena::mapping::PLACED;
 use crate::arena::registry::arena_part;
 use crate::arena::setup_state::is_closed;
 use crate::hooks::{
-    clone, credentials, descriptors, direct_io, futex, io_uring, libaio, madvise, mlock, mmap,
-    mprotect, mremap, munmap, open, prctl, proc_mem, pthread, rlimit, seccomp, shmat, unshare,
-    userfaultfd, xdp,
+    clone, credentials, descriptors, direct_io, futex, io_uring, lent_pages, libaio, madvise,
+    mlock, mmap, mprotect, mremap, munmap, open, prctl, proc_mem, pthread, rlimit, seccomp, shmat,
+    unshare, userfaultfd, xdp,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -51,6 +51,11 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_pidfd_getfd,
         libc::SYS_recvmsg,
         libc::SYS_recvmmsg,
+        libc::SYS_vmsplice,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+        libc::SYS_process_vm_writev,
         libc::SYS_fcntl,
         libc::SYS_ioctl,
         libc::SYS_io_setup,
@@ -244,6 +249,12 @@ unsafe extern "C-unwind" fn handle(
                     BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }
+            }
+            libc::SYS_vmsplice | libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg => {
+                lent_pages::before_call(number, [b, c, d]);
+            }
+            libc::SYS_process_vm_writev => {
+                proc_mem::before_write(int(a), d as usize, e as usize);
             }
             libc::SYS_futex
             | futex::SYS_FUTEX_WAITV

@@ -31,15 +31,21 @@ pub enum Departure {
     Filter,
     /// Code that is not watched may fork: a namespace of its own was loaded (`dlmopen(3)`).
     Namespace,
-    /// It could be frozen but never thawed: no userfaultfd is available.
+    /// It could be frozen but never thawed: no service thread can start, for lack of userfaultfd or
+    /// of `/proc/self/pagemap`, or under a limit of tasks.
     NoThaw,
     /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
     Descriptors,
+    /// The kernel or a device reads its pages after the call that named them (`vmsplice(2)`,
+    /// `MSG_ZEROCOPY`).
+    Lent,
+    /// It was made executable: a debugger writes to it against its protection (`ptrace(2)`).
+    Code,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -53,6 +59,8 @@ impl Departure {
         Self::Namespace,
         Self::NoThaw,
         Self::Descriptors,
+        Self::Lent,
+        Self::Code,
     ];
 
     /// The reasons that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -81,8 +89,10 @@ impl fmt::Display for Departure {
             Self::ProcMem => "read or written through /proc/PID/mem",
             Self::Filter => "the program is about to filter its system calls",
             Self::Namespace => "the program loads libraries into a namespace of their own",
-            Self::NoThaw => "it could not be thawed without userfaultfd",
+            Self::NoThaw => "no service thread could thaw it",
             Self::Descriptors => "used with descriptors that are not the process' own",
+            Self::Lent => "lent to a reader by vmsplice or MSG_ZEROCOPY",
+            Self::Code => "made executable",
         })
     }
 }
