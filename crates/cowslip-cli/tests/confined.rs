@@ -3,9 +3,13 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Folder, compile, run, under_cowslip};
+use serde_json::Value;
+use support::{COWSLIP, Folder, compile, run, under_cowslip};
 
 fn goes_on(words: &[&str]) {
     let folder = Folder::new("confined");
@@ -55,4 +59,58 @@ fn standard_descriptors_that_it_closed_stay_closed() {
 #[test]
 fn a_fork_leaves_a_thread_on_its_processors() {
     goes_on(&["affinity"]);
+}
+
+/// A control group that counts tasks.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Option<Self> {
+        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        let name = format!("cowslip-tasks-{}", std::process::id());
+        let made = roots.map(|root| Self(root.join(&name))).into_iter().find(|group| {
+            fs::create_dir(&group.0).is_ok() && fs::write(group.0.join("pids.max"), "max").is_ok()
+        });
+        if made.is_none() {
+            println!("SKIPPED: control groups: none that counts tasks");
+        }
+        made
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Programs that ended leave it a little later.
+        while fs::remove_dir(&self.0).is_err_and(|error| error.kind() == ErrorKind::ResourceBusy) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Our thread has the place that is left.
+#[test]
+fn a_fork_or_a_thread_where_one_more_task_is_allowed() {
+    let folder = Folder::new("tasks");
+    let Some(program) = compile(&folder, "confined") else { return };
+    let Some(group) = Group::new() else { return };
+    let (tasks, limit) = (group.0.join("cgroup.procs"), group.0.join("pids.max"));
+    for what in ["fork", "_Fork", "number", "thread"] {
+        for is_native in [true, false] {
+            fs::write(&limit, "max").unwrap();
+            let report = folder.0.join(what);
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$ >$0 && exec \"$@\""]).arg(&tasks);
+            if !is_native {
+                command.arg(COWSLIP).args(["run", "--report"]).arg(&report).arg("--");
+            }
+            let ran = run(command.arg(&program).args(["tasks", what]).arg(&limit));
+            assert!(ran.status.success(), "{what}, natively: {is_native}: {}", ran.stderr);
+            if !is_native {
+                let report = fs::read_to_string(&report).unwrap();
+                let report: Value = serde_json::from_str(&report).unwrap();
+                assert!(report["freezes"].as_u64() >= Some(1), "{report}");
+                assert_eq!(report["used_bytes"], 0, "{what}: {report}");
+            }
+        }
+    }
 }

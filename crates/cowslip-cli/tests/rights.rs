@@ -54,3 +54,24 @@ fn a_program_that_gives_up_rights_has_no_thread_that_keeps_them() {
         std::fs::remove_file(log).unwrap();
     }
 }
+
+/// An ordinary user cannot open the files of a process in `/proc` that may not be dumped.
+#[test]
+fn memory_stays_in_a_process_that_forbids_dumps() {
+    let folder = Folder::new("undumpable");
+    let Some(program) = compile(&folder, "undumpable") else { return };
+    for (when, said) in [("after", "frozen in"), ("before", "no arena")] {
+        let native = run(Command::new(&program).arg(when));
+        if !native.status.success() {
+            println!("SKIPPED: undumpable: not to be had here: {}", native.stdout);
+            return;
+        }
+        let log = folder.0.join(when);
+        let mut command = Command::new(COWSLIP);
+        command.args(["run", "--log"]).arg(&log).arg("--").arg(&program);
+        let ran = run(command.arg(when));
+        let log = std::fs::read_to_string(&log).unwrap();
+        assert_eq!((ran.status, &ran.stdout), (native.status, &native.stdout), "{when}: {log}");
+        assert!(log.contains(said) && !log.contains("left the arena"), "{when}: {log}");
+    }
+}

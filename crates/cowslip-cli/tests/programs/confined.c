@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -212,10 +213,50 @@ static void affinity(void)
 	}
 }
 
+static void *set(void *memory)
+{
+	return memset(memory, 2, 1);
+}
+
+/* In a group of its own, whose limit is a file: it may have one task more. */
+static void last_task(const char *what, const char *limit)
+{
+	unsigned char *memory = fill(1);
+	int file = open(limit, O_WRONLY), status;
+
+	if (!strcmp(what, "fork")) {
+		if (write(file, "2", 1) != 1)
+			fail(limit);
+		for (int round = 0; round < 3; round++)
+			fork_and_compare(memory);
+		return;
+	}
+	fork_and_compare(memory);
+	if (write(file, "2", 1) != 1)
+		fail(limit);
+	if (!strcmp(what, "thread")) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, NULL, set, memory) || pthread_join(thread, NULL) || memory[0] != 2)
+			fail("the thread");
+		return;
+	}
+	pid_t child = strcmp(what, "_Fork") ? syscall(SYS_fork) : _Fork();
+
+	if (!child)
+		_exit(memory[5 * MIB] != 2);
+	if (child < 0 || waitpid(child, &status, 0) != child || status)
+		fail(what);
+}
+
 int main(int count, char **words)
 {
 	const char *mode = count > 1 ? words[1] : "";
 
+	if (!strcmp(mode, "tasks")) {
+		last_task(words[2], words[3]);
+		return 0;
+	}
 	if (!strcmp(mode, "children")) {
 		many_children();
 		return 0;

@@ -3,10 +3,15 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use cowslip::raw::Departure;
+use cowslip_sys::Errno;
 use cowslip_sys::process::{self, BlockedSignals};
 
+use crate::arena::detach;
 use crate::arena::registry::{arenas, owned};
 use crate::arena::setup_state::is_closed;
+use crate::rt::guard::guarded;
+use crate::rt::log::say;
 
 /// The number of service threads in this process.
 pub(crate) fn count() -> u64 {
@@ -42,9 +47,11 @@ pub(crate) fn start_all() {
     });
 }
 
+/// Service threads are being started.
+static STARTING: AtomicBool = AtomicBool::new(false);
+
 /// Calls `start`, which starts service threads, unless this is the `pthread_create` of such a start.
 pub(crate) fn start(start: impl FnOnce()) {
-    static STARTING: AtomicBool = AtomicBool::new(false);
     if !STARTING.swap(true, Ordering::Relaxed) {
         start();
         STARTING.store(false, Ordering::Relaxed);
@@ -54,6 +61,26 @@ pub(crate) fn start(start: impl FnOnce()) {
 /// Returns true if a service thread failed to start at the last attempt.
 pub(crate) fn is_lacking() -> bool {
     HAS_NO_SERVICE.load(Ordering::Relaxed)
+}
+
+/// Called after a fork, or the start of a thread, was refused. Returns true if it may succeed now:
+/// a limit that leaves room for one more task has it in use for a service thread. That ends, and
+/// all memory is the kernel's from then on.
+pub(crate) fn gives_way(errno: Errno) -> bool {
+    if errno != Errno::AGAIN || STARTING.load(Ordering::Relaxed) || count() == 0 {
+        return false;
+    }
+    let end = || {
+        say!("a limit leaves no task beside the service thread, which ends");
+        let _ = detach::all(Departure::NoThaw);
+        arenas().for_each(|arena| {
+            drop(arena.raw().park_service());
+            arena.raw().retire();
+        });
+    };
+    let _blocked = BlockedSignals::enter();
+    guarded(end, || ());
+    count() == 0
 }
 
 /// The service threads may have rights that a thread of the program gave up.

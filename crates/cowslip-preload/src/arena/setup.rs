@@ -6,7 +6,7 @@
 use cowslip::raw::Departure;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use cowslip_sys::{process, procfs};
+use cowslip_sys::{memfile, process, procfs};
 
 use crate::arena::registry::{self, own};
 use crate::arena::setup_state::{self, is_closed};
@@ -78,8 +78,14 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
             "no arena, the program runs unchanged: process {tracer} traces it, which may not expect our thread"
         );
     }
+    let can_thaw = config().is_plain || memfile::open_proc_self("pagemap").is_ok();
+    if !can_thaw {
+        say!(
+            "no arena, the program runs unchanged: it may not open /proc/self/pagemap, as after PR_SET_DUMPABLE"
+        );
+    }
     // Checked after the exchange: a thread that closes waits for an arena that is being made.
-    let may_have = limit.is_none() && !has_few && tracer.is_none();
+    let may_have = limit.is_none() && !has_few && tracer.is_none() && can_thaw;
     let may = !config().off && may_have && !is_closed();
     if may && !ownership::adopt_one() {
         create();

@@ -19,7 +19,7 @@ use crate::rt::deferred_errno;
 use crate::rt::next_symbol::NextSymbol;
 
 /// Forks by `call`, which gets these flags of `clone(2)` and returns 0 in the child if it returns there at all.
-fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_long) -> c_long {
+fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl Fn() -> c_long) -> c_long {
     prepare();
     if let Some(errno) = deferred_errno::take() {
         blocked.set_errno(errno);
@@ -31,13 +31,13 @@ fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_lon
         in_child();
         return 0;
     }
-    if pid < 0 {
-        blocked.set_errno(process::current_errno());
-    }
+    let refused = (pid < 0).then(process::current_errno);
     set_flags(0);
     in_parent();
-    if pid > 0 {
-        service::watch_child(pid as c_int);
+    match refused {
+        None => service::watch_child(pid as c_int),
+        Some(errno) if service::gives_way(errno) => return forked(blocked, flags, call),
+        Some(errno) => blocked.set_errno(errno),
     }
     pid
 }

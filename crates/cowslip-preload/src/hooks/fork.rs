@@ -52,7 +52,11 @@ unsafe fn libc_fork() -> c_int {
 pub(crate) unsafe fn fork_without_setup() -> c_int {
     let mut blocked = BlockedSignals::enter();
     // SAFETY: the caller promises it.
-    let pid = unsafe { libc_fork() };
+    let mut pid = unsafe { libc_fork() };
+    if pid < 0 && service::gives_way(process::current_errno()) {
+        // SAFETY: as above.
+        pid = unsafe { libc_fork() };
+    }
     if pid < 0 {
         blocked.set_errno(process::current_errno());
     }

@@ -1,4 +1,4 @@
-//! `prctl` about huge pages, filters of system calls, and the rights of a thread.
+//! `prctl` about huge pages, filters of system calls, the rights of a thread, and access by others.
 //!
 //! # Safety
 //! See [`crate::hooks`].
@@ -8,8 +8,10 @@ use core::ffi::{c_int, c_long};
 use cowslip_sys::passthrough;
 use cowslip_sys::process::BlockedSignals;
 
+use crate::arena::service;
 use crate::hooks::{credentials, seccomp};
 use crate::rt::config::config;
+use crate::rt::fork_state::is_own_process;
 use crate::rt::log::say;
 
 const PR_SET_THP_DISABLE: c_int = 41;
@@ -40,6 +42,14 @@ pub(crate) unsafe extern "C" fn prctl(
             }
             ANSWERED.store(a != 0, Ordering::Relaxed);
             0
+        }
+        libc::PR_SET_DUMPABLE if a != 1 && is_own_process() => {
+            let blocked = BlockedSignals::enter();
+            // An ordinary user can open none of a service thread's files of `/proc` after that.
+            service::start_all();
+            drop(blocked);
+            // SAFETY: the program's own call.
+            unsafe { passthrough::prctl(option, a, b, c, d) }
         }
         PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
         _ if credentials::is_changed_by(option, a) => {

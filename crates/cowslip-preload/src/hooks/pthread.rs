@@ -5,6 +5,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
 use crate::arena::registry::arenas;
@@ -51,7 +52,11 @@ unsafe extern "C" fn pthread_create(
     let real = unsafe { core::mem::transmute::<*mut c_void, Create>(PTHREAD_CREATE.get()) };
     futex::before_thread(attributes);
     // SAFETY: the program's own call.
-    let answer = unsafe { real(thread, attributes, start, argument) };
+    let call = || unsafe { real(thread, attributes, start, argument) };
+    let answer = match call() {
+        libc::EAGAIN if service::gives_way(Errno::AGAIN) => call(),
+        answer => answer,
+    };
     if answer == 0 && arenas().next().is_some() {
         let _blocked = BlockedSignals::enter();
         ownership::adopt_all();
