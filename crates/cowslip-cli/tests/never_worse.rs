@@ -123,6 +123,16 @@ fn a_program_that_filters_its_calls_ends_as_natively() {
 }
 
 #[test]
+fn a_filter_of_a_vforked_child_is_its_own() {
+    let folder = Folder::new("filtered-child");
+    let Some(program) = compile(&folder, "filtered") else { return };
+    let (ran, report) = under_cowslip(&[], &[program.as_os_str(), OsStr::new("vfork")]);
+    assert_eq!(ran.stdout, "done\n", "{:?} {}", ran.status, ran.stderr);
+    let report = report.expect("a report");
+    assert_eq!(report["left_bytes"], 0, "{report}");
+}
+
+#[test]
 fn the_program_does_not_count_our_thread() {
     let folder = Folder::new("counted");
     let Some(program) = compile(&folder, "counted") else { return };

@@ -1,5 +1,6 @@
 /* Installs a filter that ends the process at any call that memory, children and output do not take. The argument: `prctl`,
- * `seccomp`, or `asked`: by prctl, after a fork that follows the question whether the kernel has filters. */
+ * `seccomp`, `asked`: by prctl, after a fork that follows the question whether the kernel has
+ * filters; or `vfork`: in a process that shares this one's memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -75,6 +76,19 @@ static void fork_and_compare(char *memory)
 		fail("a child's write\n");
 }
 
+static void filter_another(void)
+{
+	int status;
+	pid_t child = vfork();
+
+	if (!child) {
+		filter("prctl");
+		_exit(0);
+	}
+	if (wait4(child, &status, 0, NULL) != child || status)
+		fail("the child with a filter\n");
+}
+
 int main(int count, char **words)
 {
 	const char *how = count > 1 ? words[1] : "prctl";
@@ -84,7 +98,10 @@ int main(int count, char **words)
 	if (!strcmp(how, "asked"))
 		ask();
 	fork_and_compare(memory);
-	filter(how);
+	if (strcmp(how, "vfork"))
+		filter(how);
+	else
+		filter_another();
 	fork_and_compare(memory);
 	char *more = malloc(32 * MIB);
 	memset(more, 2, 32 * MIB);
@@ -101,5 +118,7 @@ int main(int count, char **words)
 	free(more);
 	free(memory);
 	write(1, "done\n", 5);
+	if (!strcmp(how, "vfork"))
+		exit(0);
 	_exit(0);
 }

@@ -15,6 +15,7 @@ use crate::arena::{detach, report};
 use crate::branch::socket;
 use crate::hooks::credentials;
 use crate::rt::config::config;
+use crate::rt::fork_state::is_own_process;
 use crate::rt::guard::guarded;
 use crate::rt::log;
 
@@ -33,7 +34,8 @@ pub(crate) fn before(operation: c_long, filter: usize) {
         SET_FILTER => filter != 0,
         _ => false,
     };
-    if config().off || !sets {
+    // In a process that shares its parent's memory (`vfork(2)`) the filter is that process' alone.
+    if config().off || !sets || !is_own_process() {
         return;
     }
     let _blocked = BlockedSignals::enter();
