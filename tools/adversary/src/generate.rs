@@ -26,6 +26,7 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Verify, 6),
     (Op::Copy, 22),
     (Op::Direct, 3),
+    (Op::Send, 4),
     (Op::Fork, 14),
     (Op::Spawn, 1),
     (Op::Stream, 3),

@@ -57,13 +57,15 @@ operations! {
     Free "free" [region]
     Fill "fill" [region first count]
     Touch "touch" [region first stride]
-    Trap "trap" [region page] [how: "read" "write"; what: "as-it-is" "unmapped" "unmapped-in-child"]
+    Trap "trap" [region page] [how: "read" "write"; what: "as-it-is" "unmapped" "unmapped-in-child" "refused"]
     Segment "segment" [segment region first count] [over: "mapping" "nothing"]
     Verify "verify" [region]
     Copy "copy" [region first count target at] [via:
         "loads" "pipe" "socket" "file" "direct" "vm-read" "vm-write" "mem-read" "mem-write" "passed"
         "child"]
     Direct "direct" [region first count ms] [of: "file" "late-server"]
+    Send "send" [region first count] [to: "pipe" "peer"; then: "unmap" "discard" "map-over" "keep";
+        meanwhile: "nothing" "forks"]
     Fork "fork" [process] [how: "fork" "_Fork" "clone" "syscall"; hold: "free" "held" "lent"]
     Spawn "spawn" [] [how: "vfork" "posix_spawn"]
     Release "release" [process]

@@ -94,6 +94,14 @@ calls! {
         let halves = [vector(addr, len / 2), vector(addr + len / 2, len - len / 2)];
         libc::readv(fd, halves.as_ptr(), 2)
     };
+    vmsplice(pipe: c_int, addr: usize, len: usize) =>
+        libc::vmsplice(pipe, &vector(addr, len), 1, libc::SPLICE_F_GIFT | libc::SPLICE_F_NONBLOCK);
+    send_lent(socket: c_int, addr: usize, len: usize) =>
+        libc::send(socket, pointer(addr), len, libc::MSG_ZEROCOPY | libc::MSG_DONTWAIT);
+    set_option(socket: c_int, option: c_int, value: c_int) => {
+        let (at, len) = ((&raw const value).cast(), size_of::<c_int>());
+        libc::setsockopt(socket, libc::SOL_SOCKET, option, at, len as libc::socklen_t)
+    };
     process_vm_readv(pid: i32, to: usize, from: usize, len: usize) =>
         libc::process_vm_readv(pid, &vector(to, len), 1, &vector(from, len), 1, 0);
     process_vm_writev(pid: i32, from: usize, to: usize, len: usize) =>

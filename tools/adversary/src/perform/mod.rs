@@ -16,6 +16,7 @@ mod locks;
 mod looks;
 mod memory;
 mod segments;
+mod sends;
 mod signals;
 mod stream;
 mod threads;
@@ -157,6 +158,7 @@ impl Me {
             Op::Trap => self.trap(call),
             Op::Segment => self.segment(call),
             Op::Direct => self.direct(call),
+            Op::Send => self.send(call),
             Op::Fork => self.fork(call),
             Op::Spawn => self.spawn(call),
             Op::Release => self.release(call.number(0)),

@@ -4,6 +4,8 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+use libc::{EEXIST, MAP_FIXED_NOREPLACE, PROT_READ};
+
 use super::threads::ALIVE;
 use super::{Me, SKIP};
 use crate::model::Prot;
@@ -123,8 +125,13 @@ impl Me {
                 _ => return SKIP,
             },
             _ => {
+                let is_beside = region.pages.get(page + 1).is_some_and(|next| next.here);
                 self.expect("munmap", sys::munmap(at, PAGE), Ok(0));
-                if what == "unmapped-in-child" && is_alone() {
+                if what == "refused" && is_beside {
+                    let mapped = sys::mmap(at, 2 * PAGE, PROT_READ, MAP_FIXED_NOREPLACE);
+                    self.expect("mmap beside memory", mapped, Err(EEXIST));
+                }
+                if what != "unmapped" && is_alone() {
                     let child = self.helper(|| touch(at, how) == MAPERR);
                     self.waited(child);
                 }
