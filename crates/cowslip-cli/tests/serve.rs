@@ -4,7 +4,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -17,6 +17,7 @@ use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Str
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ErrorKind, Place};
 use cowslip_serve::metrics_of;
+use cowslip_sys::memfile::{self, Seals};
 use cowslip_sys::{Errno, socket};
 use support::{COWSLIP, Folder, run};
 
@@ -388,6 +389,78 @@ fn huge_mapped_bytes(range: VirtRange) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let usage = cowslip_sys::procfs::usage_of(&smaps, |mapping| range.covers(mapping.range));
     usage.shmem_huge_bytes
+}
+
+/// Opens what it got again, for writing; writes, truncates and seals it. Returns true if that
+/// changed anything.
+fn attack(files: &[OwnedFd]) -> bool {
+    let [base, token, ..] = files else { panic!("{files:?}") };
+    let itself = format!("/proc/self/fd/{}", base.as_raw_fd());
+    let mut is_changed = false;
+    for opened in [
+        std::fs::File::options().read(true).write(true).open(&itself),
+        std::fs::File::options().write(true).truncate(true).open(&itself),
+        Ok(base.try_clone().unwrap().into()),
+    ] {
+        let Ok(file) = opened else { continue };
+        is_changed |= file.write_at(b"changed", 0).is_ok() || file.set_len(0).is_ok();
+    }
+    let token = std::fs::File::from(token.try_clone().unwrap());
+    is_changed |= token.set_len(0).is_ok() || token.set_len(1 << 40).is_ok();
+    for seal in [Seals::WRITE, Seals::FUTURE_WRITE, Seals::SEAL] {
+        let _ = memfile::seal(token.as_fd(), seal);
+    }
+    is_changed
+}
+
+#[test]
+fn a_receiver_changes_nothing_that_others_get() {
+    let folder = Folder::new("receiver");
+    let path = image(&folder, 4, "none");
+    let program = folder.0.join("cowslip");
+    std::fs::copy(COWSLIP, &program).unwrap();
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    [(&program, 0o755), (&path, 0o644), (&folder.0, 0o777)].map(|(path, mode)| set(path, mode));
+    let opened = Image::open(&path).unwrap();
+    let own = cowslip_sys::process::effective_uid();
+    // Root's server has a mount of its own; another user's has memfds.
+    for user in if own == 0 { vec![0, NOBODY] } else { vec![own] } {
+        let socket = folder.0.join(format!("socket-{user}"));
+        let mut command = Command::new(&program);
+        command.arg("serve").arg(&path).arg("--socket").arg(&socket).uid(user).current_dir("/");
+        let server = Server::started(command.env_remove("XDG_RUNTIME_DIR"), socket.clone());
+        eventually("it is loaded", || {
+            let restored = restored_as(&program, &path, &socket, user);
+            assert_eq!(restored, word(0).to_le_bytes());
+            let stream = UnixStream::connect(&socket).unwrap();
+            Request::Metrics.ask(&stream).unwrap();
+            let mut text = String::new();
+            (&stream).read_to_string(&mut text).unwrap();
+            text.contains("cowslip_serve_images 1\n")
+        });
+        for _ in 0..3 {
+            let stream = UnixStream::connect(&socket).unwrap();
+            let mut request = b"COWSLIPQ\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0".to_vec();
+            request.extend(opened.identity().0);
+            request.extend([0; 8]);
+            (&stream).write_all(&request).unwrap();
+            let (_, files) = socket::receive(stream.as_fd(), &mut [0; 4096]).unwrap();
+            assert!(!attack(&files), "as user {user}");
+            drop(stream);
+            let restored = restored_as(&program, &path, &socket, user);
+            assert_eq!(restored, word(0).to_le_bytes(), "as user {user}");
+        }
+        drop(server);
+    }
+}
+
+/// The first word of an image, as the command restores it from a server.
+fn restored_as(program: &Path, image: &Path, socket: &Path, user: u32) -> Vec<u8> {
+    let mut command = Command::new(program);
+    command.arg("restore").arg(image).args(["--dump", "0:8", "--via"]).arg(socket).uid(user);
+    command.current_dir("/").stderr(Stdio::inherit()).output().unwrap().stdout
 }
 
 #[test]

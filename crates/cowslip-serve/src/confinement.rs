@@ -39,18 +39,27 @@ pub struct Needs {
     pub socket: Option<PathBuf>,
 }
 
-/// Confines this thread, and those that it starts, for good. It is called before there are others. False if the kernel
-/// has no Landlock: then only capabilities are gone.
+/// Confines this thread, and those that it starts, for good. It is called before there are others.
+/// `tell` gets what the kernel cannot do for a log: without Landlock only capabilities are gone.
 ///
 /// # Errors
 /// The kernel's.
-pub fn confine(needs: &Needs) -> io::Result<bool> {
+pub fn confine(needs: &Needs, tell: fn(&str)) -> io::Result<()> {
     // Needs a capability, so it is made now.
-    let memory = memfile::huge_tmpfs().ok();
+    let memory = memfile::huge_tmpfs();
+    if memory.is_err() && memfile::may_mount_tmpfs() {
+        tell(
+            "this kernel clones no mount for reading only (Linux 6.15 does): images are kept in memfds, on huge pages \
+             only as /sys/kernel/mm/transparent_hugepage/shmem_enabled allows",
+        );
+    }
     let kept = capabilities::effective()? & CapabilitySet::DAC_READ_SEARCH;
     capabilities::give_up_all_but(kept)?;
-    let status = enforce(needs, memory).map_err(io::Error::other)?;
-    Ok(status != RulesetStatus::NotEnforced)
+    let status = enforce(needs, memory.ok()).map_err(io::Error::other)?;
+    if status == RulesetStatus::NotEnforced {
+        tell("this kernel has no Landlock: the server may read all that its user may");
+    }
+    Ok(())
 }
 
 fn enforce(needs: &Needs, memory: Option<OwnedFd>) -> Result<RulesetStatus, RulesetError> {
@@ -72,7 +81,8 @@ fn enforce(needs: &Needs, memory: Option<OwnedFd>) -> Result<RulesetStatus, Rule
     let writes = AccessFs::ReadFile | AccessFs::WriteFile;
     rules = allow(rules, Path::new(DEVICE), writes | AccessFs::IoctlDev)?;
     if let Some(memory) = memory {
-        rules = rules.add_rule(PathBeneath::new(memory, writes | AccessFs::Truncate))?;
+        let names = AccessFs::MakeReg | AccessFs::RemoveFile;
+        rules = rules.add_rule(PathBeneath::new(memory, writes | AccessFs::Truncate | names))?;
     }
     // Sets `no_new_privs`, too.
     Ok(rules.restrict_self()?.ruleset)

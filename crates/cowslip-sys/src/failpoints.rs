@@ -33,6 +33,7 @@ pub enum Op {
     SeekHole,
     Cachestat,
     MemfileOpen,
+    MountClone,
     PidfdOpen,
     ThreadStart,
     PerfOpen,

@@ -3,6 +3,7 @@
 //! * [`memory`]: reserve, map, move, protect, advise. All of it `unsafe`: it changes what addresses
 //!   mean.
 //! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
+//! * [`handed_out`]: descriptors of these files for other processes, which may only read.
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
 //! * [`pagemap`]: which pages of a range are private copies, and the state of the pages of another process
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
@@ -56,6 +57,7 @@ pub mod exit_code;
 pub mod failpoints;
 pub mod fault_cost;
 pub mod given;
+pub mod handed_out;
 pub mod memfile;
 pub mod memory;
 pub mod out_of_memory;

@@ -9,6 +9,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::cache::{self, Cached};
 use crate::failpoints::{self, Op};
+use crate::handed_out;
 use crate::reserved_fd::{Kept, ReservedFd};
 use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
@@ -96,15 +97,25 @@ pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A descriptor of the tmpfs of [`huge_tmpfs_file`], for a process that confines itself: it must be able to open files
-/// there, to read, write and truncate them.
+/// A descriptor of the tmpfs of [`huge_tmpfs_file`], for a process that confines itself and hands
+/// its files out: it must be able to open files there, to read, write and truncate them, and to
+/// give them a name for a moment.
+///
+/// # Errors
+/// Those of [`handed_out::prepare`]; then there is no such tmpfs.
 pub fn huge_tmpfs() -> Result<OwnedFd> {
     /// The numbers 0, 1 and 2 have a meaning to every program.
     const FIRST: i32 = 3;
     if MOUNT.get().is_none() {
         MOUNT.set(mount_huge_tmpfs()?);
     }
-    rustix::io::fcntl_dupfd_cloexec(MOUNT.get().ok_or(Errno::BADF)?, FIRST)
+    handed_out::prepare().inspect_err(|_| close_mount())?;
+    rustix::io::fcntl_dupfd_cloexec(mount().ok_or(Errno::BADF)?, FIRST)
+}
+
+/// The mount of [`huge_tmpfs_file`], once there is one.
+pub(crate) fn mount() -> Option<BorrowedFd<'static>> {
+    MOUNT.get()
 }
 
 /// Returns true if this process has the privileges to mount for [`huge_tmpfs_file`]: tries the first step.
@@ -119,6 +130,7 @@ static MOUNT: Kept = Kept::none();
 /// Closes the mount of [`huge_tmpfs_file`]; the next call makes a new one. No other thread of the process may make such
 /// a call meanwhile.
 pub fn close_mount() {
+    handed_out::close_clone();
     MOUNT.close();
 }
 

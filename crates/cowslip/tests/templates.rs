@@ -16,8 +16,7 @@ use cowslip::{
     Arena, ArenaSlice, Backing, ErrorKind, Inherit, Place, Prot, Template, TemplateClone,
     TemplateServer,
 };
-use cowslip_sys::memory::{self, Sharing};
-use cowslip_sys::{AsFd, Errno, OwnedFd, socket};
+use cowslip_sys::{AsFd, OwnedFd, socket};
 use support::children::{kill, plain_fork, wait_for_ever};
 use support::{
     PATIENCE, Scatter, Watchdog, alone, huge_mapped_bytes, pattern, scaled, skip, smaps_bytes,
@@ -589,24 +588,6 @@ fn i2_a_template_that_comes_too_late_is_refused() {
     // SAFETY: this process sent it.
     let refused = unsafe { Template::receive(&theirs) }.map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Vanished, "{refused}");
-}
-
-#[test]
-fn a_receiver_cannot_write_the_base() {
-    let _alone = alone();
-    let (arena, _words) = patterned(Backing::Thp);
-    let template = arena.freeze().unwrap().into_template().unwrap();
-    let (_, files) = message_of(&template);
-    let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
-    // SAFETY: the place belongs to this test.
-    let mapped = unsafe { memory::map_file(place, files[0].as_fd(), 0, Sharing::Shared, Prot::RW) };
-    assert_eq!(mapped, Err(Errno::ACCESS));
-    // SAFETY: as above.
-    unsafe { memory::map_file(place, files[0].as_fd(), 0, Sharing::Private, Prot::RW) }.unwrap();
-    let mut file = std::fs::File::from(files.into_iter().next().unwrap());
-    assert!(file.write_all(&[1]).is_err() && file.set_len(0).is_err());
-    // SAFETY: as above.
-    unsafe { memory::unmap(place) }.unwrap();
 }
 
 /// A process that waits to be killed, even if the test fails.

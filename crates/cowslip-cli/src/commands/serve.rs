@@ -83,10 +83,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     };
     // From here on it reads files that others may have written.
     let needs = Needs { images: files, cache, socket };
-    let is_enforced = confine(&needs).map_err(exit::io("give up rights"))?;
-    if !is_enforced {
-        tell("this kernel has no Landlock: the server may read all that its user may");
-    }
+    confine(&needs, tell).map_err(exit::io("give up rights"))?;
     // A file that cannot be served is an error now. At a URL an image may be published later.
     for image in &needs.images {
         Image::open(image)?;

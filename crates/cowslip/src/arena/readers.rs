@@ -40,6 +40,9 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
 use crate::mapping::OwnSpace;
 
+const READERS: &str = "cowslip-readers";
+/// Seals by which a reader keeps others from mapping a token, or its owner from asking.
+const SPOILING: Seals = Seals::FUTURE_WRITE.union(Seals::SEAL);
 /// The most generations that may be read at a time: each holds a descriptor.
 const MOST: usize = 4;
 
@@ -55,7 +58,11 @@ impl Token {
     fn new(name: &str) -> Result<Self> {
         const OPERATION: &str = "make a token for the readers of a base";
         let len = page_size_bytes();
-        let open = || memfile::memfd(name, MemfdKind::Shmem, len as u64);
+        // A process that gets it may not make it too short for others to map.
+        let open = || {
+            let file = memfile::memfd(name, MemfdKind::Shmem, len as u64)?;
+            memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW).map(|()| file)
+        };
         Self::on(ReservedFd::open(open).during(OPERATION)?).during(OPERATION)
     }
 
@@ -87,8 +94,17 @@ impl Token {
 
     /// True if any process maps it. Once it was false, it stays false: the token is spent.
     fn is_mapped(&self) -> bool {
-        // Any refusal counts as a mapping: that costs huge pages, not data.
-        !self.is_there() || memfile::seal(self.fd(), Seals::WRITE).is_err()
+        // Any refusal counts as a mapping: that costs huge pages, not data. A token that a reader
+        // has sealed counts for ever, as other readers of the base may have another one: see
+        // `crate::template::offer`.
+        !self.is_there()
+            || self.is_intact() != Ok(true)
+            || memfile::seal(self.fd(), Seals::WRITE).is_err()
+    }
+
+    /// False if a reader has sealed it.
+    fn is_intact(&self) -> Result<bool, Errno> {
+        Ok(!memfile::seals(self.fd())?.intersects(SPOILING))
     }
 
     /// A word of the page, zero at first; the token is mapped.
@@ -108,6 +124,25 @@ struct Generation {
     token: Token,
     /// Another process had the chance to map its token.
     is_used: bool,
+    /// A reader has sealed an earlier token of it. The others are not known any more, so that all
+    /// of them count for ever.
+    is_kept: bool,
+}
+
+impl Generation {
+    fn is_read(&self) -> bool {
+        self.is_kept || self.is_used && self.token.is_mapped()
+    }
+
+    /// The token, to be mapped: another one if a reader has sealed it.
+    fn token(&mut self) -> Result<&Token> {
+        if self.token.is_there() && self.token.is_intact() == Ok(false) {
+            self.token = Token::new(READERS)?;
+            self.is_kept = true;
+        }
+        self.is_used = true;
+        Ok(&self.token)
+    }
 }
 
 /// The generations of an arena that may be read, oldest first.
@@ -133,7 +168,7 @@ impl Generations {
                 self.forget_old();
             }
             if self.alive.len() < MOST {
-                match Token::new("cowslip-readers") {
+                match Token::new(READERS) {
                     Ok(token) => self.push(token),
                     // Coarser, but as correct.
                     Err(error) if self.alive.is_empty() => return Err(error),
@@ -189,7 +224,7 @@ impl Generations {
 
     fn push(&mut self, token: Token) {
         self.last += 1;
-        self.alive.push(Generation { number: self.last, token, is_used: false });
+        self.alive.push(Generation { number: self.last, token, is_used: false, is_kept: false });
     }
 
     /// The number of the youngest.
@@ -215,8 +250,7 @@ impl Generations {
             self.begin()?;
         }
         let youngest = self.alive.last_mut().expect("one was made");
-        youngest.token.map().during("map a token")?;
-        youngest.is_used = true;
+        youngest.token()?.map().during("map a token")?;
         let before = self.shown.replace(youngest.number);
         // If it stays mapped it counts as read as long as this process lives.
         let _ = self.unmap(before);
@@ -243,11 +277,11 @@ impl Generations {
         let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|it| !it.is_used);
         for i in (0..self.alive.len()).rev() {
             let is_needed = !has_spare && self.alive.len() == 1;
-            let Generation { number, token, is_used } = &self.alive[i];
-            if is_needed || *is_used && token.is_mapped() {
-                return Some(*number);
+            let generation = &self.alive[i];
+            if is_needed || generation.is_read() {
+                return Some(generation.number);
             }
-            if *is_used {
+            if generation.is_used {
                 self.alive.remove(i);
                 self.has_ended = true;
             }
@@ -268,17 +302,16 @@ impl Generations {
     /// Makes room for another generation.
     fn forget_old(&mut self) {
         let (youngest, before) = (self.number(), self.alive.len());
-        self.alive.retain(|it| it.number == youngest || it.token.is_mapped());
+        self.alive.retain(|it| it.number == youngest || it.is_kept || it.token.is_mapped());
         self.has_ended |= self.alive.len() < before;
     }
 
     /// Keeps the memory that is frozen now as long as the pin lives.
-    pub(crate) fn pin(&mut self) -> Result<Pin, Errno> {
-        let youngest = self.alive.last_mut().ok_or(Errno::SRCH)?;
-        let again = youngest.token.fd().try_clone_to_owned();
-        let pin = again.map_err(|error| errno_of(&error)).and_then(Pin::new)?;
-        youngest.is_used = true;
-        Ok(pin)
+    pub(crate) fn pin(&mut self) -> Result<Pin> {
+        const OPERATION: &str = "keep what is frozen now";
+        let youngest = self.alive.last_mut().ok_or(Errno::SRCH).during(OPERATION)?;
+        let again = youngest.token()?.fd().try_clone_to_owned();
+        again.map_err(|error| errno_of(&error)).and_then(Pin::new).during(OPERATION)
     }
 
     /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
@@ -300,6 +333,21 @@ impl Pin {
         let token = Token::on(ReservedFd::hold(file))?;
         token.map()?;
         Ok(Self(token))
+    }
+
+    /// Another token for readers of the same base, and the numbers that follow this one's.
+    pub(crate) fn another(&self) -> Result<Self> {
+        /// Numbers that the readers of one token take at most.
+        const APART: u64 = 1 << 40;
+        let token = Token::new(READERS)?;
+        token.map().during("map a token")?;
+        token.word(0).store(self.next_number().wrapping_add(APART), Relaxed);
+        Ok(Self(token))
+    }
+
+    /// False if a process has sealed the token, so that no other can map it.
+    pub(crate) fn is_intact(&self) -> Result<bool, Errno> {
+        if self.0.is_there() { self.0.is_intact() } else { Err(Errno::BADF) }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

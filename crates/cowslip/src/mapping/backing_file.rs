@@ -1,15 +1,16 @@
 //! The file behind an arena.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::error::{During, Error, Result, errno_of};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::process::MemoryLimit;
-use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, handed_out, procfs};
 
 use crate::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
@@ -64,6 +65,8 @@ pub(crate) struct BackingFile {
     pub(crate) pages: Pages,
     /// Set by [`Self::look`] or [`Self::set_exposed`].
     is_exposed: AtomicBool,
+    /// A descriptor on the read-only clone of the file's mount, which the kernel opens once.
+    on_clone: OnceLock<ReservedFd>,
 }
 
 impl BackingFile {
@@ -117,12 +120,26 @@ impl BackingFile {
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
         let identity = FileIdentity::of(file.as_fd())?;
         let is_exposed = AtomicBool::new(false);
-        Ok(Self { file, identity, pages, is_exposed })
+        Ok(Self { file, identity, pages, is_exposed, on_clone: OnceLock::new() })
     }
 
     /// In a child: keeps the descriptor.
     pub(crate) fn claim(&self) {
         self.file.claim();
+        self.on_clone.get().into_iter().for_each(ReservedFd::claim);
+    }
+
+    /// A descriptor for reading, for other processes: one by which they cannot change the file, if
+    /// this process may make such a one. [`handed_out::forbid_changes`] makes sure of it.
+    pub(crate) fn for_readers(&self) -> Result<OwnedFd, Errno> {
+        if self.pages == Pages::HugeTmpfs && self.on_clone.get().is_none() {
+            let opened = ReservedFd::open(|| handed_out::open_on_clone(self.fd()));
+            let _ = opened.map(|fd| self.on_clone.set(fd));
+        }
+        match self.on_clone.get().filter(|fd| same_file(fd.as_fd(), self.identity)) {
+            Some(fd) => fd.as_fd().try_clone_to_owned().map_err(|error| errno_of(&error)),
+            None => memfile::reopen_read_only(self.fd()),
+        }
     }
 
     /// In a reader: tells the owner for good that an untrusted process maps the file, and may map any part of it. Both
@@ -170,11 +187,7 @@ impl BackingFile {
 
     /// Like [`Self::check`], with `BADF`: called before anything is written to the file, or punched into it.
     pub(crate) fn check_identity(&self) -> Result<(), Errno> {
-        if cowslip_sys::reserved_fd::same_file(self.fd(), self.identity) {
-            Ok(())
-        } else {
-            Err(Errno::BADF)
-        }
+        if same_file(self.fd(), self.identity) { Ok(()) } else { Err(Errno::BADF) }
     }
 
     /// Maps a piece of the arena so that writes reach the file. The file holds the content that the program saw there last.

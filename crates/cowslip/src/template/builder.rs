@@ -9,6 +9,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, process};
 
 use super::layout::{Inherit, Layout, Region};
+use super::offer::Offered;
 use super::{Base, File, Owner, Template};
 use crate::arena::file_table::FrozenPiece;
 use crate::freeze::Frozen;
@@ -97,10 +98,10 @@ impl TemplateBuilder {
                 home
             }
         };
-        let file = memfile::reopen_read_only(home.fd()).during(OPERATION).map_err(|e| {
+        let file = home.for_readers().during(OPERATION).map_err(|e| {
             e.because("the arena's file is opened for reading only by /proc").advise("mount /proc")
         })?;
-        let pin = state.generations.pin().during(OPERATION)?;
+        let pin = state.generations.pin()?;
         if let Some(users) = &state.users {
             users.forbid_takeover();
         }
@@ -109,11 +110,12 @@ impl TemplateBuilder {
         state.files.forget_target();
         drop(state);
         let base = Base {
-            pin,
+            pin: Arc::new(pin),
             file: File { fd: ReservedFd::hold(file), identity: home.identity() },
             shared: shared_file,
             layout,
             is_huge: shared.pages.is_huge(),
+            offered: Offered::default(),
             _owner: Some(Owner { arena: Arc::downgrade(handle), pid: process::pid() }),
         };
         Ok(Template { base: Arc::new(base) })

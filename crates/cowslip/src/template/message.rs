@@ -15,6 +15,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::memory::Prot;
@@ -23,6 +24,7 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 
 use super::layout::{Inherit, Layout, Region};
+use super::offer::Offered;
 use super::{Base, File};
 use crate::arena::readers::Pin;
 use crate::progress::{self, Wait};
@@ -40,19 +42,20 @@ const RECEIVE: &str = "receive a template";
 
 /// Sends it after `first`, in the same message.
 pub(super) fn send(base: &Base, first: &[u8], stream: &UnixStream) -> Result<()> {
-    let mut files = vec![base.file.fd().during(SEND)?, base.pin.fd()];
+    let (file, is_huge) = base.file_to_offer()?;
+    let token = base.token_to_offer()?;
+    let mut files = vec![file.fd().during(SEND)?, token.fd()];
     if let Some(shared) = &base.shared {
         files.push(shared.fd().during(SEND)?);
     }
-    let message = [first, &encode(base, &files).during(SEND)?].concat();
+    let message = [first, &encode(&base.layout, is_huge, &files).during(SEND)?].concat();
     let sent = socket::send(stream.as_fd(), &message, &files).during(SEND)?;
     let mut stream = stream;
     stream.write_all(&message[sent..]).map_err(|error| errno_of(&error)).during(SEND)
 }
 
-fn encode(base: &Base, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
-    let layout = &base.layout;
-    let mut words = vec![u64::from_le_bytes(MAGIC), VERSION, u64::from(base.is_huge)];
+fn encode(layout: &Layout, is_huge: bool, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
+    let mut words = vec![u64::from_le_bytes(MAGIC), VERSION, u64::from(is_huge)];
     words.push(layout.origin() as u64);
     for file in 0..3 {
         let identity = files.get(file).map(|file| FileIdentity::of(*file)).transpose()?;
@@ -153,7 +156,8 @@ fn accept(
     })?;
     let hold = |file| File::new(ReservedFd::hold(file)).during(RECEIVE);
     let (file, shared) = (hold(base)?, shared.map(hold).transpose()?);
-    Ok(Base { pin, file, shared, layout, is_huge, _owner: None })
+    let (pin, offered) = (Arc::new(pin), Offered::default());
+    Ok(Base { pin, file, shared, layout, is_huge, offered, _owner: None })
 }
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {

@@ -13,13 +13,15 @@
 //!   token of the base's readers ([`Pin`]), which fails if the base may already be changing, and keeps it from being
 //!   thawed from then on. Children inherit the mapping; `kill -9` ends it.
 //! * Descriptors in flight over a socket keep nothing: a process that receives them too late gets an error.
-//! * The descriptor of the base that is sent is read-only.
+//! * A process that gets a template can change nothing that others see of it, but in the regions
+//!   that clones share: see [`offer`].
 
 mod builder;
 mod clone;
 mod identity;
 mod layout;
 mod message;
+mod offer;
 mod receive;
 mod reset;
 mod restore;
@@ -40,6 +42,7 @@ pub use clone::{Place, TemplateClone};
 pub use identity::Identity;
 use layout::Layout;
 pub use layout::{Inherit, Region};
+use offer::Offered;
 pub(crate) use receive::Peer;
 pub use server::TemplateServer;
 
@@ -73,7 +76,7 @@ pub struct Template {
 /// The parts that the template and its clones in this process share.
 #[derive(Debug)]
 struct Base {
-    pin: Pin,
+    pin: Arc<Pin>,
     /// Read-only.
     file: File,
     /// The file of the regions that clones share, if there are any.
@@ -81,6 +84,7 @@ struct Base {
     layout: Layout,
     /// True if the file is made of huge pages.
     is_huge: bool,
+    offered: Offered,
     /// Last, because its drop tells the arena that the pin is gone.
     _owner: Option<Owner>,
 }

@@ -15,6 +15,7 @@ use cowslip_sys::{AsFd, Errno, memfile};
 use super::layout::{Inherit, Region};
 use super::{Base, Place, Template};
 use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
+use crate::arena::readers::Pin;
 use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::thaw::serve;
@@ -122,7 +123,8 @@ impl Template {
         let can_borrow = serve::begin(shared);
         let mut state = shared.lock();
         hand_out(pieces, shared, &mut state)?;
-        let lender = borrow(base, shared.range).during(OPERATION)?;
+        let token = base.token_to_offer()?;
+        let lender = borrow(base, &token, shared.range).during(OPERATION)?;
         let borrowed = match can_borrow {
             true => to_borrow(base, shared.range, &lender).during(OPERATION)?,
             false => Vec::new(),
@@ -172,10 +174,10 @@ fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) ->
 }
 
 /// A handle on the base that belongs to the arena.
-fn borrow(base: &Base, arena: VirtRange) -> Result<BorrowedBase, Errno> {
+fn borrow(base: &Base, token: &Pin, arena: VirtRange) -> Result<BorrowedBase, Errno> {
     let again =
         |fd: cowslip_sys::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| errno_of(&error));
-    let pin = crate::arena::readers::Pin::new(again(base.pin.fd())?)?;
+    let pin = Pin::new(again(token.fd())?)?;
     let extent = base.layout.extent();
     let here = VirtRange::new(arena.start + (extent.start - base.layout.origin()), extent.len);
     BorrowedBase::new(again(base.file.fd()?.as_fd())?, pin, arena, here)

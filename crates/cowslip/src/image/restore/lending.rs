@@ -7,34 +7,42 @@
 //! ```
 //! | server to client, bytes | |
 //! | --- | --- |
-//! | 1 | 0, and with it a descriptor for reading of the arena's file |
+//! | 1 | 0, and with it a descriptor for reading of a file like the arena's |
 //! | 8, for each chunk asked for | 0: it is there; 1: it cannot be had |
 //!
 //! * **Never zeroes.** A hole in a file in memory reads as zeroes, through a private mapping too, so a file that is
 //!   being filled is never mapped. A copy from it is accepted only if it has the checksum in the image.
+//! * **No client changes what others see.** The file is the arena's, if a process that gets it cannot
+//!   change it: in a tmpfs of the server's own. A memfd that is being filled cannot be sealed, so
+//!   each client has one of its own, in which its last [`MOST_COPIES`] chunks are copies.
 //! * **I6, nobody hangs.** A chunk that a server does not deliver within [`PATIENCE`] is read from the image, like all
 //!   that follow.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::CHUNK_BYTES;
-use cowslip_sys::{AsFd, Errno, memfile, socket};
+use cowslip_sys::{AsFd, Errno, OwnedFd, handed_out, socket};
 
 use super::{RestoreOptions, Restored, Via};
 use crate::arena::state::Chunk;
 use crate::image::open::Image;
+use crate::mapping::backing_file::{BackingFile, Pages};
 use crate::template::{File, Template};
 
 const LEND: &str = "lend an image that is being loaded";
 const BORROW: &str = "borrow an image that is being loaded";
 /// How long to wait for a server after a request for a chunk: a thread may have touched it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Chunks that a client may be reading at a time: more than a restore has threads.
+const MOST_COPIES: usize = 32;
 const THERE: u64 = 0;
 const MISSING: u64 = 1;
 
@@ -85,11 +93,11 @@ impl Loading {
     /// An error of the kernel.
     pub fn lend(&self, mut socket: &UnixStream) -> Result<()> {
         let shared = self.restored.arena.shared();
-        let whole = std::sync::Arc::clone(shared.lock().file_at(shared.range.start));
+        let whole = Arc::clone(shared.lock().file_at(shared.range.start));
         whole.check()?;
-        let file = memfile::reopen_read_only(whole.fd()).during(LEND)?;
-        socket::send(socket.as_fd(), &[0], &[file.as_fd()]).during(LEND)?;
-        drop(file);
+        let mut lent = Lent::new(whole).during(LEND)?;
+        socket::send(socket.as_fd(), &[0], &[lent.for_client().during(LEND)?.as_fd()])
+            .during(LEND)?;
         let mut chunk = [0; 8];
         loop {
             match socket.read_exact(&mut chunk) {
@@ -97,7 +105,8 @@ impl Loading {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
                 Err(error) => return Err(Error::from_errno(LEND, errno_of(&error))),
             }
-            let is_there = self.bring_in(u64::from_le_bytes(chunk));
+            let chunk = u64::from_le_bytes(chunk);
+            let is_there = self.bring_in(chunk) && lent.show(chunk).is_ok();
             let answer = if is_there { THERE } else { MISSING };
             let told = socket.write_all(&answer.to_le_bytes());
             told.map_err(|error| Error::from_errno(LEND, errno_of(&error)))?;
@@ -122,6 +131,51 @@ impl Loading {
     pub fn finish(&self) -> Result<Template> {
         while !self.restored.wait(Duration::from_secs(3600))? {}
         self.restored.arena.freeze()?.into_template()
+    }
+}
+
+/// The file that a client reads.
+struct Lent {
+    whole: Arc<BackingFile>,
+    /// The client's own, with the chunks that it shows, oldest first; `None` if it reads the
+    /// arena's.
+    copies: Option<(OwnedFd, VecDeque<u64>)>,
+}
+
+impl Lent {
+    fn new(whole: Arc<BackingFile>) -> Result<Self, Errno> {
+        if whole.pages == Pages::HugeTmpfs
+            && handed_out::forbid_changes(whole.for_readers()?.as_fd()).is_ok()
+        {
+            return Ok(Self { whole, copies: None });
+        }
+        let len_bytes = memfile::len_bytes(whole.fd())?;
+        let file = memfile::memfd("cowslip-lent", MemfdKind::Shmem, len_bytes)?;
+        memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW)?;
+        Ok(Self { whole, copies: Some((file, VecDeque::new())) })
+    }
+
+    fn for_client(&self) -> Result<OwnedFd, Errno> {
+        match &self.copies {
+            Some((file, _)) => memfile::reopen_read_only(file.as_fd()),
+            None => self.whole.for_readers(),
+        }
+    }
+
+    /// Has the file show a chunk of the arena that is loaded, and so never changes any more.
+    fn show(&mut self, chunk: u64) -> Result<(), Errno> {
+        let Some((file, shown)) = &mut self.copies else { return Ok(()) };
+        let place = |chunk| chunk * CHUNK_BYTES as u64;
+        let mut content = vec![0; CHUNK_BYTES];
+        memfile::read_exact_at(self.whole.fd(), &mut content, place(chunk))?;
+        memfile::write_at(file.as_fd(), &content, place(chunk))?;
+        shown.push_back(chunk);
+        if shown.len() > MOST_COPIES
+            && let Some(oldest) = shown.pop_front().filter(|oldest| !shown.contains(oldest))
+        {
+            memfile::punch_hole(file.as_fd(), place(oldest), CHUNK_BYTES as u64)?;
+        }
+        Ok(())
     }
 }
 
