@@ -74,13 +74,51 @@ impl Shared {
     }
 }
 
+/// The kernel's own rules against planted files, off as long as this is there.
+struct Unprotected(Vec<(PathBuf, String)>);
+
+impl Unprotected {
+    fn new() -> Self {
+        let names = ["protected_symlinks", "protected_fifos", "protected_regular"];
+        let before = names.map(|name| {
+            let path = Path::new("/proc/sys/fs").join(name);
+            let value = fs::read_to_string(&path).unwrap();
+            fs::write(&path, "0").unwrap();
+            (path, value)
+        });
+        Self(before.into())
+    }
+}
+
+impl Drop for Unprotected {
+    fn drop(&mut self) {
+        for (path, value) in &self.0 {
+            fs::write(path, value).unwrap();
+        }
+    }
+}
+
+/// A program at its branch point, with this name.
+fn warm(folder: &Folder, name: &str) -> Option<Killed> {
+    let program = compile(folder, "branching")?;
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--quiet", "--"]).arg(program).args(["content", "1", name]);
+    let mut warm = Killed::start(command.env("XDG_RUNTIME_DIR", &folder.0));
+    assert!(warm.line().ends_with("ready"));
+    Some(warm)
+}
+
 #[test]
 fn what_another_user_planted_where_everybody_may_is_not_written_to() {
     if !is_root() {
         return;
     }
+    let _unprotected = Unprotected::new();
     let shared = Shared::new("strangers-planted");
     let planted = shared.planted();
+    let Some(warm) = warm(&shared.own, "planted") else { return };
+    let (own, pid) = (std::process::id().to_string(), warm.child.id().to_string());
+    let trace = shared.own.0.join("trace");
     let [.., name] = &planted;
     for place in &planted {
         let path = place.to_str().unwrap();
@@ -90,6 +128,11 @@ fn what_another_user_planted_where_everybody_may_is_not_written_to() {
             &["run", "--log", path, "--", "true"],
             &["setup", "--dry-run", "--json", path],
             &["trace", "-o", path, "--", "true"],
+            &["trace", "-o", trace.to_str().unwrap(), "--metrics", path, "--", "true"],
+            &["promote", "--once", "--dry-run", "--pid", &own, "--record", path],
+            &["branch", &pid, "--output", path],
+            &["branch", &pid, "--error", path],
+            &["compare", "run", "-n", "2", "--good", "true", "--bad", "true", "-o", path],
         ] {
             if place == name {
                 // Other commands replaced it.
@@ -98,17 +141,26 @@ fn what_another_user_planted_where_everybody_may_is_not_written_to() {
             }
             let ran = run(Command::new(COWSLIP).args(words));
             let what = format!("{words:?}: {}", ran.stderr);
-            let is_written_in_place = words[0] == "trace" || words[1] == "--log";
+            let is_replaced = words[0] == "status" || words[0] == "setup" || words[1] == "--report";
             let is_refused = !ran.status.success() && ran.stderr.contains("another user");
-            assert!(is_refused || (place == name && !is_written_in_place), "{what}");
+            assert!(is_refused || (place == name && is_replaced), "{what}");
             shared.assert_untouched(&what);
         }
     }
     assert_eq!(fs::read_to_string(&planted[2]).unwrap(), "theirs");
-    // What nobody planted there is written.
-    let own = shared.place("own");
-    assert!(run(Command::new(COWSLIP).args(["status", "--json"]).arg(&own)).status.success());
-    assert!(run(Command::new(COWSLIP).args(["status", "--json"]).arg(&own)).status.success());
+    // Other places there are written, also for the second time.
+    let place = shared.place("own");
+    for words in [
+        &["status", "--json"][..],
+        &["branch", &pid, "--output"],
+        &["promote", "--once", "--dry-run", "--pid", &own, "--record"],
+    ] {
+        for _ in 0..2 {
+            let ran = run(Command::new(COWSLIP).args(words).arg(&place));
+            assert!(ran.status.success() && fs::metadata(&place).unwrap().len() > 0, "{words:?}");
+        }
+        fs::remove_file(&place).unwrap();
+    }
 }
 
 /// The report has another name first, with the process' number.
@@ -210,7 +262,6 @@ fn a_name_of_a_branch_point_that_another_user_took_is_told_nothing_and_hides_nob
     let folder = Folder::new("strangers-branch");
     set(&folder.0, 0o755);
     let Some(impostor) = compile(&folder, "impostor") else { return };
-    let Some(program) = compile(&folder, "branching") else { return };
     let theirs = folder.0.join("cowslip-branch-theirs");
     fs::create_dir(&theirs).unwrap();
     chown(&theirs, Some(NOBODY), None).unwrap();
@@ -222,10 +273,7 @@ fn a_name_of_a_branch_point_that_another_user_took_is_told_nothing_and_hides_nob
     assert_eq!(refused.status.code(), Some(125), "{}", refused.stderr);
     assert!(refused.stderr.contains("another user's"), "{}", refused.stderr);
     // Root's own program of that name is the one that is meant.
-    let mut command = Command::new(COWSLIP);
-    command.args(["run", "--quiet", "--"]).arg(program).args(["content", "1", &name]);
-    let mut own = Killed::start(command.env("XDG_RUNTIME_DIR", &folder.0));
-    assert!(own.line().ends_with("ready"));
+    let Some(_own) = warm(&folder, &name) else { return };
     let branched = branch(&name);
     assert!(branched.status.success(), "{}", branched.stderr);
     assert_eq!(impostor.end(), "", "it was told something");

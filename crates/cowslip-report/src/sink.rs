@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use cowslip_sys::atomic_file;
+use cowslip_sys::atomic_file::{self, BY_UMASK};
 use cowslip_sys::error::io_kind;
 
 /// Writes `text` to `path`, or to standard output if that is `-`.
@@ -24,8 +24,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if path == Path::new("-") {
         return print_bytes(bytes);
     }
-    // All users may read a new file, as far as the umask permits.
-    atomic_file::replace(path, bytes, 0o666).map_err(|error| explain("write", path, &error))
+    atomic_file::replace(path, bytes, BY_UMASK).map_err(|error| explain("write", path, &error))
 }
 
 /// Prints `text`; a reader that went away (`| head`) is no error.

@@ -20,6 +20,10 @@ use crate::failpoints::{self, Op};
 /// The alignment that direct I/O needs for memory, offsets and lengths: a page is enough everywhere.
 const DIRECT_BYTES: usize = 4096;
 
+/// The mode of an output that is no secret: all users may use a new one as far as the umask
+/// permits.
+pub const BY_UMASK: u32 = 0o666;
+
 /// A file that takes its name when it is [committed](Self::commit), and vanishes otherwise: together with its process,
 /// where the file system supports unnamed files (`O_TMPFILE`, `open(2)`).
 #[derive(Debug)]
@@ -72,18 +76,62 @@ impl Target {
 /// # Errors
 /// [`io::ErrorKind::PermissionDenied`].
 pub fn refuse_planted(path: &Path) -> io::Result<()> {
-    let has_names = |there: &fs::Metadata| there.is_file() && there.nlink() > 1;
     refuse(path, has_names)
+}
+
+fn has_names(there: &fs::Metadata) -> bool {
+    there.is_file() && there.nlink() > 1
+}
+
+/// Opens a file that grows while it is written, made with this mode (less the umask) or emptied: an
+/// output that is useful before it is whole. A device, a FIFO or a socket is written to.
+///
+/// # Errors
+/// An error of the file system (`open(2)`); as [`refuse_planted`].
+pub fn create_in_place(path: &Path, mode: u32) -> io::Result<File> {
+    let file = open_in_place(path, OpenOptions::new().write(true).mode(mode))?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Like [`create_in_place`], to write behind what is there.
+///
+/// # Errors
+/// Those too.
+pub fn append_in_place(path: &Path) -> io::Result<File> {
+    open_in_place(path, OpenOptions::new().append(true))
+}
+
+fn open_in_place(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    refuse_planted(path)?;
+    // Since then another user may have put something there, which was none of these.
+    let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
+    let flags = if is_link { 0 } else { libc::O_NOFOLLOW };
+    let file = options.create(true).custom_flags(flags).open(path)?;
+    let there = file.metadata()?;
+    if !is_link && there.is_file() {
+        refuse_there(path, &there, has_names)?;
+    }
+    Ok(file)
 }
 
 /// Refuses files of other users like [`refuse_planted`], and those of this user that are `suspect`.
 fn refuse(path: &Path, suspect: impl FnOnce(&fs::Metadata) -> bool) -> io::Result<()> {
+    fs::symlink_metadata(path).map_or(Ok(()), |there| refuse_there(path, &there, suspect))
+}
+
+fn refuse_there(
+    path: &Path,
+    there: &fs::Metadata,
+    suspect: impl FnOnce(&fs::Metadata) -> bool,
+) -> io::Result<()> {
     const STICKY_FOR_ALL: u32 = 0o1002;
-    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     let Ok(folder) = fs::metadata(folder_of(path)) else { return Ok(()) };
     let is_for_all = folder.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
     let may = [crate::process::effective_uid(), folder.uid()];
-    if !is_for_all || (may.contains(&there.uid()) && !suspect(&there)) {
+    if !is_for_all || (may.contains(&there.uid()) && !suspect(there)) {
         return Ok(());
     }
     let message = "another user may have put it there, in a folder where everybody may";

@@ -2,12 +2,11 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use cowslip_sys::atomic_file::refuse_planted;
+use cowslip_sys::atomic_file::append_in_place;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{AsFd, OwnedFd};
 
@@ -20,11 +19,7 @@ pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
         let target = target?;
         let fd = match target.to_str() {
             Some("-") => stderr(),
-            _ => {
-                let open = || OpenOptions::new().create(true).append(true).open(target);
-                let file = refuse_planted(Path::new(target)).and_then(|()| open());
-                file.ok().map(OwnedFd::from).or_else(stderr)
-            }
+            _ => append_in_place(Path::new(target)).ok().map(OwnedFd::from).or_else(stderr),
         };
         fd.map(ReservedFd::hold)
     });

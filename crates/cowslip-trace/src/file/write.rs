@@ -1,13 +1,12 @@
 //! Writing a trace, block by block.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use cowslip_sys::atomic_file::refuse_planted;
+use cowslip_sys::atomic_file::create_in_place;
 
 use super::block::{BlockKind, Head, Packer};
 use super::encode::Columns;
@@ -22,10 +21,9 @@ use crate::model::{Event, EventKind, Header, Latencies, Sink, StackId, Totals};
 /// paths are private.
 ///
 /// # Errors
-/// What the file system answers; as [`refuse_planted`].
+/// Those of [`create_in_place`].
 pub fn create(path: &Path) -> io::Result<File> {
-    refuse_planted(path)?;
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    create_in_place(path, 0o600)
 }
 
 /// Frames of stacks that are remembered to find them again; beyond that, all are forgotten.

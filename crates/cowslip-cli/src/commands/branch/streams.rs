@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 use cowslip_sys::{AsFd, OwnedFd};
 
 use super::args::Args;
@@ -68,6 +69,6 @@ fn name(pattern: &str, copy: u32) -> PathBuf {
     PathBuf::from(pattern.replace(NUMBER, &copy.to_string()))
 }
 
-fn open(path: &PathBuf, is_written: bool) -> io::Result<File> {
-    if is_written { File::create(path) } else { File::open(path) }
+fn open(path: &Path, is_written: bool) -> io::Result<File> {
+    if is_written { create_in_place(path, BY_UMASK) } else { File::open(path) }
 }

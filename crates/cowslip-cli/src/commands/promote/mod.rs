@@ -16,13 +16,13 @@ mod top;
 mod top_source;
 mod top_table;
 
-use std::fs::File;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
 use cowslip_promote::plan::Plan;
 use cowslip_promote::session::Session;
 use cowslip_promote::{ManagedThp, Restored, daemon, interference};
+use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 use cowslip_sys::procfs::{self, Thp};
 
 use crate::exit::{self, CommandResult, Failure};
@@ -100,7 +100,7 @@ fn start(plan: Plan, console: Box<Console>, args: &PromoteArgs) -> Result<Sessio
     let mut session = Session::start(plan, console)?;
     if let Some(path) = &args.record {
         let doing = format_args!("create {}", path.display());
-        session.record(File::create(path).map_err(exit::io(doing))?)?;
+        session.record(create_in_place(path, BY_UMASK).map_err(exit::io(doing))?)?;
     }
     Ok(session)
 }

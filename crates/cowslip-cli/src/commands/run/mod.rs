@@ -4,14 +4,13 @@ mod args;
 mod libraries;
 
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cowslip::host;
 use cowslip_sys::Errno;
-use cowslip_sys::atomic_file::{Target, refuse_planted};
+use cowslip_sys::atomic_file::{Target, append_in_place};
 use cowslip_sys::executable::{self, Kind};
 
 use crate::exit::{self, CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
@@ -52,23 +51,13 @@ pub(super) fn run(args: Args) -> CommandResult {
 fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
     let failed = |error| exit::io(format_args!("{option} {}", file.display()))(error);
-    let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
-    if option == "--log" {
-        // It is written in place.
-        refuse_planted(file).map_err(failed)?;
+    Target::find(file).map_err(failed)?;
+    let is_there = file.exists();
+    append_in_place(file).map_err(failed)?;
+    if !is_there {
+        // It is created when there is something to write.
+        let _ = std::fs::remove_file(file);
     }
-    match Target::find(file).map_err(failed)? {
-        Target::Stream => open(file).map_err(failed)?,
-        Target::File(path) => {
-            let is_there = path.exists();
-            let opened = open(&path).map_err(failed)?;
-            if !is_there {
-                // It is created when there is something to write.
-                let _ = std::fs::remove_file(path);
-            }
-            opened
-        }
-    };
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cowslip_compare::recorder::{Recorder, Watch, facts};
+use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 
 use crate::exit::{self, Failure};
 
@@ -24,7 +25,7 @@ impl<'a> Metrics<'a> {
         let failed = || exit::io(format!("record metrics to {}", path.display()));
         let mut facts = facts();
         facts.insert("command".to_owned(), command.join(" "));
-        let file = File::create(path).map_err(failed())?;
+        let file = create_in_place(path, BY_UMASK).map_err(failed())?;
         let watch = Watch::Process(pid.unsigned_abs());
         let recorder = Recorder::start(file, &facts, watch, INTERVAL).map_err(failed())?;
         Ok(Self { path, recorder, began: Instant::now() })

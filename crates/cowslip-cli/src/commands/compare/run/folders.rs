@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cowslip_sys::atomic_file::refuse_planted;
+
 use crate::exit::{self, Failure, USAGE};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +32,7 @@ pub(super) struct Folders {
 impl Folders {
     /// Makes both folders; refuses one that is not empty, as its files would be taken for runs.
     pub(super) fn create(output: &Path) -> Result<Self, Failure> {
+        refuse_planted(output).map_err(exit::io(format!("use {}", output.display())))?;
         let [good, bad] = [Side::Good, Side::Bad].map(|side| output.join(side.name()));
         for folder in [&good, &bad] {
             let failed = || exit::io(format!("make {}", folder.display()));

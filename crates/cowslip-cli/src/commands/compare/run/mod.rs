@@ -8,9 +8,9 @@ mod shell;
 mod until;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 
 use cowslip_report::Progress;
+use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 
 use super::result::{deliver, read};
 use crate::exit::{self, CommandResult, Failure};
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
     fn recorded(&mut self, side: Side, what: &str, command: &str) -> Result<Ended, Failure> {
         let part = self.folders.part(side);
         let failed = || exit::io(format!("record {}", part.display()));
-        let file = File::create(&part).map_err(failed())?;
+        let file = create_in_place(&part, BY_UMASK).map_err(failed())?;
         let Some((_, status)) = self.once.recorded(what, command, file, failed)? else {
             return Ok(Ended::Interrupted);
         };
