@@ -20,6 +20,7 @@ class BranchCopy:
     index: int
     count: int
     argument: str | None
+    seed: bytes
 
 
 def branch_point(name: str | None = None, timeout: float | None = None) -> BranchCopy | None:
@@ -87,7 +88,10 @@ def _this_copy(index: int) -> BranchCopy:
     else:
         _reload_environ()
     argument = os.environ.get("COWSLIP_BRANCH_ARG")
-    return BranchCopy(index, int(os.environ["COWSLIP_BRANCHES"]), argument)
+    seed = os.environ.get("COWSLIP_BRANCH_SEED")
+    return BranchCopy(
+        index, int(os.environ["COWSLIP_BRANCHES"]), argument, bytes.fromhex(seed) if seed else os.urandom(32)
+    )
 
 
 def _reload_environ() -> None:

@@ -1,16 +1,20 @@
+#![allow(unsafe_code)]
 //! `cowslip branch`: copies of a warm program, their content and their inputs, and how they end.
 
 mod support;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cowslip::raw::branch::{Request, VERSION};
+use cowslip::{Arena, Place, units::ByteCount};
 use cowslip_sys::{AsFd, Errno, packets, socket};
 use serde_json::Value;
 use support::{COWSLIP, Folder, Ran, compile, run};
@@ -182,6 +186,10 @@ fn each_copy_has_the_state_its_streams_and_its_number() {
         }
         let errors = warm.read("errors");
         assert!((0..3).all(|copy| errors.contains(&format!("errors of {copy}"))), "{errors}");
+        let seeds: HashSet<_> =
+            errors.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        let is_seed = |it: &&str| it.len() == 64 && it.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(seeds.len() == 3 && seeds.iter().all(is_seed), "{errors}");
         if options.is_empty() {
             let log = warm.read("log");
             assert!(log.contains("frozen in"), "the copies are the kernel's alone: {log}");
@@ -189,6 +197,55 @@ fn each_copy_has_the_state_its_streams_and_its_number() {
         let wanted = format!("Operation canceled, 0, digest {}\n", digest(24, 0));
         assert_eq!(warm.release(), wanted, "the program has changed: {options:?}");
     }
+}
+
+/// Not a test: a Rust program that is branched.
+#[test]
+fn hooked() {
+    if std::env::var_os(HOOKED).is_none() {
+        return;
+    }
+    let arena = Arena::new(ByteCount::mib(4)).unwrap();
+    let words = arena.slice::<u64>(512).unwrap();
+    let template = arena.freeze().unwrap().into_template().unwrap();
+    let mut clone = template.map(Place::Anywhere).unwrap();
+    let place = words.range();
+    clone.on_renewal(move |clone, identity| clone.values_mut::<u64>(place)[0] = identity.number());
+    let clone = Arc::new(Mutex::new(clone));
+    let theirs = Arc::clone(&clone);
+    cowslip::on_branch(move |_| theirs.lock().unwrap().after_fork().unwrap());
+    println!("\nready");
+    // SAFETY: a copy needs only the memory of this thread, and ends here.
+    let copy = unsafe { cowslip::branch_point(Some("hooked"), None) }.unwrap();
+    if let Some(copy) = copy {
+        let number = clone.lock().unwrap().values::<u64>(place)[0];
+        println!("\ncopy {} {:?} {number}", copy.index, copy.seed);
+        std::io::stdout().flush().unwrap();
+        cowslip_sys::process::exit_now(0);
+    }
+}
+
+const HOOKED: &str = "COWSLIP_TEST_HOOKED";
+
+#[test]
+fn copies_of_a_rust_program_have_a_seed_and_new_clones_each() {
+    let folder = Folder::new("branch-hooked");
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--quiet", "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "hooked", "--nocapture"]).env(HOOKED, "1");
+    command.env("XDG_RUNTIME_DIR", &folder.0).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let mut warm = Warm { child, output, folder };
+    while warm.line() != "ready" {}
+    let branched = warm.branch(&["-n", "3"]);
+    assert_eq!((branched.status.code(), branched.stderr.as_str()), (Some(0), ""));
+    let copies = branched.stdout.lines().filter_map(|line| line.strip_prefix("copy "));
+    let (seeds, numbers): (HashSet<_>, HashSet<_>) = copies
+        .map(|line| (line.split(['[', ']']).nth(1), line.rsplit_once("] ").map(|(_, it)| it)))
+        .unzip();
+    assert_eq!((seeds.len(), numbers.len()), (3, 3), "{}", branched.stdout);
+    warm.release();
 }
 
 #[test]

@@ -155,7 +155,8 @@ else:
     worker = threading.Thread(target=state.append, args=(1000,))
     worker.start(), worker.join()
     # At once: another copy writes there too.
-    os.write(1, f"{copy.index} {copy.count} {copy.argument} {os.environ.get('COLOUR')} {sum(state)} {sys.stdin.read()}\n".encode())
+    seed = copy.seed.hex() == os.environ["COWSLIP_BRANCH_SEED"]
+    os.write(1, f"{copy.index} {copy.count} {copy.argument} {os.environ.get('COLOUR')} {sum(state)} {seed} {sys.stdin.read()}\n".encode())
 "#;
 
 #[test]
@@ -174,7 +175,8 @@ fn python_goes_on_in_each_copy() {
     let (warm, line) = Warm::start(folder, Path::new("python3"), &[program.to_str().unwrap()]);
     assert_eq!(line, "ready\n");
     let sum: u64 = (0..200_000).sum();
-    let wanted = [format!("0 2 a red {} ", sum + 1000), format!("1 2 b red {} ", sum + 1001)];
+    let wanted =
+        [format!("0 2 a red {} True ", sum + 1000), format!("1 2 b red {} True ", sum + 1001)];
     assert_eq!(warm.ask(&["-e", "COLOUR=red", "a", "b"]), wanted);
     assert_eq!(warm.release(), format!("held back {sum} True\n"));
 }

@@ -29,6 +29,7 @@ use cowslip_sys::{Errno, dynamic};
 use crate::arena::{Arena, Handle};
 use crate::freeze::fork::{PreparedFork, watch_child};
 use crate::memory::departure::Departure;
+use crate::raw::branch::SEED_BYTES;
 use crate::thaw::serve;
 
 /// The arenas that every fork takes along.
@@ -236,6 +237,31 @@ pub struct BranchCopy {
     pub count: u32,
     /// Its argument on the command line, if it has one (`COWSLIP_BRANCH_ARG`).
     pub argument: Option<OsString>,
+    /// Random bytes of this copy alone (`COWSLIP_BRANCH_SEED`, as hexadecimal digits): generators
+    /// that were seeded before the branch point go on equally in all copies.
+    pub seed: [u8; SEED_BYTES],
+}
+
+type BranchHook = Box<dyn FnMut(&BranchCopy) + Send>;
+
+static BRANCH_HOOKS: Mutex<Vec<BranchHook>> = Mutex::new(Vec::new());
+
+/// Runs `hook` in each copy that `cowslip branch` makes at a later [`branch_point`] of this
+/// process, before that returns: to seed generators, and to give clones of templates a new identity
+/// ([`TemplateClone::after_fork`](crate::TemplateClone::after_fork), which runs their hooks).
+///
+/// ```
+/// cowslip::on_branch(|copy| {
+///     let seed: [u8; 8] = copy.seed[..8].try_into().unwrap();
+///     println!("a generator begins with {}", u64::from_ne_bytes(seed));
+/// });
+/// ```
+pub fn on_branch(hook: impl FnMut(&BranchCopy) + Send + 'static) {
+    branch_hooks().push(Box::new(hook));
+}
+
+fn branch_hooks() -> MutexGuard<'static, Vec<BranchHook>> {
+    BRANCH_HOOKS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Lets `cowslip branch` copy this process, which runs under `cowslip run`, until `timeout` has passed (`None`: until
@@ -263,6 +289,8 @@ pub unsafe fn branch_point(
     let milliseconds = timeout.map_or(-1, |time| time.as_millis().try_into().unwrap_or(c_int::MAX));
     // Buffered output is the program's, not the copies'.
     let _ = io::stdout().flush();
+    // In a copy no thread may be there that could release their lock.
+    let mut hooks = mem::take(&mut *branch_hooks());
     // SAFETY: the function of that name has the type that `docs/templates.md` says, the name is NULL or ends with a NUL, and the caller promised
     // what a copy needs.
     let answer = unsafe {
@@ -274,13 +302,37 @@ pub unsafe fn branch_point(
     if let Ok(index) = u32::try_from(answer) {
         let count = env::var("COWSLIP_BRANCHES").ok().and_then(|count| count.parse().ok());
         let argument = env::var_os("COWSLIP_BRANCH_ARG");
-        return Ok(Some(BranchCopy { index, count: count.unwrap_or(1), argument }));
+        let given = env::var("COWSLIP_BRANCH_SEED").ok().and_then(|text| parse_seed(&text));
+        let mut seed = given.unwrap_or([0; SEED_BYTES]);
+        if given.is_none() {
+            // The library of `cowslip run` is older.
+            process::fill_random(&mut seed).during("get random bytes for a copy")?;
+        }
+        let copy = BranchCopy { index, count: count.unwrap_or(1), argument, seed };
+        hooks.iter_mut().for_each(|hook| hook(&copy));
+        keep_hooks(hooks, BRANCH_HOOKS.try_lock().ok());
+        return Ok(Some(copy));
     }
+    keep_hooks(hooks, Some(branch_hooks()));
     match process::current_errno() {
         Errno::AGAIN | Errno::CANCELED | Errno::INTR => Ok(None),
         Errno::NOSYS => Err(not_preloaded()),
         Errno::BUSY => Err(Error::new(ErrorKind::Busy, "another thread is at its branch point")),
         errno => Err(errno).during(BRANCH),
+    }
+}
+
+fn parse_seed(text: &str) -> Option<[u8; SEED_BYTES]> {
+    let digits = text.as_bytes().chunks_exact(2).map(|pair| str::from_utf8(pair).ok());
+    let bytes = digits.map(|pair| u8::from_str_radix(pair?, 16).ok());
+    bytes.collect::<Option<Vec<_>>>()?.try_into().ok()
+}
+
+/// Puts hooks back before those that came meanwhile.
+fn keep_hooks(mut hooks: Vec<BranchHook>, place: Option<MutexGuard<'_, Vec<BranchHook>>>) {
+    if let Some(mut place) = place {
+        hooks.append(&mut place);
+        *place = hooks;
     }
 }
 

@@ -55,7 +55,7 @@ pub use cowslip_sys::units;
 
 pub use arena::{Arena, ArenaBuilder, Backing, IoGuard, Pages};
 pub use footprint::Footprint;
-pub use fork_calls::{BranchCopy, Fork, branch_point, fork};
+pub use fork_calls::{BranchCopy, Fork, branch_point, fork, on_branch};
 pub use freeze::{FreezeMethod, Frozen, FrozenCopy, MOST_VIEWS, freeze_all};
 pub use metrics::Metrics;
 pub use template::{

@@ -66,7 +66,7 @@ static int content(int index)
     printf("before %016llx after %016llx\n", (unsigned long long)before, (unsigned long long)digest());
     while (fgets(line, sizeof line, stdin))
         printf("read: %s", line);
-    fprintf(stderr, "errors of %d\n", index);
+    fprintf(stderr, "errors of %d, seed %s\n", index, of("COWSLIP_BRANCH_SEED"));
     return 0;
 }
 

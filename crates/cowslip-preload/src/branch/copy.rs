@@ -10,9 +10,9 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{PipeReader, Read};
 
-use cowslip::raw::branch::Reply;
+use cowslip::raw::branch::{Reply, SEED_BYTES};
 use cowslip_sys::supervision::{self, Former};
-use cowslip_sys::{BorrowedFd, OwnedFd, process, socket};
+use cowslip_sys::{BorrowedFd, Errno, OwnedFd, process, socket};
 
 use crate::rt::environment;
 
@@ -78,16 +78,22 @@ pub(super) fn begin(birth: &Birth<'_>) {
             clearerr(stdin);
         }
     }
-    set_environment(birth);
+    if set_environment(birth).is_err() {
+        process::exit_now(FAILED);
+    }
     let running = Reply::Running { copy: birth.index, pid: process::pid() };
     let _ = socket::send(birth.connection, &running.to_bytes(), &[]);
 }
 
 /// Does not call libc's `setenv`: a thread that does not exist here may have held its lock.
-fn set_environment(birth: &Birth<'_>) {
+fn set_environment(birth: &Birth<'_>) -> Result<(), Errno> {
+    let mut seed = [0; SEED_BYTES];
+    process::fill_random(&mut seed)?;
+    let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut entries: Vec<Vec<u8>> = vec![
         format!("COWSLIP_BRANCH={}", birth.index).into_bytes(),
         format!("COWSLIP_BRANCHES={}", birth.count).into_bytes(),
+        format!("COWSLIP_BRANCH_SEED={seed}").into_bytes(),
     ];
     entries.extend(birth.variables.iter().cloned());
     let argument = birth.argument;
@@ -96,6 +102,7 @@ fn set_environment(birth: &Birth<'_>) {
         entries.into_iter().filter_map(|it| CString::new(it).ok()).collect();
     // A copy of a copy has its own argument, or none.
     environment::replace(&entries, &[b"COWSLIP_BRANCH_ARG="]);
+    Ok(())
 }
 
 /// Called in the supervisor, which must not keep the program's terminal or pipe open.

@@ -27,6 +27,9 @@ pub const MOST_BYTES: usize = TEXT_BYTES + 16;
 /// The longest argument, and the longest variable: the limit of `execve(2)`.
 pub const TEXT_BYTES: usize = 128 << 10;
 
+/// The length of a copy's random seed, which is in its environment as hexadecimal digits.
+pub const SEED_BYTES: usize = 32;
+
 /// The name of the sockets' directories, with the user's number in `/tmp`.
 pub const DIRECTORY: &str = "cowslip-branch";
 
