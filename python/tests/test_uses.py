@@ -278,7 +278,7 @@ except KeyboardInterrupt:
 
 
 # Nothing, a part of an answer, that the template follows, and a part of the template.
-@pytest.mark.parametrize("said", [b"", b"\0\0\0", bytes(8), bytes(8) + b"COWSLIPT\1\0"], ids=len)
+@pytest.mark.parametrize("said", [b"", b"\0\0\0", bytes(8), bytes(8) + b"COWSLIPD\1\0"], ids=len)
 @pytest.mark.parametrize("call", ["cowslip.Template.via(image, path)", "cowslip.restore(image, via=path)"])
 def test_control_c_ends_a_wait_for_a_silent_server(arena, tmp_path, call, said):
     image = tmp_path / "image"

@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! `cowslip status` on an arena of the test's own, with known sizes.
 
 mod support;
@@ -12,7 +13,10 @@ use std::sync::{Mutex, PoisonError};
 
 use cowslip::units::ByteCount;
 use cowslip::{Arena, Backing, Metrics};
-use serde_json::Value;
+use cowslip_sys::AsFd;
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Prot, Sharing};
+use serde_json::{Value, json};
 use support::{COWSLIP, Folder, compile, run};
 
 const USED_MIB: u64 = 24;
@@ -69,6 +73,10 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
         lines.map(str::trim).next().unwrap_or_else(|| panic!("{name}: {told}")).to_owned()
     };
     assert_eq!((line("used "), line("held ")), ("24 MiB".to_owned(), "6 MiB".to_owned()));
+    // After a long wait, these are asked for.
+    for name in ["moved chunks", "kept chunks", "collapsed chunks", "waits of threads"] {
+        assert_eq!(line(name), "0", "{told}");
+    }
 
     // A column is where its head ends.
     let told = status(&[]);
@@ -158,6 +166,39 @@ fn a_file_that_is_named_as_a_page_of_counters_is_not_believed() {
     let pid = pid.parse().ok();
     let mut programs = all["programs"].as_array().unwrap().iter();
     assert!(programs.all(|it| it["pid"].as_u64() != pid), "{all}");
+}
+
+/// A program that was started before an upgrade has the page of the version before.
+#[test]
+fn a_page_of_another_version_is_named_and_not_believed() {
+    let _alone = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let arena = Arena::builder(ByteCount::mib(64)).backing(Backing::Base).build().unwrap();
+    let page = counters(&arena);
+    drop(arena);
+    let mut without_layout = page;
+    without_layout[..8].copy_from_slice(b"COWSLIP1");
+    let mut other_layout = page;
+    other_layout[8] ^= 1;
+    for page in [without_layout, other_layout] {
+        let file = memfile::memfd("cowslip-status", MemfdKind::Shmem, 4096).unwrap();
+        memfile::write_at(file.as_fd(), &page, 0).unwrap();
+        let place = memory::reserve(4096, 4096).unwrap();
+        // SAFETY: the place belongs to this test.
+        unsafe { memory::map_file(place, file.as_fd(), 0, Sharing::Shared, Prot::READ) }.unwrap();
+        let one = run(Command::new(COWSLIP).args(["status", &id().to_string()]));
+        let all = status(&[]);
+        let json: Value = serde_json::from_str(&status(&["--json", "-"])).unwrap();
+        // SAFETY: as above.
+        unsafe { memory::unmap(place) }.unwrap();
+        assert_eq!((one.status.code(), one.stdout.as_str()), (Some(3), ""));
+        assert!(one.stderr.contains("another version of Cowslip"), "{}", one.stderr);
+        let row = |line: &&str| line.split_whitespace().next() == Some(&id().to_string());
+        let row = all.lines().find(row).unwrap();
+        assert!(row.ends_with("of another version of Cowslip"), "{row}");
+        let ours = json["programs"].as_array().unwrap().iter().find(|it| it["pid"] == id());
+        let (arenas, is_other) = (&ours.unwrap()["arenas"], &ours.unwrap()["of_another_version"]);
+        assert_eq!((arenas, is_other), (&json!([]), &json!(true)));
+    }
 }
 
 #[test]

@@ -16,7 +16,27 @@ use crate::mapping::OwnPage;
 /// Name of the mapping that holds the counters.
 pub const PAGE_NAME: &str = "cowslip-status";
 
-const MAGIC: u64 = u64::from_le_bytes(*b"COWSLIP1");
+/// Beginning of the page, in any version.
+const MAGIC: [u8; 7] = *b"COWSLIP";
+
+/// The page's first word: the magic, and `C`.
+const FIRST_WORD: u64 = u64::from_ne_bytes(*b"COWSLIPC");
+
+/// FNV-1a of the counters' names in their order: two versions of Cowslip that lay the page out
+/// differently have different ones.
+const fn layout_of(names: &[&str]) -> u64 {
+    let (mut hash, mut i) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    while i < names.len() {
+        let (name, mut byte) = (names[i].as_bytes(), 0);
+        while byte < name.len() {
+            hash = (hash ^ name[byte] as u64).wrapping_mul(0x0100_0000_01b3);
+            byte += 1;
+        }
+        hash = (hash ^ 0xff).wrapping_mul(0x0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -24,7 +44,8 @@ macro_rules! counters {
         #[repr(C)]
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
-            magic: AtomicU64,
+            first_word: AtomicU64,
+            layout: AtomicU64,
             $(pub(crate) $name: AtomicU64),*
         }
 
@@ -35,6 +56,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64),*
         }
 
+        const LAYOUT: u64 = layout_of(&[$(stringify!($name)),*]);
+
         impl Counters {
             pub(crate) fn read(&self) -> Metrics {
                 Metrics { $($name: self.$name.load(Relaxed)),* }
@@ -42,12 +65,13 @@ macro_rules! counters {
         }
 
         impl Metrics {
-            /// Reads the counters out of a copy of their page; `None` if it is not one.
+            /// Reads the counters out of a copy of their page; `None` if it is not one, or one of
+            /// [another version](Self::is_of_another_version).
             pub fn from_page(page: &[u8]) -> Option<Self> {
                 let mut words = page.chunks_exact(8).map(|word| {
                     u64::from_ne_bytes(word.try_into().expect("eight bytes"))
                 });
-                if words.next()? != MAGIC {
+                if words.next()? != FIRST_WORD || words.next()? != LAYOUT {
                     return None;
                 }
                 Some(Self { $($name: words.next()?),* })
@@ -145,6 +169,12 @@ counters! {
 }
 
 impl Metrics {
+    /// True for a copy of a page that another version of Cowslip laid out: its counters are not
+    /// known.
+    pub fn is_of_another_version(page: &[u8]) -> bool {
+        page.starts_with(&MAGIC) && Self::from_page(page).is_none()
+    }
+
     /// The descriptors of the arena's files.
     pub fn descriptors(&self) -> impl Iterator<Item = u64> {
         let (first, all) = (self.file_descriptor, self.file_descriptors | 1);
@@ -160,7 +190,8 @@ impl Counters {
         const OPERATION: &str = "make the page of counters";
         let open = || memfile::memfd(PAGE_NAME, MemfdKind::Shmem, page_size_bytes() as u64);
         let file = ReservedFd::open(open).during(OPERATION)?;
-        let counters = Self { magic: MAGIC.into(), ..Self::default() };
+        let counters =
+            Self { first_word: FIRST_WORD.into(), layout: LAYOUT.into(), ..Self::default() };
         counters.pid.store(process::pid() as u64, Relaxed);
         OwnPage::new(file.as_fd(), counters).during(OPERATION)
     }

@@ -2,7 +2,7 @@
 //!
 //! | bytes | |
 //! | --- | --- |
-//! | 8 | `COWSLIPT` |
+//! | 8 | `COWSLIPD` |
 //! | 8 | version, 1 |
 //! | 8 | 1 if the base is made of huge pages, else 0 |
 //! | 8 | address of the arena |
@@ -29,7 +29,7 @@ use super::{Base, File};
 use crate::arena::readers::Pin;
 use crate::progress::{self, Wait};
 
-const MAGIC: [u8; 8] = *b"COWSLIPT";
+const MAGIC: [u8; 8] = *b"COWSLIPD";
 const VERSION: u64 = 1;
 const HEADER_WORDS: usize = 11;
 const REGION_WORDS: usize = 4;

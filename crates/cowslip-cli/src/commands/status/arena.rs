@@ -16,12 +16,20 @@ pub(super) struct Arena {
     pub(super) footprint: Footprint,
 }
 
-impl Arena {
+/// What a process says of its arenas.
+#[derive(Default)]
+pub(super) struct Arenas {
+    pub(super) known: Vec<Arena>,
+    /// It has arenas of another version of Cowslip, too.
+    pub(super) has_others: bool,
+}
+
+impl Arenas {
     /// The arenas of a process.
-    pub(super) fn of(pid: i32) -> io::Result<Vec<Self>> {
+    pub(super) fn read(pid: i32) -> io::Result<Self> {
         let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         let target = Target::open(pid)?;
-        let mut arenas = Vec::new();
+        let mut arenas = Self::default();
         for page in pages_in(&smaps) {
             let page = match target.read_memory(page.range) {
                 Ok(page) => page,
@@ -30,12 +38,15 @@ impl Arena {
             };
             if let Some(metrics) = Metrics::from_page(&page) {
                 let footprint = Footprint::measure(pid, &smaps, &metrics);
-                arenas.push(Self { metrics, footprint });
+                arenas.known.push(Arena { metrics, footprint });
             }
+            arenas.has_others |= Metrics::is_of_another_version(&page);
         }
         Ok(arenas)
     }
+}
 
+impl Arena {
     pub(super) fn state(&self) -> &'static str {
         match (self.metrics.is_owner, self.metrics.frozen_chunks) {
             (0, _) => "inherited",

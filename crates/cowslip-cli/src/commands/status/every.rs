@@ -5,13 +5,13 @@ use std::fs;
 use cowslip::units::ByteCount;
 use cowslip_report::text::printable;
 
-use super::arena::{Arena, has_arena};
+use super::arena::{Arena, Arenas, has_arena};
 
 /// A program and its arenas.
 pub(super) struct Program {
     pub(super) pid: i32,
     name: String,
-    pub(super) arenas: Vec<Arena>,
+    pub(super) arenas: Arenas,
 }
 
 /// The programs that this user may look into.
@@ -23,8 +23,8 @@ pub(super) fn look() -> std::io::Result<Vec<Program>> {
             continue;
         }
         // It may have ended meanwhile.
-        if let Ok(arenas) = Arena::of(pid)
-            && !arenas.is_empty()
+        if let Ok(arenas) = Arenas::read(pid)
+            && (arenas.has_others || !arenas.known.is_empty())
         {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             programs.push(Program { pid, name: printable(name.trim_end()), arenas });
@@ -47,13 +47,19 @@ pub(super) fn lines(programs: &[Program]) -> Vec<String> {
     };
     let mut lines = vec![row(head)];
     for program in programs {
-        let sum = |of: &dyn Fn(&Arena) -> u64| ByteCount(program.arenas.iter().map(of).sum());
-        let forks: u64 = program.arenas.iter().map(|arena| arena.metrics.forks).sum();
-        let own = program.arenas.iter().find(|arena| arena.metrics.is_owner == 1);
+        let pid = program.pid.to_string();
+        let arenas = &program.arenas.known;
+        let own = arenas.iter().find(|arena| arena.metrics.is_owner == 1).or(arenas.first());
+        let Some(own) = own else {
+            lines.push(format!("{pid:>8} {:<16} of another version of Cowslip", program.name));
+            continue;
+        };
+        let sum = |of: &dyn Fn(&Arena) -> u64| ByteCount(arenas.iter().map(of).sum());
+        let forks: u64 = arenas.iter().map(|arena| arena.metrics.forks).sum();
         lines.push(row([
-            &program.pid.to_string(),
+            &pid,
             &program.name,
-            own.unwrap_or(&program.arenas[0]).state(),
+            own.state(),
             &sum(&|arena| arena.metrics.used_bytes).to_string(),
             &sum(&|arena| arena.footprint.held_bytes).to_string(),
             &sum(&|arena| arena.footprint.resident_bytes).to_string(),

@@ -12,8 +12,8 @@ use std::time::Duration;
 use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
-use crate::exit::{self, CommandResult, DENIED, Failure, NO, VANISHED};
-use arena::Arena;
+use crate::exit::{self, CommandResult, DENIED, Failure, NO, UNSUPPORTED, VANISHED};
+use arena::Arenas;
 pub(super) use args::Args;
 
 /// Moves to the top left of a terminal, and clears it.
@@ -38,7 +38,17 @@ pub(super) fn run(args: Args) -> CommandResult {
 }
 
 fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
-    let arenas = Arena::of(pid).map_err(|error| explain(pid, error))?;
+    let Arenas { known: arenas, has_others } =
+        Arenas::read(pid).map_err(|error| explain(pid, error))?;
+    if arenas.is_empty() && has_others {
+        return Err(Failure::new(
+            UNSUPPORTED,
+            format!(
+                "process {pid} runs with another version of Cowslip, whose counters this one does not know: restart \
+                 it, or ask with the `cowslip` that it was started with"
+            ),
+        ));
+    }
     if arenas.is_empty() {
         return Err(Failure::new(
             NO,
@@ -61,8 +71,9 @@ fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
     let programs = every::look().map_err(exit::system("look for programs in /proc"))?;
     if let Some(file) = &args.json {
         let of = |program: &every::Program| {
-            let arenas: Vec<Value> = program.arenas.iter().map(one::to_json).collect();
-            json!({"pid": program.pid, "arenas": arenas})
+            let arenas: Vec<Value> = program.arenas.known.iter().map(one::to_json).collect();
+            let others = program.arenas.has_others;
+            json!({"pid": program.pid, "arenas": arenas, "of_another_version": others})
         };
         let all: Vec<Value> = programs.iter().map(of).collect();
         let whole = json!({"schema": "cowslip.status/1", "programs": all});

@@ -2,6 +2,7 @@
 
 use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
+use cowslip_sys::{Errno, reason};
 use serde_json::{Map, Value};
 
 use super::arena::Arena;
@@ -34,6 +35,16 @@ pub(super) fn to_json(arena: &Arena) -> Value {
     Value::Object(fields)
 }
 
+/// How many failed, and why the last did.
+fn failures(count: u64, errno: u64) -> String {
+    match i32::try_from(errno) {
+        Ok(errno @ 1..4096) if count > 0 => {
+            format!("{count}: {}", reason(Errno::from_raw_os_error(errno)))
+        }
+        _ => count.to_string(),
+    }
+}
+
 pub(super) fn lines(arena: &Arena) -> Vec<String> {
     let (m, footprint) = (&arena.metrics, &arena.footprint);
     let us = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
@@ -63,6 +74,14 @@ pub(super) fn lines(arena: &Arena) -> Vec<String> {
         ("thaws", m.thaws.to_string()),
         ("  pages copied back", m.thawed_pages.to_string()),
         ("  longest step", us(m.longest_thaw_chunk_ns)),
+        ("  failed chunks", failures(m.failed_thaw_chunks, m.last_thaw_errno)),
+        ("moved chunks", m.moved_chunks.to_string()),
+        ("  failed", failures(m.failed_moves, m.last_move_errno)),
+        ("  places with readers", m.vacated_chunks.to_string()),
+        ("kept chunks", m.kept_chunks.to_string()),
+        ("collapsed chunks", m.collapsed_chunks.to_string()),
+        ("split chunks", m.split_chunks.to_string()),
+        ("waits of threads", m.waits.to_string()),
         ("longest stall", us(m.longest_stall_ns)),
         ("children ended", m.ended_children.to_string()),
     ];
