@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+/// The longest text that [`read_text`] reads.
+const TEXT_MOST_BYTES: u64 = 16 << 20;
+
 /// Opens a regular file for reading. Any other kind is refused, without waiting for a FIFO's
 /// writer.
 ///
@@ -50,6 +53,22 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a text that people write, such as a configuration: a regular file, or a FIFO or a device,
+/// of at most [`TEXT_MOST_BYTES`].
+///
+/// # Errors
+/// [`io::ErrorKind::FileTooLarge`] if it is longer; an error of the file system (`open(2)`,
+/// `read(2)`).
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let length = File::open(path)?.take(TEXT_MOST_BYTES + 1).read_to_string(&mut text)?;
+    if length as u64 > TEXT_MOST_BYTES {
+        let message = format!("it is longer than {} MiB", TEXT_MOST_BYTES >> 20);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(text)
 }
 
 fn name(kind: fs::FileType) -> &'static str {

@@ -273,6 +273,10 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
     let fine = check(&fs::read_to_string(shipped).unwrap());
     assert!(fine.status.success(), "{}", fine.stderr);
+    let endless = ["promote", "--check-config", "--config", "/dev/zero"];
+    let refused = run(Command::new(COWSLIP).args(endless));
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("it is longer than 16 MiB"), "{}", refused.stderr);
     for (text, name) in [
         ("[[target]]\nmatch = \"a\"\n[settings]\nthreshold_percent = 0\n", "threshold_percent"),
         ("[[target]]\nmach = \"a\"\n", "mach"),

@@ -13,6 +13,15 @@ const WORTHWHILE: usize = 8;
 pub(super) const OF_ZEROES: Checksum =
     Checksum(0x7b3e_6abe_1456_fd00_94e2_6d8e_0436_4852_u128.to_le_bytes());
 
+impl Entry {
+    /// True for a chunk of zeroes with the right checksums.
+    pub(super) fn is_zeroes(&self) -> bool {
+        self.encoding == Encoding::Zero
+            && self.content == OF_ZEROES
+            && self.stored == Checksum::of(&[])
+    }
+}
+
 pub(super) fn is_zero(page: &[u8]) -> bool {
     page.iter().fold(0, |or, &byte| or | byte) == 0
 }

@@ -308,7 +308,16 @@ pub(crate) fn decode_index(bytes: &[u8], header: &Header, chunks: &[u64]) -> Che
         check(is_data, at + 16, "a chunk's bytes lie outside the data")?;
         entries.push(entry);
     }
+    check(are_apart(&entries), begin, "two chunks lie in one place")?;
     Ok(entries)
+}
+
+/// True if no stored bytes are those of two chunks: then all of them are read in the time that the
+/// file takes.
+fn are_apart(entries: &[Entry]) -> bool {
+    let mut ranges: Vec<_> = entries.iter().map(Entry::range).filter(|it| !it.is_empty()).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.windows(2).all(|pair| pair[0].end <= pair[1].start)
 }
 
 #[cfg(test)]
@@ -423,6 +432,9 @@ mod tests {
             let (bytes, header) = index(&[entry]);
             assert!(decode_index(&bytes, &header, &[1]).is_err(), "{entry:?}");
         }
+        let (bytes, header) = index(&[good, Entry { chunk: 1, ..good }]);
+        let refused = decode_index(&bytes, &header, &[2]).unwrap_err();
+        assert_eq!(refused.what, "two chunks lie in one place");
         let (bytes, header) = index(&[good, good]);
         assert_eq!(
             decode_index(&bytes, &header, &[1]).unwrap_err().what,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cowslip_promote::Settings;
 use cowslip_promote::plan::{Plan, Rule, Who};
+use cowslip_sys::regular;
 
 use super::args::{self, PromoteArgs};
 use crate::exit::{self, Failure, USAGE};
@@ -104,6 +105,6 @@ pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
 
 fn read(path: &Path) -> Result<Plan, Failure> {
     let file = path.display();
-    let text = std::fs::read_to_string(path).map_err(exit::io(format_args!("read {file}")))?;
+    let text = regular::read_text(path).map_err(exit::io(format_args!("read {file}")))?;
     Plan::parse(&text).map_err(|error| Failure::new(USAGE, format!("{file}: {error}")))
 }
