@@ -422,7 +422,9 @@ fn a_receiver_changes_nothing_that_others_get() {
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    [(&program, 0o755), (&path, 0o644), (&folder.0, 0o777)].map(|(path, mode)| set(path, mode));
+    for (path, mode) in [(&program, 0o755), (&path, 0o644), (&folder.0, 0o777)] {
+        set(path, mode);
+    }
     let opened = Image::open(&path).unwrap();
     let own = cowslip_sys::process::effective_uid();
     // Root's server has a mount of its own; another user's has memfds.
