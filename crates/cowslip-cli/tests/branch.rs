@@ -282,7 +282,7 @@ fn a_single_copy_reads_and_writes_where_the_command_does_and_repeats_nothing() {
     let said = String::from_utf8(output.stdout).unwrap();
     let told = format!("before {} after {}\nread: one\nread: two\n", digest(1, 0), digest(1, 1));
     assert!(said.starts_with("copy 0: ") && said.ends_with(&told), "{said}");
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), "errors of 0\n");
+    assert!(String::from_utf8(output.stderr).unwrap().starts_with("errors of 0, seed "));
     let held_back = "held back Operation canceled";
     assert!(warm.branch(&["--release"]).status.success());
     assert!(warm.line().starts_with(held_back), "it has said it once");

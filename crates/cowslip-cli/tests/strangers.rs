@@ -157,7 +157,9 @@ fn what_another_user_planted_where_everybody_may_is_not_written_to() {
     ] {
         for _ in 0..2 {
             let ran = run(Command::new(COWSLIP).args(words).arg(&place));
-            assert!(ran.status.success() && fs::metadata(&place).unwrap().len() > 0, "{words:?}");
+            // A dry run may say that there is nothing to promote.
+            assert!(matches!(ran.status.code(), Some(0 | 1)), "{words:?}: {}", ran.stderr);
+            assert!(fs::metadata(&place).unwrap().len() > 0, "{words:?}");
         }
         fs::remove_file(&place).unwrap();
     }
