@@ -2,6 +2,8 @@
 //!
 //! It stands alone: light or dark as its reader's system, and with larger letters where it is shown small.
 
+use std::slice;
+
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 
@@ -17,7 +19,7 @@ const RIGHT: f64 = WIDTH - 10.0;
 const TOP: f64 = 112.0;
 const BOTTOM: f64 = 310.0;
 const GAP: f64 = 14.0;
-const TITLE: &str = "Slowest request under way, ms";
+const TITLE: &str = "Slowest request under way, ms. Dark, and in numbers: at BGSAVE";
 /// Panels side by side.
 pub(crate) const PANELS: usize = 3;
 
@@ -33,9 +35,14 @@ pub(crate) struct Chart {
 pub(crate) struct Panel {
     name: &'static str,
     number: String,
-    /// The area of each save: start and end of its steps, and milliseconds.
-    areas: Vec<Vec<(f64, f64, f64)>>,
+    /// The area of each save.
+    areas: Vec<Vec<Step>>,
+    /// The request of each save that the number is about.
+    counted: Vec<Step>,
 }
+
+/// Start and end on the axis, and milliseconds.
+type Step = (f64, f64, f64);
 
 /// Draws requests around the fork, for the first three setups; nothing if there are none.
 ///
@@ -59,7 +66,7 @@ pub(crate) fn around_fork(measured: &[&Measured]) -> Chart {
         title: TITLE.to_owned(),
         x_title: "milliseconds from BGSAVE",
         x: (-around_ms, around_ms),
-        panels: panels(measured, area),
+        panels: panels(measured, 1e6, area),
     }
 }
 
@@ -71,17 +78,23 @@ pub(crate) fn whole_saves(measured: &[&Measured]) -> Chart {
         let steps = starts.zip(ends).zip(&save.slowest);
         steps.map(|((from, to), (_, ns))| (from, to, ns / 1e6)).collect()
     };
-    let panels = panels(measured, area);
+    let panels = panels(measured, 1e9, area);
     let ends = panels.iter().flat_map(|panel| &panel.areas).filter_map(|area| area.last());
     let longest = ends.map(|end| end.1).fold(1.0, f64::max);
     Chart { title: TITLE.to_owned(), x_title: "seconds from BGSAVE", x: (-1.0, longest), panels }
 }
 
-fn panels(measured: &[&Measured], area: impl Fn(&Save) -> Vec<(f64, f64, f64)>) -> Vec<Panel> {
+/// `unit_ns` is that of the axis.
+fn panels(measured: &[&Measured], unit_ns: f64, area: impl Fn(&Save) -> Vec<Step>) -> Vec<Panel> {
+    let counted = |save: &Save| {
+        let (from, to) = save.held_up?;
+        Some((from as f64 / unit_ns, to as f64 / unit_ns, (to - from) as f64 / 1e6))
+    };
     let panel = |it: &&Measured| Panel {
         name: it.setup.title,
         number: HELD_UP.of_all(it, Stat::Max).map(ms).unwrap_or_default(),
         areas: it.busy_saves().map(&area).collect(),
+        counted: it.busy_saves().filter_map(counted).collect(),
     };
     measured.iter().map(panel).collect()
 }
@@ -97,6 +110,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
         let (low, high) = chart.x;
         let x = |value: f64| left + (value.clamp(low, high) - low) / (high - low) * width;
         let areas = panel.areas.iter().map(|area| step_path(area, x, y));
+        let counted = panel.counted.iter().map(|step| step_path(slice::from_ref(step), x, y));
         let lines =
             y_ticks.iter().map(|&tick| format!("M{left:.1} {:.1}H{:.1}", y(tick), left + width));
         let x_ticks = x_ticks(chart.x).into_iter().map(|tick| {
@@ -117,6 +131,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
             grid => lines.collect::<String>(),
             event => format!("M{:.1} {TOP}V{BOTTOM}", x(0.0)),
             areas => areas.collect::<Vec<_>>(),
+            counted => counted.collect::<Vec<_>>(),
             x_ticks => x_ticks.collect::<Vec<Value>>(),
         }
     };
@@ -137,7 +152,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
 }
 
 /// A step for each value, down to the axis at both ends.
-fn step_path(steps: &[(f64, f64, f64)], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
+fn step_path(steps: &[Step], x: impl Fn(f64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return String::new() };
     let steps_of = steps.chunk_by(|a, b| a.2 == b.2).map(|run| {
         let (value, end) = (run[0].2, run[run.len() - 1].1);
@@ -187,7 +202,8 @@ mod tests {
     fn a_stall_is_drawn_as_high_as_it_was() {
         let areas =
             vec![vec![(-2.0, -1.0, 1.0), (-1.0, 0.0, 1.0), (0.0, 1.0, 30.0), (1.0, 2.0, 1.0)]];
-        let panel = Panel { name: "stock", number: "30 ms".to_owned(), areas };
+        let counted = vec![(0.0, 2.0, 30.0)];
+        let panel = Panel { name: "stock", number: "30 ms".to_owned(), areas, counted };
         let chart = Chart {
             title: "a < b".to_owned(),
             x_title: "milliseconds",

@@ -49,7 +49,9 @@ pub fn sentences(outcome: &Outcome) -> Vec<String> {
             mib(outcome.size_bytes as f64),
             outcome.clients,
         ),
-        each("BGSAVE held clients up", &|it| format!("for {}", ms(value(&HELD_UP, it)))),
+        each("Requests under way at BGSAVE took", &|it| {
+            format!("up to {}", ms(value(&HELD_UP, it)))
+        }),
         each("Of a thousand writes during a save, one took longer than", &|it| {
             ms(latency_during(it).quantile_ns(0.999) as f64)
         }),
@@ -172,7 +174,10 @@ mod tests {
     fn what_is_lost_is_said_and_by_how_much() {
         let all = plain(&outcome(2_000_000_000));
         assert!(
-            all.contains(&"BGSAVE held clients up for 1.0 ms, with Cowslip for 1.0 ms.".to_owned())
+            all.contains(
+                &"Requests under way at BGSAVE took up to 1.0 ms, with Cowslip up to 1.0 ms."
+                    .to_owned()
+            )
         );
         assert!(all.contains(&"A save took 1.0 s, with Cowslip 2.0 s.".to_owned()), "{all:?}");
         let lost = all.last().unwrap();

@@ -80,9 +80,9 @@ const fn figure(
 
 pub(crate) const HELD_UP: Figure = figure(
     "held_up_by_bgsave",
-    "clients held up by BGSAVE",
+    "slowest request under way at BGSAVE",
     "ns",
-    |save| save.held_up_ns as f64,
+    |save| save.held_up.map_or(0.0, |(from, to)| (to - from) as f64),
     &[Stat::Max, Stat::P50],
 );
 pub(crate) const FORK: Figure =

@@ -48,11 +48,11 @@ impl Window {
     }
 }
 
-/// The latency of the slowest request that was under way at some time of a span.
-pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> u64 {
+/// The times of the slowest request that was under way at some time of a span.
+pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> Option<(u64, u64)> {
     let under_way =
         requests(logs).filter(|(sent_ns, acked_ns)| *sent_ns < to_ns && *acked_ns > from_ns);
-    under_way.map(|(sent_ns, acked_ns)| acked_ns - sent_ns).max().unwrap_or(0)
+    under_way.max_by_key(|(sent_ns, acked_ns)| acked_ns - sent_ns)
 }
 
 /// The same for each step of a span, which makes a stall as wide as it is high. (A chart by the time of sending would
@@ -104,8 +104,9 @@ mod tests {
         assert_eq!((window.latencies.n(), window.answered), (2, 1));
         assert!((window.ops() - 50.0).abs() < 0.01, "{}", window.ops());
         assert_eq!(window.cpu_ns_a_request(), 5_000.0);
-        assert_eq!(slowest(&logs(), 20_000_150, 20_000_350), 100);
-        assert_eq!(slowest(&logs(), 20_000_000, 20_000_050), 20_000_000);
+        assert_eq!(slowest(&logs(), 20_000_150, 20_000_350), Some((20_000_200, 20_000_300)));
+        assert_eq!(slowest(&logs(), 20_000_000, 20_000_050), Some((100, 20_000_100)));
+        assert_eq!(slowest(&logs(), 20_000_500, 20_000_600), None);
         let mut both = window.clone();
         both.merge(&Window::of(&logs(), 20_000_250, 20_000_350, 3_000));
         assert_eq!((both.latencies.n(), both.answered, both.cpu_ns), (3, 2, 8_000));

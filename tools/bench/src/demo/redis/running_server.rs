@@ -27,8 +27,8 @@ pub(crate) struct Save {
     pub(crate) label: String,
     pub(crate) writers: Writers,
     pub(crate) fork_ns: u64,
-    /// The slowest request that was under way while the server forked.
-    pub(crate) held_up_ns: u64,
+    /// Start and end, in ns from BGSAVE, of the slowest request that was under way at the fork.
+    pub(crate) held_up: Option<(i64, i64)>,
     pub(crate) duration_ns: u64,
     /// Redis's own count.
     pub(crate) cow_bytes: u64,
@@ -159,11 +159,14 @@ impl RunningServer {
         let steps = slowest_of_each(&logs, began_ns, ended_ns, STEP_NS);
         let (around_from, around_to) =
             (cut.sent_ns.saturating_sub(AROUND_NS), cut.sent_ns + AROUND_NS);
+        let from_bgsave = |ns: u64| ns as i64 - cut.sent_ns as i64;
+        let held_up = slowest(&logs, cut.sent_ns, cut.replied_ns)
+            .map(|(sent_ns, acked_ns)| (from_bgsave(sent_ns), from_bgsave(acked_ns)));
         self.measured.saves.push(Save {
             label: label.to_owned(),
             writers,
             fork_ns,
-            held_up_ns: slowest(&logs, cut.sent_ns, cut.replied_ns),
+            held_up,
             duration_ns: done_ns - cut.sent_ns,
             cow_bytes,
             extra_bytes: times.extra_bytes,
@@ -222,7 +225,7 @@ impl Measured {
             label: "save 1".to_owned(),
             writers: Writers::Busy,
             fork_ns: 900_000,
-            held_up_ns: 1_000_000,
+            held_up: Some((-200_000, 800_000)),
             duration_ns,
             cow_bytes: 1 << 20,
             extra_bytes: 2 << 20,
