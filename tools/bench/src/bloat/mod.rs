@@ -43,7 +43,6 @@ use super::{Bench, GIB, MIB, Options, parts};
 use settings::{Settings, System};
 
 pub use process::run as process;
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 
 /// Memory to work on by default.

@@ -37,7 +37,7 @@ pub(crate) enum Action {
     BloatProcess,
     /// Tracing page faults: overhead beside perf, events lost, the picture
     Trace(BenchArgs<trace::Part>),
-    /// Write BENCHMARKS.md from the results of many runs
+    /// Write BENCHMARKS.md, and figures and the picture in other pages, from the results of runs
     Report(ReportArgs),
     /// One restore in a process of its own, for `restore`
     #[command(hide = true)]
@@ -67,15 +67,9 @@ pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// The folder with results/DATE-HOST-quiet/BENCH.json, results/DATE-HOST-busy/BENCH.json and reasons.json
-    #[arg(long, value_name = "FOLDER", default_value = "benchmarks")]
-    pub(super) from: PathBuf,
-    /// Where the page goes, `-` for standard output
-    #[arg(long, short, value_name = "FILE", default_value = "-")]
-    pub(super) output: PathBuf,
-    /// A page whose tables of figures (figures.json) are filled in as well; may be given several times
-    #[arg(long, value_name = "PAGE")]
-    pub(super) fill: Vec<PathBuf>,
+    /// A checkout, with benchmarks/results/DATE-HOST-quiet/BENCH.json and …-busy/BENCH.json
+    #[arg(value_name = "FOLDER", default_value = ".")]
+    pub(super) root: PathBuf,
 }
 
 /// A whole number in this range.

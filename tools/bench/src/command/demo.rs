@@ -31,6 +31,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let outcome = measure(&options, &stop, &mut progress, &mut report);
     progress.finish();
     let outcome = outcome?;
+    report.end();
     deliver(args, &outcome, &report)?;
     let is_interrupted = stop.is_set();
     let is_broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));

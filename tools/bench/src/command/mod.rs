@@ -73,6 +73,7 @@ fn measure<P: ValueEnum + Send + Sync>(
     if interrupted {
         report.notes.push("interrupted: the results are not complete".to_owned());
     }
+    report.end();
     output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
     Ok(if broken || interrupted { ExitCode::from(NO) } else { ExitCode::SUCCESS })
@@ -94,12 +95,19 @@ fn print(line: &str) -> Result<(), Failure> {
 }
 
 fn report(args: &ReportArgs) -> CommandResult {
-    let page = summary::markdown(&args.from).map_err(failure::io("read the results"))?;
-    sink::write(&args.output, &page).map_err(failure::io("write the page"))?;
-    for page in &args.fill {
-        let text = fs::read_to_string(page).map_err(failure::io("read the page"))?;
-        let filled = figures::fill(&args.from, &text).map_err(failure::io("fill in figures"))?;
-        sink::write(page, &filled).map_err(failure::io("write the page"))?;
+    let results = args.root.join("benchmarks");
+    let write = |page: &str, content: &[u8]| {
+        fs::write(args.root.join(page), content).map_err(failure::io(format_args!("write {page}")))
+    };
+    let page = summary::markdown(&results).map_err(failure::io("read the results"))?;
+    write("BENCHMARKS.md", page.as_bytes())?;
+    for page in figures::PAGES {
+        let text = fs::read_to_string(args.root.join(page)).map_err(failure::io(page))?;
+        let filled = figures::fill(&results, &text).map_err(failure::io(page))?;
+        write(page, filled.as_bytes())?;
+    }
+    if let Some(picture) = figures::picture(&results).map_err(failure::io("read the picture"))? {
+        write(figures::PICTURE.1, &picture)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -23,7 +23,6 @@ use super::interrupt::Interrupt;
 use super::memory::Memory;
 use super::{Bench, GIB, MIB, Options, parts};
 
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 
 /// A measurement that can be selected.

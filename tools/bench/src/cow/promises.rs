@@ -3,30 +3,23 @@
 use crate::report::{Report, Row};
 use cowslip::units::ByteCount;
 
-use super::{GIB, coverage, curve, instants, recovery, stall};
+use super::{GIB, coverage, curve, stall};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
 const FORK_PAUSE: &str = "fork_pause";
 const FORKS: [&str; 3] = ["fork-4k", "fork-thp", "fork-hugetlb"];
+const STOCK: [&str; 2] = ["fork-4k", "fork-thp"];
 /// Forks with memory on huge pages while it is shared.
 const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
 
-pub(crate) const PROMISES: [Promise; 18] = [
+pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "fork_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(1.5),
         value: |it| {
             let pause = |name: &str| it.find(name, FORK_PAUSE, "p50", 8 * GIB, None);
             over(it.lowest(&FORKS, pause), pause(COWSLIP))
-        },
-    },
-    Promise {
-        name: "fork_pause_cowslip_8GiB_over_1GiB",
-        bound: Bound::AtMost(1.5),
-        value: |it| {
-            let pause = |size| it.find(COWSLIP, FORK_PAUSE, "p50", size, None);
-            over(pause(8 * GIB), pause(GIB))
         },
     },
     Promise {
@@ -61,56 +54,28 @@ pub(crate) const PROMISES: [Promise; 18] = [
         },
     },
     Promise {
-        name: "random_read_after_over_before",
-        bound: Bound::Between(0.97, 1.03),
-        value: |it| {
-            let read = |phase| {
-                it.find(COWSLIP, coverage::READ_TO_CONTROL, "p50", it.size_bytes, Some(phase))
-            };
-            over(read("after"), read("before"))
-        },
-    },
-    Promise {
-        name: "huge_recovery_collapse_over_thaw",
-        bound: Bound::AtLeast(0.6),
-        value: |it| {
-            let whole = Some(recovery::WHOLE);
-            let took = |name| it.find(name, recovery::METRIC, "p50", it.size_bytes, whole);
-            over(took("fork-thp"), took(COWSLIP))
-        },
-    },
-    Promise {
-        name: "writer_stalled_collapse_over_thaw",
-        bound: Bound::AtLeast(1.0),
-        value: |it| {
-            let stalled = |name| it.find(name, stall::STALLED, "mean", it.size_bytes, None);
-            over(stalled("fork-thp"), stalled(COWSLIP))
-        },
-    },
-    Promise {
         name: "lost_updates",
         bound: Bound::AtMost(0.0),
         value: |it| it.find(COWSLIP, stall::LOST, "value", it.size_bytes, None),
     },
     Promise {
-        name: "write_all_in_order_writer_cpu_over_hugetlb",
-        bound: Bound::AtMost(0.8),
-        value: |it| all_in_order(it, curve::WRITER_CPU),
-    },
-    Promise {
         name: "write_all_in_order_cpu_over_hugetlb",
         bound: Bound::AtMost(1.5),
-        value: |it| all_in_order(it, curve::CPU),
+        value: |it| {
+            let cpu = |name| curve_row(it, name, curve::CPU, curve::Case::ALL_IN_ORDER);
+            over(cpu(COWSLIP), cpu("fork-hugetlb"))
+        },
     },
     Promise {
         name: "write_many_at_random_cpu_over_best",
         bound: Bound::AtMost(1.15),
-        value: |it| at_random(it, &curve::Case::random(MANY_PERCENT).0),
-    },
-    Promise {
-        name: "write_few_at_random_cpu_over_best",
-        bound: Bound::AtMost(2.0),
-        value: |it| at_random(it, &curve::Case::random(MANY_PERCENT).1),
+        value: |it| {
+            let ratios = curve::Case::random(MANY_PERCENT).filter_map(|case| {
+                let cpu = |name: &str| curve_row(it, name, curve::CPU, case);
+                over(cpu(COWSLIP), STOCK.into_iter().filter_map(cpu).reduce(f64::min))
+            });
+            ratios.reduce(f64::max)
+        },
     },
     Promise {
         name: "write_extra_bytes_over_native",
@@ -125,52 +90,13 @@ pub(crate) const PROMISES: [Promise; 18] = [
             curve::Case::every().filter_map(over_native).reduce(f64::max)
         },
     },
-    Promise {
-        name: "fork_rewritten_under_child_cowslip_over_4k",
-        bound: Bound::AtMost(0.1),
-        value: |it| {
-            let (all, _) = curve::Case::random(100);
-            let paused = |name| curve_row(it, name, curve::REWRITTEN, *all.first()?);
-            over(paused(COWSLIP), paused("fork-4k"))
-        },
-    },
-    Promise {
-        name: "second_view_ms",
-        bound: Bound::AtMost(1.0),
-        value: |it| instant_ms(it, instants::SECOND_VIEW),
-    },
-    Promise {
-        name: "roll_back_ms",
-        bound: Bound::AtMost(60.0),
-        value: |it| instant_ms(it, instants::ROLL_BACK),
-    },
 ];
-
-/// Milliseconds for 1 GiB, in proportion if more was measured.
-fn instant_ms(it: &Figures<'_>, metric: &str) -> Option<f64> {
-    let ns = it.find(COWSLIP, metric, "p50", it.size_bytes, None)?;
-    Some(ns / 1e6 * (GIB as f64 / it.size_bytes as f64).min(1.0))
-}
 
 /// Written pages count as many from this percentage on.
 const MANY_PERCENT: u32 = 10;
 
 fn curve_row(it: &Figures<'_>, name: &str, metric: &str, case: curve::Case) -> Option<f64> {
     it.find(name, metric, "p50", curve::bytes(it.size_bytes), Some(&case.variant()))
-}
-
-fn all_in_order(it: &Figures<'_>, metric: &str) -> Option<f64> {
-    let cpu = |name| curve_row(it, name, metric, curve::Case::ALL_IN_ORDER);
-    over(cpu(COWSLIP), cpu("fork-hugetlb"))
-}
-
-/// The worst of some shares, over the best of base pages and THP at each.
-fn at_random(it: &Figures<'_>, cases: &[curve::Case]) -> Option<f64> {
-    let ratios = cases.iter().filter_map(|&case| {
-        let cpu = |name: &str| curve_row(it, name, curve::CPU, case);
-        over(cpu(COWSLIP), ["fork-4k", "fork-thp"].into_iter().filter_map(cpu).reduce(f64::min))
-    });
-    ratios.reduce(f64::max)
 }
 
 fn first_write(it: &Figures<'_>, name: &str) -> Option<f64> {

@@ -18,7 +18,6 @@ use clap::ValueEnum;
 use super::error::Result;
 use super::{Bench, GIB, MIB, Options, parts};
 
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 
 /// A measurement that can be selected.

@@ -2,7 +2,7 @@
 
 use crate::report::Report;
 
-use super::{GIB, Options, afl, latency, overhead, sqlite, template, writes};
+use super::{GIB, Options, afl, latency, overhead, template};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -10,12 +10,7 @@ const STOCK: [&str; 2] = ["fork-4k", "fork-thp"];
 /// The malloc that `cowslip run` bundles, without the rest of it.
 const JEMALLOC: &str = "jemalloc";
 
-pub(crate) const PROMISES: [Promise; 12] = [
-    Promise {
-        name: "fork_1GiB_best_over_cowslip",
-        bound: Bound::AtLeast(2.5),
-        value: |it| forks(it, GIB, latency::IN_A_ROW),
-    },
+pub(crate) const PROMISES: [Promise; 8] = [
     Promise {
         name: "fork_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(12.0),
@@ -32,14 +27,6 @@ pub(crate) const PROMISES: [Promise; 12] = [
         value: |it| {
             let fork = |size| fork(it, COWSLIP, size, latency::IN_A_ROW);
             over(fork(8 * GIB), fork(GIB))
-        },
-    },
-    Promise {
-        name: "sqlite_fork_server_execs_cowslip_over_best",
-        bound: Bound::AtLeast(1.2),
-        value: |it| {
-            let execs = |name: &str| it.find(name, sqlite::METRIC, "value", it.size_bytes, None);
-            over(execs(COWSLIP), it.highest(&STOCK, execs))
         },
     },
     Promise {
@@ -78,23 +65,6 @@ pub(crate) const PROMISES: [Promise; 12] = [
         value: |it| {
             let gets = |name: &str| it.find(name, overhead::REDIS, "p50", it.size_bytes, None);
             over(it.highest(&STOCK, gets), gets(COWSLIP))
-        },
-    },
-    Promise {
-        name: "child_vmpte_best_over_cowslip",
-        bound: Bound::AtLeast(15.0),
-        value: |it| {
-            let tables = |name: &str| it.find(name, latency::CHILD_TABLES, "value", GIB, None);
-            over(it.lowest(&STOCK, tables), tables(COWSLIP))
-        },
-    },
-    Promise {
-        name: "random_write_mean_cowslip_over_best",
-        bound: Bound::AtMost(2.0),
-        value: |it| {
-            let size = it.size_bytes.min(writes::BYTES);
-            let write = |name: &str| it.find(name, writes::RANDOM, "p50", size, None);
-            over(write(COWSLIP), it.lowest(&STOCK, write))
         },
     },
     Promise {

@@ -40,7 +40,7 @@ pub(super) fn report() -> Report {
         50.0,
     );
     report.ratio_at_most("image_bytes_over_memory_bytes", Some(1.0523), 1.05);
-    report.ratio_between("promoted_over_expected", None, 0.95, 1.05);
+    report.ratio("promoted_over_expected", None, Some(0.95), Some(1.05));
     report.series.extend([series("cowslip", 1.5, 0.002), series("fork-thp", 60.0, 0.4)]);
     report.notes.push("interrupted after 3 of 5 saves".to_owned());
     report

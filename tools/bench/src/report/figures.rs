@@ -1,62 +1,105 @@
-//! Tables of figures in pages for people, filled in from the newest results of a quiet host.
+//! Figures in pages for people, filled in from the newest results of a quiet host.
 //!
 //! ```text
-//! FOLDER/figures.json:  {"NAME": {"heads": ["", "fork", "Cowslip"],
-//!                                 "rows": [["pause at 1 GiB", "cow fork-4k fork_pause p50 1073741824", …]]}}
-//! a page:               <!-- figures NAME -->
-//!                       the table
+//! FOLDER/figures.json:  {"TABLE": {"heads": ["", "fork", "Cowslip"],
+//!                                  "rows": [["pause", "cow fork-4k fork_pause p50 1073741824", …]]},
+//!                        "NUMBER": "cow cowslip view_pause p50 8589934592"}
+//! a page:               <!-- figures TABLE -->
+//!                       the table, and the machine, commit and date of its results
 //!                       <!-- end -->
+//!                       a sentence with <!-- figures NUMBER -->189 µs<!-- end --> in it
 //! ```
 //!
-//! A cell names its bench, system, metric, statistic, size (`-`: none) and variant; `=TEXT` is that text. The best of a
-//! row, or with `"best": "column"` of a column, is bold: the least, but the most of shares and rates.
+//! A cell names its bench, system, metric, statistic, size (`-`: none, `*`: any) and variant;
+//! `=TEXT` is that text. The best of a row, or with `"best": "column"` of a column, is bold: the
+//! least, but the most of shares and rates.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::origin;
 use super::summary::{entries, parse};
 use cowslip_report::units;
 
+/// The pages with figures.
+pub const PAGES: [&str; 6] = [
+    "README.md",
+    "docs/restore.md",
+    "docs/templates.md",
+    "docs/trace.md",
+    "docs/guides/fuzzing.md",
+    "docs/guides/redis.md",
+];
+/// The picture of the demo, in the results and in the documents.
+pub const PICTURE: (&str, &str) = ("demo.svg", "docs/pictures/bgsave.svg");
 const BEGIN: &str = "<!-- figures ";
 const END: &str = "<!-- end -->";
 
-/// Fills the tables of `page` from the results in `folder`.
+/// Fills the tables and numbers of `page` from the results in `folder`.
 ///
 /// # Errors
 /// Errors of the file system; [`io::ErrorKind::InvalidData`] for a table, a result or a figure that is missing.
 pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
-    let tables = parse(&folder.join("figures.json"))?;
+    let known = parse(&folder.join("figures.json"))?;
     let mut filled = String::new();
     let mut rest = page;
     while let Some((before, after)) = rest.split_once(BEGIN) {
-        let (name, after) = after.split_once(" -->\n").ok_or_else(|| wrong("a table's begin"))?;
+        let (name, after) = after.split_once(" -->").ok_or_else(|| wrong("a figure's begin"))?;
         let (_, after) =
             after.split_once(END).ok_or_else(|| wrong(&format!("{name} has no {END}")))?;
-        let table = tables.get(name).ok_or_else(|| wrong(&format!("no table {name}")))?;
-        let _ = write!(filled, "{before}{BEGIN}{name} -->\n{}{END}", markdown(folder, table)?);
+        let text = match known.get(name).ok_or_else(|| wrong(&format!("no figure {name}")))? {
+            Value::String(_)
+                if before.rsplit('\n').next().is_none_or(|line| line.trim().is_empty()) =>
+            {
+                return Err(wrong(&format!("{name} begins a line, which Markdown takes for HTML")));
+            }
+            Value::String(cell) => Cell::new(folder, cell)?.told(None),
+            table => markdown(folder, table)?,
+        };
+        let _ = write!(filled, "{before}{BEGIN}{name} -->{text}{END}");
         rest = after;
     }
     Ok(filled + rest)
 }
 
+/// The demo's picture of the newest quiet results that have one.
+///
+/// # Errors
+/// Errors of the file system.
+pub fn picture(folder: &Path) -> io::Result<Option<Vec<u8>>> {
+    newest(folder, PICTURE.0)?.map(fs::read).transpose()
+}
+
+/// A file of the newest results of a quiet host that have one of this name.
+fn newest(folder: &Path, file: &str) -> io::Result<Option<PathBuf>> {
+    let results = folder.join("results");
+    let runs = entries(&results)?.into_iter().rev().filter(|run| run.ends_with("-quiet"));
+    Ok(runs.map(|run| results.join(run).join(file)).find(|path| path.is_file()))
+}
+
 fn markdown(folder: &Path, table: &Value) -> io::Result<String> {
     let texts = |value: &Value| -> Vec<String> {
         let cells = value.as_array().into_iter().flatten();
-        cells.map(|it| it.as_str().unwrap_or_default().to_owned()).collect()
+        cells.map(|cell| cell.as_str().unwrap_or_default().to_owned()).collect()
     };
     let heads = texts(&table["heads"]);
     let mut markdown =
-        format!("| {} |\n| --- |{}\n", heads.join(" | "), " ---: |".repeat(heads.len() - 1));
+        format!("\n| {} |\n| --- |{}\n", heads.join(" | "), " ---: |".repeat(heads.len() - 1));
     let mut labels = Vec::new();
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for row in table["rows"].as_array().into_iter().flatten() {
         let row = texts(row);
         labels.push(row[0].clone());
-        rows.push(row[1..].iter().map(|cell| Cell::of(folder, cell)).collect::<io::Result<_>>()?);
+        let cells = row[1..].iter().map(|cell| Cell::new(folder, cell));
+        rows.push(cells.collect::<io::Result<_>>()?);
     }
+    let mut origins: Vec<_> = rows.iter().flatten().filter_map(Cell::origin).collect();
+    origins.sort_unstable();
+    origins.dedup();
     let least = |costs: &mut dyn Iterator<Item = f64>| costs.min_by(f64::total_cmp);
     let is_by_column = table["best"] == "column";
     for (label, row) in labels.iter().zip(&rows) {
@@ -71,16 +114,17 @@ fn markdown(folder: &Path, table: &Value) -> io::Result<String> {
         }
         markdown.push('\n');
     }
+    let _ = writeln!(markdown, "\nMeasured on {}.", origins.join("; on "));
     Ok(markdown)
 }
 
 enum Cell {
     Text(String),
-    Figure { value: f64, unit: String },
+    Figure { value: f64, unit: String, origin: String },
 }
 
 impl Cell {
-    fn of(folder: &Path, spec: &str) -> io::Result<Self> {
+    fn new(folder: &Path, spec: &str) -> io::Result<Self> {
         if let Some(text) = spec.strip_prefix('=') {
             return Ok(Self::Text(text.to_owned()));
         }
@@ -89,29 +133,34 @@ impl Cell {
         let [bench, system, metric, stat, size, variant @ ..] = words.as_slice() else {
             return Err(wrong(&format!("not a figure: {spec}")));
         };
-        let results = folder.join("results");
-        let file = |run: &String| results.join(run).join(format!("{bench}.json"));
-        let runs = entries(&results)?;
-        let newest = runs.iter().rev().filter(|run| run.ends_with("-quiet")).map(file);
-        let report = parse(&newest.into_iter().find(|it| it.is_file()).ok_or_else(missing)?)?;
+        let path = newest(folder, &format!("{bench}.json"))?.ok_or_else(missing)?;
+        let report = parse(&path)?;
         let is_it = |row: &&Value| {
             row["system"] == *system
                 && row["metric"] == *metric
                 && row["stat"] == *stat
-                && row["size_bytes"].as_u64() == size.parse().ok()
+                && (*size == "*" || row["size_bytes"].as_u64() == size.parse().ok())
                 && row["variant"].as_str() == variant.first().copied()
         };
         let row =
             report["rows"].as_array().into_iter().flatten().find(is_it).ok_or_else(missing)?;
         let value = row["value"].as_f64().ok_or_else(missing)?;
-        Ok(Self::Figure { value, unit: row["unit"].as_str().unwrap_or_default().to_owned() })
+        let unit = row["unit"].as_str().unwrap_or_default().to_owned();
+        Ok(Self::Figure { value, unit, origin: origin::describe(&report) })
+    }
+
+    fn origin(&self) -> Option<String> {
+        match self {
+            Self::Text(_) => None,
+            Self::Figure { origin, .. } => Some(origin.clone()),
+        }
     }
 
     /// The less the better.
     fn cost(&self) -> Option<f64> {
         match self {
             Self::Text(_) => None,
-            Self::Figure { value, unit } if unit == "ratio" || unit == "1/s" => Some(-value),
+            Self::Figure { value, unit, .. } if unit == "ratio" || unit == "1/s" => Some(-value),
             Self::Figure { value, .. } => Some(*value),
         }
     }
@@ -119,8 +168,10 @@ impl Cell {
     fn told(&self, best: Option<f64>) -> String {
         let told = match self {
             Self::Text(text) => return text.clone(),
-            Self::Figure { value, unit } if unit == "ratio" => format!("{:.0} %", value * 100.0),
-            Self::Figure { value, unit } => units::human(*value, unit),
+            Self::Figure { value, unit, .. } if unit == "ratio" => {
+                format!("{:.0} %", value * 100.0)
+            }
+            Self::Figure { value, unit, .. } => units::human(*value, unit),
         };
         if self.cost() == best { format!("**{told}**") } else { told }
     }
@@ -139,29 +190,36 @@ mod tests {
     #[test]
     fn a_figure_that_is_not_there_is_an_error() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks");
-        let error = fill(&root, "<!-- figures nothing -->\n<!-- end -->").unwrap_err();
-        assert!(error.to_string().contains("no table nothing"), "{error}");
-        let error = Cell::of(&root, "cow cowslip no_such_metric p50 -").err().unwrap();
+        let error = fill(&root, "<!-- figures nothing --><!-- end -->").unwrap_err();
+        assert!(error.to_string().contains("no figure nothing"), "{error}");
+        let error = Cell::new(&root, "cow cowslip no_such_metric p50 -").err().unwrap();
         assert!(error.to_string().contains("no_such_metric"), "{error}");
         assert_eq!(fill(&root, "no table").unwrap(), "no table");
     }
 
     #[test]
     fn the_best_of_a_row_is_bold() {
-        let cell = |value, unit: &str| Cell::Figure { value, unit: unit.to_owned() };
+        let cell = |value, unit: &str| {
+            let (unit, origin) = (unit.to_owned(), String::new());
+            Cell::Figure { value, unit, origin }
+        };
         assert_eq!(cell(2.5e6, "ns").told(Some(2.5e6)), "**2.50 ms**");
         assert_eq!(cell(2.5e6, "ns").told(Some(1e6)), "2.50 ms");
         assert_eq!(cell(1.0, "ratio").told(Some(-1.0)), "**100 %**");
     }
 
-    /// `cowslip-bench report --fill PAGE` was forgotten if this fails.
+    /// `cowslip-bench report` was forgotten if this fails.
     #[test]
     fn pages_have_the_figures_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for page in ["README.md", "docs/restore.md", "docs/guides/redis.md"] {
+        let benchmarks = root.join("benchmarks");
+        for page in PAGES {
             let text = fs::read_to_string(root.join(page)).unwrap();
             assert!(text.contains(BEGIN), "{page}");
-            assert_eq!(fill(&root.join("benchmarks"), &text).unwrap(), text, "{page}");
+            assert_eq!(fill(&benchmarks, &text).unwrap(), text, "{page}");
+        }
+        if let Some(picture) = picture(&benchmarks).unwrap() {
+            assert_eq!(fs::read(root.join(PICTURE.1)).unwrap(), picture);
         }
     }
 }

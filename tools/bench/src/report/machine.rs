@@ -1,6 +1,7 @@
 //! Facts about the machine that a reader needs to compare numbers. A fact that cannot be read is null.
 
 use std::fs;
+use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,7 @@ pub(super) fn facts() -> Map<String, Value> {
     let facts = [
         ("date", json!(rfc3339(now))),
         ("cowslip_version", json!(env!("CARGO_PKG_VERSION"))),
+        ("commit", json!(commit())),
         (
             "kernel_release",
             json!(read("/proc/sys/kernel/osrelease".into()).map(|it| it.trim().to_owned())),
@@ -30,6 +32,15 @@ pub(super) fn facts() -> Map<String, Value> {
         ("thp_shmem_enabled", json!(thp("shmem_enabled"))),
     ];
     facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The commit of the sources that this program was built in, with `-dirty` after changes.
+fn commit() -> Option<String> {
+    let mut git = Command::new("git");
+    git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]);
+    let output = git.args(["--abbrev=12", "--exclude=*"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }
 
 /// The value after the colon on the first line that begins with `name`.

@@ -7,7 +7,7 @@
 //! * [`cowslip_report::json`] for programs, with a schema that stays;
 //! * [`html`] as one page that needs only a browser.
 //!
-//! [`summary`] makes one page of the results of many runs, [`figures`] fills tables in others.
+//! [`summary`] makes one page of the results of many runs, [`figures`] fills figures into others.
 //!
 //! ```
 //! use std::path::Path;
@@ -29,6 +29,7 @@ mod charts;
 mod groups;
 mod latency;
 mod machine;
+mod origin;
 mod results;
 mod svg;
 

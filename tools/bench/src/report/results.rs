@@ -2,6 +2,8 @@
 //!
 //! The JSON form is stable: its `schema` names it, units are in the field names or in `unit`.
 
+use std::time::Instant;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -31,6 +33,8 @@ pub struct Report {
     /// Sentences a reader should know before believing the numbers (interrupted, noisy, …).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    #[serde(skip)]
+    began: Instant,
 }
 
 impl Report {
@@ -45,7 +49,13 @@ impl Report {
             ratios: Vec::new(),
             series: Vec::new(),
             notes: Vec::new(),
+            began: Instant::now(),
         }
+    }
+
+    /// Records the time that the run took.
+    pub fn end(&mut self) {
+        self.params.insert("seconds".to_owned(), self.began.elapsed().as_secs().into());
     }
 
     /// Adds a row.
@@ -96,11 +106,6 @@ impl Report {
     /// Like [`Self::ratio`], with an upper bound.
     pub fn ratio_at_most(&mut self, name: &str, value: Option<f64>, bound: f64) {
         self.ratio(name, value, None, Some(bound));
-    }
-
-    /// Like [`Self::ratio`], with both bounds.
-    pub fn ratio_between(&mut self, name: &str, value: Option<f64>, low: f64, high: f64) {
-        self.ratio(name, value, Some(low), Some(high));
     }
 
     /// Adds a ratio with its promised bounds, if any; a quotient by zero counts as unmeasured.
@@ -309,7 +314,7 @@ mod tests {
         let mut report = Report::new("cow", Map::new());
         report.ratio_at_least("a", Some(10.0), 10.0);
         report.ratio_at_most("b", Some(1.06), 1.05);
-        report.ratio_between("c", Some(1.0), 0.95, 1.05);
+        report.ratio("c", Some(1.0), Some(0.95), Some(1.05));
         report.ratio_at_least("d", Some(1.0 / 0.0), 2.0);
         report.ratio("e", Some(3.0), None, None);
         let holds: Vec<_> = report.ratios.iter().map(|ratio| ratio.holds).collect();

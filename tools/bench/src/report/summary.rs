@@ -3,11 +3,11 @@
 //! ```text
 //! FOLDER/results/2026-11-22-epyc-quiet/cow.json    of `cowslip-bench cow --json`; its host had nothing else to do
 //! FOLDER/results/2026-11-23-epyc-busy/cow.json     it had
-//! FOLDER/reasons.json                              {"name of a ratio": "what is known about it"}
+//! FOLDER/reasons.json                              {"name of a promise": "why it is missed"}
 //! ```
-//! The newest result of a quiet host counts, and the worst of all busy ones.
+//! The newest result of a quiet host counts, and the worst of all busy ones. Bounds are those of
+//! this program.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
@@ -16,96 +16,78 @@ use std::path::Path;
 use cowslip_sys::error::io_kind;
 use serde_json::Value;
 
+use crate::promise::{BENCHES, Bound};
 use cowslip_report::units;
 
-const ORDER: [&str; 7] = ["cow", "fork", "save", "restore", "bloat", "trace", "demo"];
+use super::origin;
 
-/// One run's value for one ratio.
+/// A file of results.
+pub(super) struct Run {
+    pub(super) is_quiet: bool,
+    pub(super) report: Value,
+}
+
+/// A value of a promise.
 #[derive(Clone, Debug)]
 struct Measured {
-    value: Option<f64>,
-    at_least: Option<f64>,
-    at_most: Option<f64>,
+    value: f64,
     is_fit: bool,
+    /// Machine, commit and date.
+    origin: String,
 }
 
 impl Measured {
-    fn of(ratio: &Value) -> Self {
-        let number = |name| ratio.get(name).and_then(Value::as_f64);
-        let (at_least, at_most) = (number("at_least"), number("at_most"));
-        let is_fit = ratio.get("host_fit").and_then(Value::as_bool).unwrap_or(true);
-        Self { value: number("value"), at_least, at_most, is_fit }
-    }
-
-    /// The distance of the value beyond its bound, as a share of the bound: at most zero if it holds.
-    fn excess(&self) -> Option<f64> {
-        let value = self.value?;
-        let share = |beyond: f64, bound: f64| if bound == 0.0 { beyond } else { beyond / bound };
-        let below = self.at_least.map(|bound| share(bound - value, bound));
-        let above = self.at_most.map(|bound| share(value - bound, bound));
-        below.into_iter().chain(above).max_by(f64::total_cmp)
-    }
-
-    fn holds(&self) -> Option<bool> {
-        self.excess().map(|excess| excess <= 0.0)
+    fn from_run(run: &Run, name: &str) -> Option<Self> {
+        let ratio = run.report["ratios"].as_array()?.iter().find(|ratio| ratio["name"] == name)?;
+        let is_fit = ratio["host_fit"].as_bool().unwrap_or(true);
+        let origin = origin::describe(&run.report);
+        Some(Self { value: ratio["value"].as_f64()?, is_fit, origin })
     }
 
     /// The value, with a mark if the host was unfit.
     fn told(&self) -> String {
-        let mark = if self.is_fit { "" } else { " ‡" };
-        self.value.map(|it| units::human(it, "") + mark).unwrap_or_default()
-    }
-
-    fn promise(&self) -> String {
-        match (self.at_least, self.at_most) {
-            (Some(low), Some(high)) => format!("{low} to {high}"),
-            (Some(low), None) => format!("≥ {low}"),
-            (None, Some(high)) => format!("≤ {high}"),
-            (None, None) => String::new(),
-        }
+        units::human(self.value, "") + if self.is_fit { "" } else { " ‡" }
     }
 }
 
-/// All results of one ratio.
-#[derive(Default, Debug)]
-struct Ratio {
-    /// The promise of the newest result, measured or not.
-    promise: String,
+/// All results of a promise.
+struct Results {
+    bound: Bound,
     quiet: Option<Measured>,
     busy: Vec<Measured>,
 }
 
-impl Ratio {
+impl Results {
+    fn new(runs: &[Run], name: &str, bound: Bound) -> Self {
+        let measured = |is_quiet| {
+            let runs = runs.iter().filter(move |run| run.is_quiet == is_quiet);
+            runs.filter_map(|run| Measured::from_run(run, name))
+        };
+        Self { bound, quiet: measured(true).next_back(), busy: measured(false).collect() }
+    }
+
+    fn holds(&self, measured: &Measured) -> bool {
+        self.bound.excess(measured.value) <= 0.0
+    }
+
     fn worst(&self) -> Option<&Measured> {
-        let key = |it: &&Measured| it.excess().or(it.value).unwrap_or(f64::NEG_INFINITY);
-        self.busy.iter().filter(|it| it.value.is_some()).max_by(|a, b| key(a).total_cmp(&key(b)))
+        let excess = |measured: &&Measured| self.bound.excess(measured.value);
+        self.busy.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)))
     }
 
     fn status(&self) -> &'static str {
-        let quiet = self.quiet.as_ref().and_then(Measured::holds);
-        if self.quiet.as_ref().is_some_and(|it| it.value.is_some() && !it.is_fit) {
+        if self.quiet.as_ref().is_some_and(|quiet| !quiet.is_fit) {
             return "host unfit";
         }
-        match (quiet, self.worst().and_then(Measured::holds)) {
-            (Some(false), _) => "missed",
-            (Some(true), Some(false)) => "missed when busy",
+        let quiet = self.quiet.as_ref().map(|quiet| self.holds(quiet));
+        match (quiet, self.worst().map(|worst| self.holds(worst))) {
+            (Some(false), _) => "misses",
+            (Some(true) | None, Some(false)) => "misses when busy",
             (Some(true), _) => "holds",
             (None, Some(true)) => "holds when busy",
-            (None, Some(false)) => "missed when busy",
-            (None, None) if self.quiet.is_some() => "",
             (None, None) => "not measured",
         }
     }
-}
-
-/// The ratios by bench, in the order of [`ORDER`]: with their names, in their own order.
-type Ratios = BTreeMap<(usize, String), Vec<(String, Ratio)>>;
-
-/// The origin of a folder of results.
-#[derive(Debug)]
-struct Host {
-    folder: String,
-    machine: Value,
 }
 
 /// Reads the results in `folder`, and returns the page.
@@ -113,114 +95,93 @@ struct Host {
 /// # Errors
 /// Errors of the file system; [`io::ErrorKind::InvalidData`] for a file that is no result, with its name.
 pub fn markdown(folder: &Path) -> io::Result<String> {
-    let (hosts, ratios) = read(folder)?;
-    let reasons = folder.join("reasons.json");
-    let reasons = if reasons.exists() { parse(&reasons)? } else { Value::Null };
-    Ok(page(&hosts, ratios, &reasons))
+    let reasons = parse(&folder.join("reasons.json"))?;
+    Ok(page(&runs(folder)?, &reasons))
 }
 
-fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
-    let mut hosts = Vec::new();
-    let mut ratios = Ratios::new();
-    for (host, run) in entries(&folder.join("results"))?.into_iter().enumerate() {
-        let is_quiet = run.ends_with("-quiet");
-        let place = folder.join("results").join(&run);
-        for file in entries(&place)? {
-            let report = parse(&place.join(&file))?;
-            if hosts.len() == host {
-                let machine = report["machine"].clone();
-                hosts.push(Host { folder: run.clone(), machine });
-            }
-            let bench = report["bench"].as_str().unwrap_or_default().to_owned();
-            let order = ORDER.iter().position(|it| *it == bench).unwrap_or(ORDER.len());
-            let known = ratios.entry((order, bench)).or_default();
-            for ratio in report["ratios"].as_array().into_iter().flatten() {
-                let name = ratio["name"].as_str().unwrap_or_default();
-                let measured = Measured::of(ratio);
-                let index = known.iter().position(|(it, _)| it == name).unwrap_or_else(|| {
-                    known.push((name.to_owned(), Ratio::default()));
-                    known.len() - 1
-                });
-                known[index].1.promise = measured.promise();
-                match &mut known[index].1 {
-                    it if !is_quiet => it.busy.push(measured),
-                    it if measured.value.is_some() => it.quiet = Some(measured),
-                    _ => {}
-                }
-            }
+/// All results, the newest last.
+pub(super) fn runs(folder: &Path) -> io::Result<Vec<Run>> {
+    let results = folder.join("results");
+    let mut runs = Vec::new();
+    for name in entries(&results)? {
+        let is_json = |file: &String| file.ends_with(".json");
+        for file in entries(&results.join(&name))?.into_iter().filter(is_json) {
+            let report = parse(&results.join(&name).join(file))?;
+            runs.push(Run { is_quiet: name.ends_with("-quiet"), report });
         }
     }
-    Ok((hosts, ratios))
+    Ok(runs)
 }
 
-fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
-    let has_busy = ratios.values().flatten().any(|(_, ratio)| !ratio.busy.is_empty());
+fn page(runs: &[Run], reasons: &Value) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cowslip-bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
          The systems of a\n[ratio](SPECIFICATION.md#speed) took turns in one run. \"Quiet\" is the newest run on a host \
          with nothing else to do.\n",
     );
+    let has_busy = runs.iter().any(|run| !run.is_quiet);
     if has_busy {
         page.push_str("\"Busy\" is the worst of those on a host that had, \"of\" their number.\n");
     }
-    let (busy_heads, busy_rules) =
+    let (heads, rules) =
         if has_busy { (" busy, worst | of |", " ---: | ---: |") } else { ("", "") };
-    let mut notes = String::new();
-    let mut has_unfit = false;
-    for ((_, bench), ratios) in ratios {
+    let (mut notes, mut has_unfit) = (String::new(), false);
+    for (bench, promises) in BENCHES {
+        let results =
+            promises.iter().map(|promise| Results::new(runs, promise.name, promise.bound));
+        let results: Vec<_> = results.collect();
+        let _ = writeln!(page, "\n## `cowslip-bench {bench}`\n");
+        for (kind, origins) in
+            [("Quiet", origins(&results, true)), ("Busy", origins(&results, false))]
+        {
+            origins.iter().for_each(|origin| _ = writeln!(page, "{kind}: {origin}.\n"));
+        }
         let _ = writeln!(
             page,
-            "\n## `cowslip-bench {bench}`\n\n| ratio | promise | quiet |{busy_heads} status |\n\
-             | --- | --- | ---: |{busy_rules} --- |"
+            "| ratio | promise | quiet |{heads} status |\n| --- | --- | ---: |{rules} --- |"
         );
-        for (name, ratio) in ratios {
-            let promise = &ratio.promise;
-            let value = |it: Option<&Measured>| it.map(Measured::told).unwrap_or_default();
-            has_unfit |=
-                [ratio.quiet.as_ref(), ratio.worst()].iter().flatten().any(|it| !it.is_fit);
-            let mark = match reasons.get(&name).and_then(Value::as_str) {
-                Some(reason) => {
+        for (promise, results) in promises.iter().zip(&results) {
+            let name = promise.name;
+            let value =
+                |measured: Option<&Measured>| measured.map(Measured::told).unwrap_or_default();
+            let [quiet, worst] = [value(results.quiet.as_ref()), value(results.worst())];
+            has_unfit |= [&quiet, &worst].iter().any(|told| told.contains('‡'));
+            let status = results.status();
+            let mark = match reasons[name].as_str() {
+                Some(reason) if status.starts_with("misses") => {
                     let _ = writeln!(notes, "[^{name}]: {reason}");
                     format!("[^{name}]")
                 }
-                None => String::new(),
+                _ => String::new(),
             };
-            let of =
-                if ratio.busy.is_empty() { String::new() } else { ratio.busy.len().to_string() };
-            let worst = value(ratio.worst());
-            let busy = if has_busy { format!(" {worst} | {of} |") } else { String::new() };
-            let _ = writeln!(
-                page,
-                "| `{name}`{mark} | {promise} | {} |{busy} {} |",
-                value(ratio.quiet.as_ref()),
-                ratio.status(),
-            );
+            let count = results.busy.len();
+            let busy = if has_busy { format!(" {worst} | {count} |") } else { String::new() };
+            let bound = results.bound;
+            let _ = writeln!(page, "| `{name}`{mark} | {bound} | {quiet} |{busy} {status} |");
         }
     }
     if has_unfit {
         page.push_str("\n‡ The host took processor time or free memory back meanwhile: the value counts for nothing.\n");
     }
-    page.push_str("\n## Hosts\n\n| results | processor | processors | memory | Linux |\n| --- | --- | ---: | ---: | --- |\n");
-    for host in hosts {
-        let text = |name: &str| match &host.machine[name] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        };
-        let memory = host.machine["memory_bytes"].as_f64().unwrap_or_default() / f64::from(1 << 30);
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} | {memory:.1} GiB | {} |",
-            host.folder,
-            text("cpu_model"),
-            text("cpus"),
-            text("kernel_release")
-        );
-    }
     if !notes.is_empty() {
         let _ = write!(page, "\n{notes}");
     }
     page
+}
+
+/// The machines, commits and dates of all values that a page shows, each once.
+fn origins(results: &[Results], is_quiet: bool) -> Vec<&str> {
+    let shown = results.iter().flat_map(|results| match is_quiet {
+        true => results.quiet.as_slice(),
+        false => results.busy.as_slice(),
+    });
+    let mut origins = Vec::new();
+    for measured in shown {
+        if !origins.contains(&measured.origin.as_str()) {
+            origins.push(&measured.origin);
+        }
+    }
+    origins
 }
 
 /// The names in a folder, in order.
@@ -237,43 +198,12 @@ pub(super) fn entries(folder: &Path) -> io::Result<Vec<String>> {
 }
 
 pub(super) fn parse(path: &Path) -> io::Result<Value> {
-    let bytes = fs::read(path)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
-    })
+    let explain = |kind, error: &dyn std::fmt::Display| {
+        io::Error::new(kind, format!("{}: {error}", path.display()))
+    };
+    let bytes = fs::read(path).map_err(|error| explain(io_kind(&error), &error))?;
+    serde_json::from_slice(&bytes).map_err(|error| explain(io::ErrorKind::InvalidData, &error))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
-        Measured { value: Some(value), at_least, at_most, is_fit: true }
-    }
-
-    #[test]
-    fn the_worst_is_what_is_farthest_beyond_its_bounds() {
-        let busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03)));
-        let mut ratio = Ratio { busy: busy.into(), ..Ratio::default() };
-        assert_eq!(ratio.worst().and_then(|it| it.value), Some(1.2));
-        assert_eq!(ratio.status(), "missed when busy");
-        ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
-        assert_eq!(ratio.status(), "missed when busy");
-        ratio.busy.clear();
-        assert_eq!(ratio.status(), "holds");
-        ratio.quiet = Some(measured(3.0, None, Some(0.0)));
-        assert_eq!(ratio.status(), "missed");
-        let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
-        ratio.quiet = Some(Measured::of(&unfit));
-        assert_eq!(ratio.status(), "host unfit");
-        assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
-    }
-
-    /// `cowslip-bench report -o BENCHMARKS.md` was forgotten if this fails.
-    #[test]
-    fn the_page_is_that_of_the_results() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let page = fs::read_to_string(root.join("BENCHMARKS.md")).unwrap();
-        assert_eq!(markdown(&root.join("benchmarks")).unwrap(), page);
-    }
-}
+mod tests;

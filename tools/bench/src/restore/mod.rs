@@ -31,7 +31,6 @@ use sample::Sample;
 pub use process::{ProcessArgs, run as process};
 pub use workers::{WorkerArgs, run as worker};
 
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 
 /// Memory to restore by default: as much as Vansa did.

@@ -25,7 +25,7 @@ const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
 const COLD: [&str; 5] =
     ["mmap", "mmap-huge", "uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
 
-pub(crate) const PROMISES: [Promise; 15] = [
+pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "restore_total_best_uffd_over_hybrid",
         bound: Bound::AtLeast(1.2),
@@ -42,39 +42,9 @@ pub(crate) const PROMISES: [Promise; 15] = [
         value: |it| over(total(it, "resident"), it.lowest(&MAPPED, |name| total(it, name))),
     },
     Promise {
-        name: "random_touch_ms_resident_arena",
-        bound: Bound::AtMost(0.1),
-        value: |it| {
-            let ns = it.find("resident-arena", read::FIRST_TOUCH, "p50", it.size_bytes, HOT);
-            ns.map(|ns| ns / 1e6)
-        },
-    },
-    Promise {
-        name: "restore_total_ms_resident_arena",
-        bound: Bound::AtMost(6.0),
-        value: |it| total(it, "resident-arena").map(|ns| ns / 1e6),
-    },
-    Promise {
         name: "restore_total_resident_arena_over_best_mapping",
         bound: Bound::AtMost(1.2),
         value: |it| over(total(it, "resident-arena"), it.lowest(&MAPPED, |name| total(it, name))),
-    },
-    Promise {
-        name: "restore_own_resident_arena_over_memory_copy",
-        bound: Bound::AtMost(1.5),
-        value: |it| {
-            let complete = |name| it.find(name, read::COMPLETE, "p50", it.size_bytes, HOT);
-            let copy = it.find("memory-copy", read::SETUP, "p50", it.size_bytes, HOT);
-            over(complete("resident-arena"), copy)
-        },
-    },
-    Promise {
-        name: "random_touch_ms_hybrid",
-        bound: Bound::AtMost(1.0),
-        value: |it| {
-            let ns = it.find("hybrid", read::FIRST_TOUCH, "p50", it.size_bytes, HOT);
-            ns.map(|ns| ns / 1e6)
-        },
     },
     Promise {
         name: "working_set_cold_best_over_recorded",
@@ -86,11 +56,6 @@ pub(crate) const PROMISES: [Promise; 15] = [
             let best = it.lowest(&COLD, |name| whole(name, working_set::UNRECORDED));
             over(best, whole("hybrid", working_set::RECORDED))
         },
-    },
-    Promise {
-        name: "huge_coverage_after_hybrid",
-        bound: Bound::AtLeast(0.99),
-        value: |it| it.find("hybrid", read::COVERAGE, "value", it.size_bytes, HOT),
     },
     Promise {
         name: "save_time_best_over_cowslip",
@@ -111,15 +76,6 @@ pub(crate) const PROMISES: [Promise; 15] = [
         value: |it| {
             let variant = Some(workers::HUNDRED);
             it.find("resident", workers::MEMORY, "value", it.size_bytes, variant)
-        },
-    },
-    Promise {
-        name: "hundred_workers_restored_s",
-        bound: Bound::AtMost(0.5),
-        value: |it| {
-            let variant = Some(workers::HUNDRED);
-            let ns = it.find("resident", workers::RESTORED, "p50", it.size_bytes, variant);
-            ns.map(|ns| ns / 1e9)
         },
     },
     Promise {

@@ -30,7 +30,6 @@ use crate::program;
 use fleet::{Fleet, Kind};
 use pages::System;
 
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 pub use workload::Part;
 

@@ -3,10 +3,10 @@
 
 use crate::report::Report;
 
+use super::CLIENTS;
 use super::cycle::PHASES;
-use super::rows::{self, windows_over};
-use super::workload::{PACED, Part};
-use super::{CLIENTS, GIB};
+use super::rows;
+use super::workload::PACED;
 use crate::demo::redis::setup::{COWSLIP, COWSLIP_USER, STOCK, STOCK_MTHP, STOCK_THP};
 use crate::promise::{Bound, Figures, Promise, judge};
 
@@ -20,31 +20,11 @@ const CYCLE: &str = PHASES[4];
 /// A baseline that answers fewer requests before the save does not keep the steady pace, and does not count.
 const LEAST_PACE: f64 = PACED as f64 * 0.95;
 
-pub(crate) const PROMISES: [Promise; 16] = [
-    Promise {
-        name: "save_cpu_a_request_before_over_best",
-        bound: Bound::AtMost(1.0),
-        value: |it| most(it, rows::CPU, BEFORE, any),
-    },
-    Promise {
-        name: "save_cpu_a_request_during_over_best",
-        bound: Bound::AtMost(1.1),
-        value: |it| most(it, rows::CPU, DURING, any),
-    },
-    Promise {
-        name: "save_cpu_a_request_after_over_best",
-        bound: Bound::AtMost(1.05),
-        value: |it| most(it, rows::CPU, SOON, any),
-    },
+pub(crate) const PROMISES: [Promise; 6] = [
     Promise {
         name: "save_cpu_a_request_cycle_over_best",
         bound: Bound::AtMost(1.05),
         value: |it| most(it, rows::CPU, CYCLE, any),
-    },
-    Promise {
-        name: "save_main_thread_cpu_during_over_best",
-        bound: Bound::AtMost(1.0),
-        value: |it| most(it, rows::MAIN_CPU, DURING, any),
     },
     Promise {
         name: "save_writes_during_over_best",
@@ -55,16 +35,6 @@ pub(crate) const PROMISES: [Promise; 16] = [
         name: "save_writes_after_over_best",
         bound: Bound::AtLeast(0.95),
         value: |it| least(it, rows::REQUESTS, SOON, writes),
-    },
-    Promise {
-        name: "save_windows_over_2ms_writes_over_best",
-        bound: Bound::AtMost(1.0),
-        value: |it| most(it, &windows_over(2), CYCLE, writes),
-    },
-    Promise {
-        name: "save_windows_over_2ms_paced_over_best",
-        bound: Bound::AtMost(0.5),
-        value: |it| most(it, &windows_over(2), CYCLE, paced),
     },
     Promise {
         name: "save_p999_writes_over_best",
@@ -87,26 +57,6 @@ pub(crate) const PROMISES: [Promise; 16] = [
             variants.into_iter().filter_map(stall).reduce(f64::max)
         },
     },
-    Promise {
-        name: "save_service_cpu_ms_4GiB_tenth_written",
-        bound: Bound::AtMost(250.0),
-        value: |it| service_ms(it, Part::Tenth),
-    },
-    Promise {
-        name: "save_service_cpu_ms_4GiB_nothing_written",
-        bound: Bound::AtMost(40.0),
-        value: |it| service_ms(it, Part::Still),
-    },
-    Promise {
-        name: "save_redis_fork_1GiB_ms",
-        bound: Bound::AtMost(0.5),
-        value: |it| fork_ms(it, "p50"),
-    },
-    Promise {
-        name: "save_redis_fork_1GiB_longest_ms",
-        bound: Bound::AtMost(1.5),
-        value: |it| fork_ms(it, "max"),
-    },
 ];
 
 fn any(_: &str) -> bool {
@@ -121,7 +71,7 @@ fn writes(load: &str) -> bool {
     load.contains("writes")
 }
 
-/// The highest ratio of our figures to the lowest of the baselines'. A baseline below one counts as one.
+/// The highest ratio of our figures to the lowest of the baselines'.
 fn most(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
     worst(it, (metric, stat), load, 1.0)
 }
@@ -152,7 +102,7 @@ fn worst(
             if !variant.is_some_and(load) {
                 continue;
             }
-            let ratio = own / best.max(1.0);
+            let ratio = own / best;
             if worst.as_ref().is_none_or(|(known, _)| direction * ratio > direction * known) {
                 let variant = variant.unwrap_or_default();
                 worst = Some((ratio, format!("{name}; {ours}, {variant}")));
@@ -162,20 +112,6 @@ fn worst(
     let (ratio, told) = worst?;
     it.tell(told);
     Some(ratio)
-}
-
-fn service_ms(it: &Figures<'_>, part: Part) -> Option<f64> {
-    let of = |name| it.find(name, rows::SERVICE_CPU, "p50", 4 * GIB, Some(&part.name()));
-    OURS.into_iter().filter_map(of).map(|ns| ns / 1e6).reduce(f64::max)
-}
-
-fn fork_ms(it: &Figures<'_>, stat: &str) -> Option<f64> {
-    let of = |ours| {
-        let variants = it.variants(ours, rows::FORK).into_iter();
-        let variants = variants.filter(|(size, _)| *size == Some(GIB));
-        variants.filter_map(move |(size, variant)| it.find(ours, rows::FORK, stat, size, variant))
-    };
-    OURS.into_iter().flat_map(of).map(|ns| ns / 1e6).reduce(f64::max)
 }
 
 pub(super) fn push(report: &mut Report) {
@@ -208,11 +144,11 @@ mod tests {
     fn the_worst_of_all_loads_and_users_is_held_against_the_best_of_the_same_load() {
         let mut report = Report::new("save", serde_json::Map::new());
         let mut add = |system, metric: &str, stat, variant, value| {
-            let row = Row::new(system, metric, stat, value, "").size_bytes(GIB);
+            let row = Row::new(system, metric, stat, value, "").size_bytes(1 << 30);
             report.row(row.variant(variant));
         };
         // This baseline does not keep the pace.
-        add(STOCK_MTHP, rows::CPU, DURING, "paced", 1.0);
+        add(STOCK_MTHP, rows::CPU, CYCLE, "paced", 1.0);
         add(STOCK_MTHP, rows::REQUESTS, BEFORE, "paced", 18_000.0);
         for (load, stock, thp, ours, user) in
             [("writes", 10.0, 12.0, 9.0, 10.0), ("paced", 30.0, 20.0, 22.0, 24.0)]
@@ -220,28 +156,20 @@ mod tests {
             for (system, value) in
                 [(STOCK, stock), (STOCK_THP, thp), (COWSLIP, ours), (COWSLIP_USER, user)]
             {
-                add(system, rows::CPU, DURING, load, value);
+                add(system, rows::CPU, CYCLE, load, value);
                 add(system, rows::REQUESTS, DURING, load, value * 1000.0);
-                add(
-                    system,
-                    &windows_over(2),
-                    CYCLE,
-                    load,
-                    if system == STOCK { 0.0 } else { value },
-                );
             }
         }
         push(&mut report);
         let value = |name: &str| {
             report.ratios.iter().find(|ratio| ratio.name == name).and_then(|ratio| ratio.value)
         };
-        assert_eq!(value("save_cpu_a_request_during_over_best"), Some(1.2));
+        assert_eq!(value("save_cpu_a_request_cycle_over_best"), Some(1.2));
         assert_eq!(value("save_writes_during_over_best"), Some(0.75));
-        assert_eq!(value("save_windows_over_2ms_writes_over_best"), Some(10.0));
-        assert_eq!(value("save_cpu_a_request_before_over_best"), None);
+        assert_eq!(value("save_p999_paced_over_best"), None);
         let note = report.notes.iter().find(|note| note.starts_with("the best")).unwrap();
         assert!(
-            note.contains("save_cpu_a_request_during_over_best (stock-thp; cowslip-user, paced)"),
+            note.contains("save_cpu_a_request_cycle_over_best (stock-thp; cowslip-user, paced)"),
             "{note}"
         );
     }

@@ -16,7 +16,6 @@ use super::error::Result;
 use super::{Bench, Options, parts};
 use toucher::Toucher;
 
-#[cfg(test)]
 pub(crate) use promises::PROMISES;
 
 /// Memory that two threads touch, and room for the recording.

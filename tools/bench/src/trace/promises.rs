@@ -2,13 +2,13 @@
 
 use crate::report::Report;
 
-use super::{COWSLIP, PERF, lost, overhead, picture};
-use crate::promise::{Bound, Figures, Promise, judge, over};
+use super::{COWSLIP, PERF, lost, overhead};
+use crate::promise::{Bound, Promise, judge, over};
 
 /// A lower rate is not 500,000 a second.
 const RATE_LEAST: f64 = 475_000.0;
 
-pub(crate) const PROMISES: [Promise; 7] = [
+pub(crate) const PROMISES: [Promise; 2] = [
     Promise {
         name: "trace_overhead_over_perf",
         bound: Bound::AtMost(1.2),
@@ -23,41 +23,12 @@ pub(crate) const PROMISES: [Promise; 7] = [
         name: "events_lost_at_500k_per_second",
         bound: Bound::AtMost(0.0),
         value: |it| {
-            let is_paced =
-                value(it, lost::RATE, Some(lost::PACED)).is_some_and(|it| it >= RATE_LEAST);
-            value(it, lost::LOST, Some(lost::PACED)).filter(|_| is_paced)
+            let paced = |metric| it.find(COWSLIP, metric, "value", None::<u64>, Some(lost::PACED));
+            let is_paced = paced(lost::RATE).is_some_and(|rate| rate >= RATE_LEAST);
+            paced(lost::LOST).filter(|_| is_paced)
         },
     },
-    Promise {
-        name: "events_lost_by_force",
-        bound: Bound::AtLeast(1.0),
-        value: |it| value(it, lost::LOST, Some(lost::FORCED)),
-    },
-    Promise {
-        name: "faults_unaccounted_by_force",
-        bound: Bound::AtMost(0.0),
-        value: |it| value(it, lost::UNACCOUNTED, Some(lost::FORCED)),
-    },
-    Promise {
-        name: "html_seconds_1M",
-        bound: Bound::AtMost(10.0),
-        value: |it| value(it, picture::SECONDS, None).map(|ns| ns / 1e9),
-    },
-    Promise {
-        name: "html_bytes_1M",
-        bound: Bound::AtMost(15e6),
-        value: |it| value(it, picture::BYTES, None),
-    },
-    Promise {
-        name: "first_paint_seconds_1M",
-        bound: Bound::AtMost(3.0),
-        value: |it| value(it, picture::PAINT, None).map(|ns| ns / 1e9),
-    },
 ];
-
-fn value(it: &Figures<'_>, metric: &str, variant: Option<&str>) -> Option<f64> {
-    it.find(COWSLIP, metric, "value", None::<u64>, variant)
-}
 
 pub(super) fn push(report: &mut Report) {
     let rate = report.find(COWSLIP, lost::RATE, "value", None, Some(lost::PACED));

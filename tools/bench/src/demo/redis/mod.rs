@@ -33,6 +33,7 @@ use crate::interrupt::Interrupt;
 pub use error::Error;
 use keyspace::Shape;
 use round::Writers;
+pub(crate) use rows::PROMISES;
 use running_server::{Measured, RunningServer};
 use setup::ServerSetup;
 

@@ -10,8 +10,6 @@ pub(crate) const STOCK_MTHP: &str = "stock-mthp-64k";
 pub(crate) const COWSLIP: &str = "cowslip";
 /// Runs like a service: as an ordinary user that may open a userfaultfd.
 pub(crate) const COWSLIP_USER: &str = "cowslip-user";
-pub(crate) const STOCK_IDLE_CHILD: &str = "stock-4k-idle-child";
-pub(crate) const COWSLIP_CHILD_SHARE: &str = "cowslip-child-share";
 
 /// Settings that make malloc request huge pages: jemalloc as Debian links it, jemalloc as Redis bundles it, and glibc.
 const MALLOC_WITH_THP: [(&str, &str); 3] = [
@@ -100,7 +98,7 @@ impl ServerSetup {
     /// Redis as it comes, and a script beside it that makes its saving children idle.
     pub(crate) fn stock_idle_child() -> Self {
         Self {
-            name: STOCK_IDLE_CHILD,
+            name: "stock-4k-idle-child",
             title: "stock, idle child",
             with: "with an idle child",
             has_idle_children: true,
@@ -130,6 +128,6 @@ impl ServerSetup {
     pub(crate) fn cowslip_child_share(command: &Path) -> Self {
         let prefix = vec![command.into(), "run".into(), "--child-share=25".into(), "--".into()];
         let (title, with) = ("Cowslip, --child-share=25", "with Cowslip and --child-share=25");
-        Self { name: COWSLIP_CHILD_SHARE, title, with, prefix, ..Self::stock_4k() }
+        Self { name: "cowslip-child-share", title, with, prefix, ..Self::stock_4k() }
     }
 }
