@@ -104,7 +104,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
     let highest = values.fold(1.0, f64::max);
     let y = move |value: f64| BOTTOM - value / highest * (BOTTOM - TOP);
     let y_ticks = ticks(0.0, highest, 4.0);
-    let width = (RIGHT - LEFT - GAP * (PANELS - 1) as f64) / PANELS as f64;
+    let width = width();
     let panel = |(index, panel): (usize, &Panel)| {
         let left = LEFT + (width + GAP) * index as f64;
         let (low, high) = chart.x;
@@ -149,6 +149,11 @@ pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
         y_ticks => y_ticks.iter().map(y_tick).collect::<Vec<_>>(),
         panels => chart.panels.iter().enumerate().map(panel).collect::<Vec<_>>(),
     })
+}
+
+/// The width of a panel.
+fn width() -> f64 {
+    (RIGHT - LEFT - GAP * (PANELS - 1) as f64) / PANELS as f64
 }
 
 /// A step for each value, down to the axis at both ends.
@@ -213,6 +218,10 @@ mod tests {
         let svg = draw(&chart).unwrap();
         let path = format!("M{LEFT:.1} {BOTTOM}V303.4H");
         assert!(svg.contains(&path) && svg.contains(&format!("V{TOP:.1}H")), "{svg}");
+        // The request that the number is about reaches from BGSAVE to its own end.
+        let (middle, end) = (LEFT + width() / 2.0, LEFT + width());
+        let path = format!("\"counted\" d=\"M{middle:.1} {BOTTOM}V{TOP:.1}H{end:.1}V");
+        assert!(svg.contains(&path), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains("30 ms") && !svg.contains("NaN"));
     }
 }

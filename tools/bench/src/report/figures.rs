@@ -195,6 +195,8 @@ mod tests {
         let error = Cell::new(&root, "cow cowslip no_such_metric p50 -").err().unwrap();
         assert!(error.to_string().contains("no_such_metric"), "{error}");
         assert_eq!(fill(&root, "no table").unwrap(), "no table");
+        let error = fill(&root, "a\n<!-- figures empty_fork -->?<!-- end -->").unwrap_err();
+        assert!(error.to_string().contains("begins a line"), "{error}");
     }
 
     #[test]
