@@ -3,11 +3,10 @@
 //! ```text
 //!  u32 0x54564319 · u32 0x56084025 · {u32 length · head} · {u32 length · entry} …     (little endian)
 //! ```
-//! Head and entries are Protocol Buffers, as in CRIU's `images/pagemap.proto`. The pages of the entries that are
-//! present stand one after the other in `pages-N.img`, where the head says N.
+//! Head and entries are Protocol Buffers, as in `images/pagemap.proto` of CRIU 4.3. The pages of the entries that are
+//! present stand one after the other in `pages-N.img`, where the head says N. Shared memory has files of the same kind,
+//! `pagemap-shmem-N.img`.
 
-use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use cowslip::{Error, ErrorKind, Result};
@@ -15,9 +14,10 @@ use cowslip_sys::error::file_error;
 use cowslip_sys::regular;
 use prost::Message;
 
-pub(crate) const PAGE_BYTES: u64 = 4096;
-const OPERATION: &str = "read a dump";
-const MAGICS: [u32; 2] = [0x5456_4319, 0x5608_4025];
+use crate::pages::{Blocks, PAGE_BYTES, Stretch};
+
+pub(crate) const OPERATION: &str = "read a dump";
+const MAGICS: &[u32] = &[0x5456_4319, 0x5608_4025];
 /// Addresses of user space end here.
 const ADDRESSES_END: u64 = 1 << 56;
 
@@ -27,6 +27,8 @@ const IN_PARENT: u32 = 1 << 0;
 const LAZY: u32 = 1 << 1;
 /// `pages-N.img` has them.
 const PRESENT: u32 = 1 << 2;
+/// They begin there at a multiple of a page.
+const ALIGNED: u32 = 1 << 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 struct Head {
@@ -34,7 +36,7 @@ struct Head {
     pages_id: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 struct Entry {
     #[prost(uint64, required, tag = "1")]
     address: u64,
@@ -47,6 +49,9 @@ struct Entry {
     flags: Option<u32>,
     #[prost(uint64, optional, tag = "5")]
     count: Option<u64>,
+    /// The pages are compressed, since CRIU 4.3.
+    #[prost(message, optional, tag = "6")]
+    blocks: Option<Blocks>,
 }
 
 impl Entry {
@@ -62,98 +67,133 @@ impl Entry {
     }
 }
 
-/// Pages of a process that stand one after the other in its `pages-N.img`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stretch {
-    /// The first page's number: its address in pages.
-    pub(crate) page: u64,
-    /// The number of pages.
-    pub(crate) pages: u64,
-    /// The place in the file, in pages.
-    pub(crate) at: u64,
-    /// True if `criu lazy-pages` may bring them; otherwise `criu restore` reads them itself.
-    pub(crate) is_lazy: bool,
-}
-
-/// The places of one process' memory in a dump.
+/// The places of memory in a dump.
 #[derive(Debug)]
 pub(crate) struct Pagemap {
+    pub(crate) name: String,
+    /// `None` for shared memory.
+    pub(crate) process: Option<u32>,
     pages_id: u32,
     entries: Vec<Entry>,
     /// The contents of the file of pages.
     pub(crate) stretches: Vec<Stretch>,
 }
 
-/// The pagemaps in a folder, by process.
-pub(crate) fn pagemaps(folder: &Path) -> Result<BTreeMap<u32, Pagemap>> {
+/// The pagemaps in a folder, by name.
+pub(crate) fn pagemaps(folder: &Path) -> Result<Vec<Pagemap>> {
     let of_folder = |error| file_error(OPERATION, folder, error);
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for file in std::fs::read_dir(folder).map_err(of_folder)? {
         let name = file.map_err(of_folder)?.file_name();
-        if let Some(process) = name.to_str().and_then(process_of) {
-            let path = folder.join(&name);
-            let bytes =
-                regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
-            let pagemap = Pagemap::decode(&bytes).map_err(|why| {
-                Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why)
-            })?;
-            found.insert(process, pagemap);
-        }
+        let Some(name) = name.to_str().filter(|name| is_pagemap(name)) else { continue };
+        let path = folder.join(name);
+        let bytes = regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
+        found.push(Pagemap::decode(name, &bytes).map_err(|why| {
+            Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why)
+        })?);
     }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(found)
 }
 
-/// The process in `pagemap-PID.img`; shared memory has other names.
-pub(crate) fn process_of(name: &str) -> Option<u32> {
-    name.strip_prefix("pagemap-")?.strip_suffix(".img")?.parse().ok()
+fn is_pagemap(name: &str) -> bool {
+    let number = name.strip_prefix("pagemap-").and_then(|rest| rest.strip_suffix(".img"));
+    let number = number.map(|number| number.strip_prefix("shmem-").unwrap_or(number));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// The messages of a file of a dump.
+pub(crate) fn messages<'a>(
+    bytes: &'a [u8],
+    magics: &[u32],
+) -> std::result::Result<Vec<&'a [u8]>, String> {
+    let cut = "it is cut short";
+    let (start, mut rest) = bytes.split_at_checked(magics.len() * 4).ok_or(cut)?;
+    if !start.chunks(4).eq(magics.iter().map(|magic| magic.to_le_bytes())) {
+        return Err("it is no such file of CRIU 1.1 or later".into());
+    }
+    let mut messages = Vec::new();
+    while !rest.is_empty() {
+        let (length, behind) = rest.split_first_chunk().ok_or(cut)?;
+        let (message, behind) =
+            behind.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or(cut)?;
+        messages.push(message);
+        rest = behind;
+    }
+    Ok(messages)
+}
+
+/// The file that has these messages.
+pub(crate) fn file_of(magics: &[u32], messages: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut bytes: Vec<u8> = magics.iter().flat_map(|magic| magic.to_le_bytes()).collect();
+    for message in messages {
+        bytes.extend((message.len() as u32).to_le_bytes());
+        bytes.extend(message);
+    }
+    bytes
+}
+
+/// Decodes a message that says nothing that would be lost.
+fn decode<M: Message + Default>(message: &[u8]) -> std::result::Result<M, String> {
+    let decoded = M::decode(message).map_err(|_| "it holds something else than pagemap entries")?;
+    if decoded.encode_to_vec() == message {
+        return Ok(decoded);
+    }
+    Err("it has fields that CRIU 4.3 does not know; import it with a later Cowslip".into())
 }
 
 impl Pagemap {
-    fn decode(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let (magics, mut rest) = bytes.split_at_checked(8).ok_or("it is cut short")?;
-        if magics != MAGICS.map(u32::to_le_bytes).concat() {
-            return Err("it is no pagemap of CRIU 1.1 or later".into());
-        }
-        let mut message = || -> std::result::Result<Option<&[u8]>, &str> {
-            if rest.is_empty() {
-                return Ok(None);
-            }
-            let (length, behind) = rest.split_first_chunk().ok_or("it is cut short")?;
-            let length = u32::from_le_bytes(*length) as usize;
-            let (message, behind) = behind.split_at_checked(length).ok_or("it is cut short")?;
-            rest = behind;
-            Ok(Some(message))
-        };
-        let strange = |_| "it holds something else than pagemap entries".to_owned();
-        let head = Head::decode(message()?.ok_or("it is cut short")?).map_err(strange)?;
-        let (mut entries, mut stretches) = (Vec::new(), Vec::new());
-        let (mut last_end, mut at) = (0, 0);
-        while let Some(message) = message()? {
-            let entry = Entry::decode(message).map_err(strange)?;
+    fn decode(name: &str, bytes: &[u8]) -> std::result::Result<Self, String> {
+        let process = name.strip_prefix("pagemap-").and_then(|rest| rest.strip_suffix(".img"));
+        let process = process.and_then(|process| process.parse().ok());
+        let messages = messages(bytes, MAGICS)?;
+        let (head, rest) = messages.split_first().ok_or("it is cut short")?;
+        let head: Head = decode(head)?;
+        let (mut entries, mut stretches) = (Vec::new(), Vec::<Stretch>::new());
+        let (mut last_end, mut at) = (0, 0_u64);
+        for message in rest {
+            let entry: Entry = decode(message)?;
+            let kind = entry.kind();
             let end = entry.pages().checked_mul(PAGE_BYTES);
             let end = end.and_then(|bytes| entry.address.checked_add(bytes));
-            let is_right = entry.address % PAGE_BYTES == 0 && entry.address >= last_end;
+            let is_right = entry.address.is_multiple_of(PAGE_BYTES) && entry.address >= last_end;
             let Some(end) = end.filter(|end| is_right && *end <= ADDRESSES_END) else {
                 return Err("its entries are not sorted, or lie outside of user space".into());
             };
             last_end = end;
-            if entry.kind() & IN_PARENT != 0 {
+            let unknown = kind & !(IN_PARENT | LAZY | PRESENT | ALIGNED);
+            if unknown != 0 {
+                return Err(format!(
+                    "it has flags {unknown:#x}, which CRIU 4.3 does not know; import it with a later Cowslip"
+                ));
+            }
+            if kind & IN_PARENT != 0 {
                 return Err("it needs an earlier dump; dump without --prev-images-dir".into());
             }
+            if kind & LAZY != 0 && process.is_none() {
+                return Err("shared memory cannot come later".into());
+            }
             let (page, pages) = (entry.address / PAGE_BYTES, entry.pages());
-            if entry.kind() & PRESENT != 0 && pages > 0 {
-                let is_lazy = entry.kind() & LAZY != 0;
-                stretches.push(Stretch { page, pages, at, is_lazy });
-                at += pages;
+            let is_present = kind & PRESENT != 0 && pages > 0;
+            if entry.blocks.as_ref().is_some_and(|blocks| !is_present || !blocks.are_of(pages)) {
+                return Err("its compressed blocks are not those of its pages".into());
+            }
+            if is_present {
+                if kind & ALIGNED != 0 {
+                    at = at.next_multiple_of(PAGE_BYTES);
+                }
+                let (is_lazy, blocks) = (kind & LAZY != 0, entry.blocks.clone());
+                stretches.push(Stretch { page, pages, at, is_lazy, blocks });
+                at = stretches.last().map_or(at, Stretch::end);
             }
             entries.push(entry);
         }
-        Ok(Self { pages_id: head.pages_id, entries, stretches })
+        Ok(Self { name: name.to_owned(), process, pages_id: head.pages_id, entries, stretches })
     }
 
-    /// The number of pages in its file of pages.
-    pub(crate) fn pages(&self) -> u64 {
-        self.stretches.last().map_or(0, |last| last.at + last.pages)
+    /// The length of its file of pages.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.stretches.last().map_or(0, Stretch::end)
     }
 
     /// The file that has the pages.
@@ -165,30 +205,17 @@ impl Pagemap {
         format!("pages-{}.img", self.pages_id)
     }
 
-    /// Encodes the pagemap as `criu dump --lazy-pages` writes it: lazy pages are elsewhere.
+    /// Encodes the pagemap as `criu dump --lazy-pages` writes it: lazy pages are elsewhere, and the others plain.
     pub(crate) fn without_lazy_pages(&self) -> Vec<u8> {
-        let mut bytes = MAGICS.map(u32::to_le_bytes).concat();
-        let mut message = |message: Vec<u8>| {
-            bytes.extend((message.len() as u32).to_le_bytes());
-            bytes.extend(message);
-        };
-        message(Head { pages_id: self.pages_id }.encode_to_vec());
-        for entry in &self.entries {
-            let mut entry = *entry;
-            if entry.kind() & LAZY != 0 {
-                entry.flags = Some(entry.kind() & !PRESENT);
-            }
-            message(entry.encode_to_vec());
-        }
-        bytes
+        let entries = self.entries.iter().map(|entry| {
+            let flags = match entry.kind() {
+                kind if kind & LAZY != 0 => Some(kind & !PRESENT & !ALIGNED),
+                kind if kind & ALIGNED != 0 => Some(kind & !ALIGNED),
+                _ => entry.flags,
+            };
+            Entry { flags, blocks: None, ..entry.clone() }.encode_to_vec()
+        });
+        let head = Head { pages_id: self.pages_id }.encode_to_vec();
+        file_of(MAGICS, [head].into_iter().chain(entries))
     }
-}
-
-/// Copies pages out of a file of pages.
-pub(crate) fn read_pages(
-    file: &impl std::os::unix::fs::FileExt,
-    stretch: &Stretch,
-    to: &mut [u8],
-) -> io::Result<()> {
-    file.read_exact_at(to, stretch.at * PAGE_BYTES)
 }

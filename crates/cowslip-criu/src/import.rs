@@ -1,9 +1,9 @@
 //! Imports a dump's memory into an image, and writes the rest of the dump beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use cowslip::image::{Compression, OnProgress, Root, SaveOptions, Saved, save};
@@ -12,8 +12,10 @@ use cowslip::{Arena, Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
 use cowslip_sys::regular;
 
-use crate::dump::{self, PAGE_BYTES, Pagemap, Stretch};
+use crate::dump::{self, Pagemap};
 use crate::index::Index;
+use crate::inventory;
+use crate::pages::{PAGE_BYTES, Pages};
 
 /// The image's root that locates the pages.
 pub(crate) const ROOT: &str = "criu.pages";
@@ -43,31 +45,34 @@ pub struct Imported {
 /// Writes the memory that `criu lazy-pages` may bring to an image at `image`. One copy of it is in memory meanwhile.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if a file of the dump is damaged or needs an earlier dump, [`ErrorKind::Usage`] if `dump` is
-/// no dump, or none of its pages are lazy; the file system's, and those of [`save`].
+/// [`ErrorKind::Corrupt`] if a file of the dump is damaged, needs an earlier dump, or says what CRIU 4.3 cannot say;
+/// [`ErrorKind::Usage`] if `dump` is no dump, or none of its pages are lazy; the file system's, and those of [`save`].
 pub fn import(
     dump: &Path,
     image: &Path,
     options: &ImportOptions,
     progress: OnProgress<'_>,
 ) -> Result<Imported> {
+    let inventory = inventory::without_compression(dump)?;
     let pagemaps = dump::pagemaps(dump)?;
     let mut files = BTreeSet::new();
-    for pagemap in pagemaps.values() {
+    for pagemap in &pagemaps {
         // A count that is not so must not become memory, nor a file as often as it is named.
         let path = pagemap.pages_path(dump);
         if !files.insert(pagemap.pages_name()) {
-            let why = "two pagemaps name it, and it can be of one process";
+            let why = "two pagemaps name it, and it can be of one";
             return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why));
         }
         let has_bytes = regular::open(&path).and_then(|file| file.metadata()).map(|it| it.len());
         let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
-        if has_bytes < pagemap.pages() * PAGE_BYTES {
+        if has_bytes < pagemap.file_bytes() {
             let why = "it is shorter than its pagemap says";
             return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why));
         }
     }
-    let index = Index::of(pagemaps.iter().map(|(process, it)| (*process, &it.stretches[..])));
+    let processes: BTreeMap<_, _> =
+        pagemaps.iter().filter_map(|pagemap| Some((pagemap.process?, pagemap))).collect();
+    let index = Index::of(processes.iter().map(|(process, it)| (*process, &it.stretches[..])));
     if index.pages() == 0 {
         let why = "it has no pagemap-PID.img with pages that may come later";
         return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(dump).because(why));
@@ -76,7 +81,7 @@ pub fn import(
     let arena = Arena::new(ByteCount(memory.0.next_multiple_of(CHUNK_BYTES as u64)))?;
     let mut bytes = arena.slice::<u8>(memory.0 as usize)?;
     let mut room = &mut bytes[..];
-    for pagemap in pagemaps.values() {
+    for pagemap in processes.values() {
         room = copy_lazy(pagemap, &pagemap.pages_path(dump), room)?;
     }
     let place = Root {
@@ -92,63 +97,79 @@ pub fn import(
     };
     let saved = save(&[&arena.freeze()?], image, &save_options, progress)?;
     if let Some(rest) = &options.rest {
-        write_rest(dump, &pagemaps, rest)?;
+        write_rest(dump, &pagemaps, inventory, rest)?;
     }
-    Ok(Imported { saved, processes: pagemaps.len(), memory })
+    Ok(Imported { saved, processes: processes.len(), memory })
 }
 
-/// Fills the beginning of `room` with the lazy pages of a process, and returns the rest of it.
+/// Fills the beginning of `room`, which is zeroes, with the lazy pages of a process, and returns the rest of it.
 fn copy_lazy<'a>(pagemap: &Pagemap, path: &Path, mut room: &'a mut [u8]) -> Result<&'a mut [u8]> {
-    let of_file = |error| file_error(OPERATION, path, error);
-    let file = regular::open(path).map_err(of_file)?;
+    let mut file = Pages::open(path)?;
     for stretch in pagemap.stretches.iter().filter(|stretch| stretch.is_lazy) {
         let (here, behind) = room.split_at_mut((stretch.pages * PAGE_BYTES) as usize);
-        dump::read_pages(&file, stretch, here).map_err(of_file)?;
+        for piece in stretch.pieces() {
+            file.read(&piece, &mut here[piece.start as usize..][..piece.bytes])?;
+        }
         room = behind;
     }
     Ok(room)
 }
 
-/// The files of the dump, without the pages that the image has.
-fn write_rest<'a>(
+/// The files of the dump, without the pages that the image has, and not compressed.
+fn write_rest(
     dump: &Path,
-    pagemaps: impl IntoIterator<Item = (&'a u32, &'a Pagemap)> + Clone,
+    pagemaps: &[Pagemap],
+    inventory: Option<Vec<u8>>,
     rest: &Path,
 ) -> Result<()> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |error| file_error("write the rest of a dump", &path, error)
-    };
     // The dump holds registers and stacks.
-    DirBuilder::new().mode(0o700).create(rest).map_err(failed(rest))?;
-    let mut written = Vec::new();
-    for (process, pagemap) in pagemaps {
-        let name = format!("pagemap-{process}.img");
+    DirBuilder::new().mode(0o700).create(rest).map_err(|error| not_written(rest, error))?;
+    let mut written = BTreeSet::new();
+    let mut write = |name: String, bytes: Vec<u8>| {
         let path = rest.join(&name);
-        fs::write(&path, pagemap.without_lazy_pages()).map_err(failed(&path))?;
-        let path = pagemap.pages_path(rest);
-        copy_others(&pagemap.stretches, &pagemap.pages_path(dump), &path).map_err(failed(&path))?;
-        written.extend([name, pagemap.pages_name()]);
+        written.insert(name);
+        fs::write(&path, bytes).map_err(|error| not_written(&path, error))
+    };
+    for pagemap in pagemaps {
+        write(pagemap.name.clone(), pagemap.without_lazy_pages())?;
     }
-    for file in fs::read_dir(dump).map_err(failed(dump))? {
-        let file = file.map_err(failed(dump))?;
+    if let Some(inventory) = inventory {
+        write(inventory::NAME.to_owned(), inventory)?;
+    }
+    for pagemap in pagemaps {
+        copy_others(pagemap, dump, rest)?;
+        written.insert(pagemap.pages_name());
+    }
+    for file in fs::read_dir(dump).map_err(|error| not_written(dump, error))? {
+        let file = file.map_err(|error| not_written(dump, error))?;
         let is_written = written.iter().any(|name| file.file_name() == **name);
         if file.file_type().is_ok_and(|kind| kind.is_file()) && !is_written {
             let path = file.path();
-            fs::copy(&path, rest.join(file.file_name())).map_err(failed(&path))?;
+            let copied = fs::copy(&path, rest.join(file.file_name()));
+            copied.map_err(|error| not_written(&path, error))?;
         }
     }
     Ok(())
 }
 
-fn copy_others(stretches: &[Stretch], from: &Path, to: &Path) -> io::Result<()> {
-    let (from, mut to) = (regular::open(from)?, File::create_new(to)?);
-    let mut page = [0; PAGE_BYTES as usize];
-    for stretch in stretches.iter().filter(|stretch| !stretch.is_lazy) {
-        for at in stretch.at..stretch.at + stretch.pages {
-            dump::read_pages(&from, &Stretch { at, pages: 1, ..*stretch }, &mut page)?;
-            io::Write::write_all(&mut to, &page)?;
+/// Writes the pages that `criu restore` reads itself.
+fn copy_others(pagemap: &Pagemap, dump: &Path, rest: &Path) -> Result<()> {
+    let path = pagemap.pages_path(rest);
+    let failed = |error| not_written(&path, error);
+    let mut from = Pages::open(&pagemap.pages_path(dump))?;
+    let to = File::create_new(&path).map_err(failed)?;
+    let (mut at, mut content) = (0, Vec::new());
+    for stretch in pagemap.stretches.iter().filter(|stretch| !stretch.is_lazy) {
+        for piece in stretch.pieces() {
+            content.resize(piece.bytes, 0);
+            from.read(&piece, &mut content)?;
+            to.write_all_at(&content, at + piece.start).map_err(failed)?;
         }
+        at += stretch.pages * PAGE_BYTES;
     }
-    Ok(())
+    to.set_len(at).map_err(failed)
+}
+
+fn not_written(path: &Path, error: io::Error) -> Error {
+    file_error("write the rest of a dump", path, error)
 }

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::dump::Stretch;
+use crate::pages::Stretch;
 
 const KEY: &str = "criu.pages.";
 
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
 
     fn index() -> Index {
-        let lazy = |page, pages| Stretch { page, pages, at: 0, is_lazy: true };
-        let eager = Stretch { page: 13, pages: 2, at: 0, is_lazy: false };
+        let lazy = |page, pages| Stretch { page, pages, at: 0, is_lazy: true, blocks: None };
+        let eager = Stretch { page: 13, pages: 2, at: 0, is_lazy: false, blocks: None };
         let (nine, ten) = ([lazy(10, 3), eager, lazy(20, 1), lazy(21, 4)], [lazy(11, 1)]);
         Index::of([(10, &ten[..]), (9, &nine[..])])
     }

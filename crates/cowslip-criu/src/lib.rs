@@ -10,7 +10,9 @@
 mod dump;
 mod import;
 mod index;
+mod inventory;
 mod memory;
+mod pages;
 mod protocol;
 mod server;
 mod session;

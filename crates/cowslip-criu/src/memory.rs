@@ -7,9 +7,9 @@ use cowslip::image::{Image, RestoreOptions, Restored};
 use cowslip::units::CHUNK_BYTES;
 use cowslip::{ArenaSlice, Error, ErrorKind, Result};
 
-use crate::dump::PAGE_BYTES;
 use crate::import::ROOT;
 use crate::index::Index;
+use crate::pages::PAGE_BYTES;
 use crate::protocol::Pages;
 
 const OPERATION: &str = "serve a dump";

@@ -84,7 +84,7 @@ pub(crate) fn read(
             Pages { pages: wide(&bytes, 8), address: wide(&bytes, 16), process: wide(&bytes, 24) }
         }
     };
-    if asked.pages == 0 || asked.address % crate::dump::PAGE_BYTES != 0 {
+    if asked.pages == 0 || asked.address % crate::pages::PAGE_BYTES != 0 {
         return Err(invalid(format!("{asked:x?} are no pages")));
     }
     Ok(Some(Request::Get(asked)))

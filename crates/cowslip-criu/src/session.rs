@@ -11,8 +11,8 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::dump::PAGE_BYTES;
 use crate::memory::{Aside, Memory};
+use crate::pages::PAGE_BYTES;
 use crate::protocol::{self, Layout, Pages, Request};
 
 /// A fault waits behind the answer that is being sent, so answers are short. CRIU asks for up to 4 MiB.
