@@ -35,7 +35,8 @@ pub use workload::Part;
 
 /// The default of `redis-benchmark`.
 const CLIENTS: usize = 50;
-/// The servers to run, and the prefixes of their rows.
+/// The servers to run, and the prefixes of their rows. Valkey up to 9.1 saves by a fork; the forkless save, a rival, comes
+/// with 9.2 (`default-bgsave-method`).
 const PROGRAMS: [(&str, &str); 2] = [("redis-server", ""), ("valkey-server", "valkey ")];
 const MOST_ROUNDS: u32 = 5;
 
