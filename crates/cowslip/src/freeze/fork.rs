@@ -194,9 +194,13 @@ fn keep_place(shared: &Shared, state: &State) {
 
 /// Lets children have the frozen memory of an arena, and counts them as readers.
 fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
-    let state = &mut *snapshot.state;
+    let shared = snapshot.shared;
     // From here on the child reads their base.
-    thaw::clean::end(snapshot.shared, state);
+    thaw::clean::end(shared, &mut snapshot.state);
+    // Since Linux 7.2 the kernel refuses `DoFork` for hugetlb memory, which it is not needed for if that is new.
+    let is_hugetlb = shared.pages == Pages::Hugetlb;
+    let is_inherited = is_hugetlb && snapshot.has_mapped_all();
+    let state = &mut *snapshot.state;
     if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
@@ -205,12 +209,22 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
     state.generations.show()?;
     if state.inheritance != ForkInheritance::Whole {
         state.inheritance = ForkInheritance::Part;
-        set_inherited(snapshot.shared, state, Advice::DoFork)
-            .during("let a child have the memory of an arena")?;
+        if !is_inherited {
+            let offered = set_inherited(shared, state, Advice::DoFork)
+                .during("let a child have the memory of an arena");
+            offered.map_err(|error| match is_hugetlb {
+                true => error
+                    .because(
+                        "since Linux 7.2 no child can get hugetlb memory that was frozen before",
+                    )
+                    .advise("wait until the arena is live"),
+                false => error,
+            })?;
+        }
         state.inheritance = ForkInheritance::Whole;
     }
     state.thaw.forked = true;
-    snapshot.shared.counters.forks.fetch_add(1, Relaxed);
+    shared.counters.forks.fetch_add(1, Relaxed);
     Ok(())
 }
 

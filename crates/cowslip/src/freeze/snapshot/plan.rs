@@ -102,6 +102,13 @@ impl<'a> Snapshot<'a> {
         VirtRange::between(start - start % GIB_BYTES, end)
     }
 
+    /// True if this freeze mapped all private memory anew: children inherit it, without more.
+    pub(in crate::freeze) fn has_mapped_all(&self) -> bool {
+        let map = &self.state.map;
+        let mut private = map.runs(Chunk::is_private).flatten();
+        private.all(|chunk| map.since(chunk) == self.generation)
+    }
+
     /// Chooses the pieces to snapshot. For a fork, none are in private chunks: children read the parent's mappings of
     /// these.
     fn choose(&mut self, keeps_view: bool) -> Result<()> {
