@@ -40,7 +40,10 @@ fn damon() -> ProbedHeatSource {
             (Answer::Unsupported, why)
         }
         Err(errno @ (Errno::ACCESS | Errno::PERM)) => (refused(errno), "its interface is root's"),
-        Err(errno @ Errno::BUSY) => (refused(errno), "somebody else uses it"),
+        Err(errno @ Errno::BUSY) => (
+            refused(errno),
+            "it is in use, maybe by the kernel: /sys/module/damon_stat/parameters/enabled",
+        ),
         Err(errno) => (refused(errno), "it could not be set up"),
     };
     ProbedHeatSource { source: HeatSource::Damon, answer, detail }

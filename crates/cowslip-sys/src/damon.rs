@@ -16,6 +16,8 @@ use crate::units::VirtRange;
 use crate::{Errno, Result};
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
+/// The kernel's own users of DAMON. While one is on, nothing else can watch; Debian's Linux 7.2 begins with the first.
+const MODULES: [&str; 3] = ["damon_stat", "damon_reclaim", "damon_lru_sort"];
 const SAMPLE_US: u32 = 25_000;
 /// Accesses are counted over this many samples.
 const SAMPLES: u32 = 20;
@@ -48,9 +50,13 @@ pub struct Damon {
 
 /// Finds out by a preparation if processes can be watched: `ENOSYS` without DAMON, `EOPNOTSUPP` if it does not support
 /// processes (`CONFIG_DAMON_VADDR`) or cannot report on a single one (before Linux 6.7), `EACCES` for users other than
-/// root, `EBUSY` while it is in use.
+/// root, `EBUSY` while it is in use, also by the kernel.
 pub fn probe() -> Result<()> {
-    Claim::take(Path::new(ADMIN))?.prepare(&[std::process::id().cast_signed()])
+    Claim::take(Path::new(ADMIN))?.prepare(&[std::process::id().cast_signed()])?;
+    let is_on = |module| {
+        read(Path::new(&format!("/sys/module/{module}/parameters/enabled"))).as_deref() == Ok("Y")
+    };
+    if MODULES.into_iter().any(is_on) { Err(Errno::BUSY) } else { Ok(()) }
 }
 
 /// The number of the kernel thread that watches now, by any starter and with any target.

@@ -7,6 +7,8 @@ use cowslip_sys::{Errno, damon, process};
 
 const MIB: usize = 1 << 20;
 const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+/// Switches the kernel's own statistics on.
+const STATISTICS: &str = "/sys/module/damon_stat/parameters/enabled";
 
 fn expected() -> bool {
     std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.split(',').any(|it| it == "damon"))
@@ -26,14 +28,14 @@ fn what_is_accessed_is_hot_the_rest_is_not_and_the_interface_is_left_as_it_was()
     let hot: Vec<AtomicU8> = (0..64 * MIB).map(|_| AtomicU8::new(1)).collect();
     let cold = vec![1u8; 64 * MIB];
     let stop = AtomicBool::new(false);
+    let watched = damon::Damon::start(&[process::pid()]).unwrap();
+    assert_eq!(damon::Damon::start(&[process::pid()]).unwrap_err(), Errno::BUSY);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Relaxed) {
                 hot.iter().step_by(4096).for_each(|it| it.store(2, Relaxed));
             }
         });
-        let watched = damon::Damon::start(&[process::pid()]).unwrap();
-        assert_eq!(damon::Damon::start(&[process::pid()]).unwrap_err(), Errno::BUSY);
         let deadline = Instant::now() + Duration::from_secs(60);
         let heat = |all: &[damon::Accesses], start: usize| {
             let middle = start + 32 * MIB;
@@ -53,7 +55,14 @@ fn what_is_accessed_is_hot_the_rest_is_not_and_the_interface_is_left_as_it_was()
         }
         stop.store(true, Relaxed);
     });
+    drop(watched);
     assert_eq!(cold[cold.len() - 1], 1);
     assert_eq!(std::fs::read_to_string(KDAMONDS).ok(), before);
     assert_eq!(damon::kernel_thread(), None);
+    if std::fs::write(STATISTICS, "Y").is_ok() {
+        let (probed, started) = (damon::probe(), damon::Damon::start(&[process::pid()]));
+        std::fs::write(STATISTICS, "N").unwrap();
+        assert_eq!((probed.unwrap_err(), started.unwrap_err()), (Errno::BUSY, Errno::BUSY));
+        assert_eq!(damon::probe(), Ok(()));
+    }
 }
