@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import operator
 import os
 import sys
 import warnings
@@ -17,20 +16,20 @@ import numpy.typing as npt
 from . import _native
 from ._errors import BusyError, UsageError
 from ._image import Save, start_save
+from ._making import Making
 from ._sizes import parse_size
-from ._views import address_of, array_of, same_place
+from ._views import S, address_of, same_place
 
 if TYPE_CHECKING:
     from ._template import Branch, Template
 
 Array = npt.NDArray[Any]
-Shape = SupportsIndex | tuple[SupportsIndex, ...] | list[SupportsIndex]
 
 # A freeze that waits for a view as long names it in a `ResourceWarning`.
 _LONG_SECONDS = 1.0
 
 
-class Arena:
+class Arena(Making):
     """Memory for arrays that can be frozen at one instant, in constant time, while threads run.
 
     `capacity` is reserved, not taken: a number of bytes or a text such as "64G", at most the machine's memory and swap.
@@ -97,53 +96,6 @@ class Arena:
             raise UsageError("the arena is closed")
         return self._native
 
-    def empty(self, shape: Shape, dtype: npt.DTypeLike = float, order: Literal["C", "F"] = "C") -> Array:
-        """An array of zeroes: new memory has no other content. Its memory is given back when nobody has it."""
-        dtype = np.dtype(dtype)
-        if dtype.hasobject:
-            raise UsageError("arrays of Python objects hold addresses, which mean nothing in an image")
-        sizes = tuple(operator.index(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
-        length = math.prod(sizes) * dtype.itemsize
-        if length <= 0:
-            return np.empty(sizes, dtype, order)
-        return array_of(self._open().allocate(length), sizes, dtype, order=order)
-
-    zeros = empty
-
-    def ones(self, shape: Shape, dtype: npt.DTypeLike = float) -> Array:
-        """An array of ones."""
-        return self.full(shape, 1, dtype)
-
-    def full(self, shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
-        """An array that holds `fill_value` everywhere."""
-        array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
-        array[...] = fill_value
-        return array
-
-    def empty_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
-        """An array of zeroes in the shape and type of another."""
-        other = np.asarray(other)
-        return self.empty(other.shape, other.dtype if dtype is None else dtype)
-
-    zeros_like = empty_like
-
-    def ones_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
-        """An array of ones in the shape and type of another."""
-        return self.full_like(other, 1, dtype)
-
-    def full_like(self, other: npt.ArrayLike, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
-        """An array in the shape and type of another that holds `fill_value` everywhere."""
-        array = self.empty_like(other, dtype)
-        array[...] = fill_value
-        return array
-
-    def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
-        """A copy of `values` in the arena."""
-        values = np.asarray(values, dtype)
-        array = self.empty(values.shape, values.dtype)
-        array[...] = values
-        return array
-
     @contextlib.contextmanager
     def allocating(self) -> Iterator[Self]:
         """Has every array that numpy makes in a `with` block take its memory from the arena, whoever makes it (NEP 49).
@@ -194,7 +146,9 @@ class Arena:
 
     def _freeze(self, timeout: float | None) -> _native.Frozen:
         native = self._open()
-        left = math.inf if timeout is None else timeout
+        if timeout is not None and not hasattr(timeout, "__float__"):
+            raise TypeError(f"timeout is a number of seconds, or None to wait for ever, not {type(timeout).__name__}")
+        left = math.inf if timeout is None else float(timeout)
         try:
             return native.freeze(min(left, _LONG_SECONDS))
         except BusyError as error:
@@ -306,7 +260,11 @@ class Frozen:
     def __init__(self, native: _native.Frozen) -> None:
         self._native = native
 
-    def __getitem__(self, array: Array) -> Array:
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self._native.watch().age_s:.1f} s old"
+        return f"<cowslip.Frozen, {state}>"
+
+    def __getitem__(self, array: npt.NDArray[S]) -> npt.NDArray[S]:
         view = same_place(array, self._native.memory_at)
         view.flags.writeable = False
         return view

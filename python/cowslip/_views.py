@@ -1,7 +1,7 @@
 """Arrays of one place that show another: an arena's array as a view or a clone has it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,8 @@ import numpy.typing as npt
 from ._errors import UsageError
 from ._native import Memory
 
+# The type of an array's elements.
+S = TypeVar("S", bound=np.generic)
 MemoryAt = Callable[[int, int], Memory]
 
 
@@ -31,13 +33,13 @@ def is_within(address: int, length: int, start: int, within: int) -> bool:
     return start <= address and address + length <= start + within
 
 
-def same_place(array: npt.NDArray[Any], memory_at: MemoryAt) -> npt.NDArray[Any]:
+def same_place(array: npt.NDArray[S], memory_at: MemoryAt) -> npt.NDArray[S]:
     """What `memory_at(address, length)` has where `array` is: the same shape, strides and type."""
     low, length = extent(array)
     if array.dtype.hasobject:
         raise UsageError("an array of Python objects holds addresses of things that may be gone since")
     if isinstance(array, np.ma.MaskedArray):
-        return _same_masked(array, memory_at)
+        return cast(npt.NDArray[S], _same_masked(array, memory_at))
     if length == 0:
         return np.empty(array.shape, array.dtype)
     return array_of(memory_at(low, length), array.shape, array.dtype, address_of(array) - low, array.strides)
@@ -57,10 +59,10 @@ def _same_masked(array: np.ma.MaskedArray[Any, Any], memory_at: MemoryAt) -> npt
 def array_of(
     memory: Memory,
     shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+    dtype: np.dtype[S],
     offset: int = 0,
     strides: tuple[int, ...] | None = None,
     order: Literal["C", "F"] = "C",
-) -> npt.NDArray[Any]:
+) -> npt.NDArray[S]:
     """An array of the memory, which lives as long as any array of it."""
     return np.ndarray(shape, dtype, cast(Any, memory), offset, strides, order)

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import re
 import threading
 
 import numpy as np
@@ -31,6 +32,13 @@ def test_a_view_shows_the_instant_and_the_array_goes_on(arena):
     assert then.closed
     with pytest.raises(cowslip.UsageError, match="closed"):
         then[table]
+
+
+def test_a_view_says_its_age_and_that_it_is_closed(arena):
+    then = arena.freeze()
+    assert re.fullmatch(r"<cowslip\.Frozen, \d+\.\d s old>", repr(then))
+    then.close()
+    assert repr(then) == "<cowslip.Frozen, closed>"
 
 
 def test_an_array_outlives_its_view_and_the_next(arena):
@@ -118,6 +126,9 @@ def test_what_is_wrong_is_told(arena):
         arena.empty((3,), object)
     with pytest.raises(cowslip.UsageError):
         arena.freeze(timeout=-1)
+    for wait in (arena.freeze, arena.template):
+        with pytest.raises(TypeError, match="timeout is a number of seconds, or None to wait for ever, not str"):
+            wait(timeout="x")
     with arena.freeze() as then, pytest.raises(cowslip.UsageError):
         then[np.zeros(3)]
     with arena.freeze() as then, pytest.raises(cowslip.UsageError):
