@@ -17,6 +17,7 @@ mod device;
 mod group;
 mod huge_pages;
 mod machine;
+mod names;
 mod report;
 mod service;
 mod trial;
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 use machine::Machine;
 use report::Change::Made;
 use report::Trouble;
-use service::Installed;
+use service::{DropIn, Installed};
 
 pub use report::Steps;
 pub use writable::writable_folders;
@@ -52,19 +53,53 @@ pub struct Plan {
     pub installed: Result<PathBuf, String>,
 }
 
-/// Does the work, or reports the steps that it would take. After a failure, steps that do not depend on the failed one
-/// still run.
-pub fn run(plan: &Plan) -> Steps {
+/// Does the work, or reports the steps that it would take. Everything that can be refused is looked at before the first
+/// change. After a failure, steps that do not depend on the failed one still run.
+///
+/// # Errors
+/// Nothing was changed: a sentence for each service and user that does not exist.
+pub fn run(plan: &Plan) -> Result<Steps, Vec<String>> {
     let machine = Machine::new(plan.root.clone(), plan.dry_run);
     let mut steps = Steps::new(plan.dry_run);
-    match plan.undo {
-        true => undo(&machine, plan, &mut steps),
-        false => set_up(&machine, plan, &mut steps),
+    if plan.undo {
+        undo(&machine, plan, &mut steps);
+        return Ok(steps);
     }
-    steps
+    let unknown = names::unknown(&machine, plan);
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    if let Some(drop_ins) = drop_ins(&machine, plan, &mut steps) {
+        set_up(&machine, plan, &drop_ins, &mut steps);
+    }
+    Ok(steps)
 }
 
-fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
+/// The drop-ins of the services; `None`, and the reasons as steps, if one is refused.
+fn drop_ins(machine: &Machine, plan: &Plan, steps: &mut Steps) -> Option<Vec<DropIn>> {
+    if plan.services.is_empty() {
+        return Some(Vec::new());
+    }
+    let installed = match Installed::look(machine, &plan.installed) {
+        Ok(installed) => installed,
+        Err(trouble) => {
+            steps.add(plan.services.join(", "), Err(trouble));
+            return None;
+        }
+    };
+    let mut drop_ins = Vec::new();
+    for name in &plan.services {
+        match DropIn::new(machine, &installed, name) {
+            Ok(drop_in) => drop_ins.push(drop_in),
+            Err(trouble) => {
+                steps.add(name, Err(trouble));
+            }
+        }
+    }
+    steps.all_well().then_some(drop_ins)
+}
+
+fn set_up(machine: &Machine, plan: &Plan, drop_ins: &[DropIn], steps: &mut Steps) {
     let has_group = steps.add("group", group::make(machine));
     steps.add("udev rule", device::write_rule(machine));
     if has_group {
@@ -78,27 +113,22 @@ fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
     if !plan.keep_shmem_enabled {
         steps.add("huge pages", huge_pages::allow(machine));
     }
-    if !plan.services.is_empty() {
-        // A service does not start if its group does not exist.
-        let installed = match has_group {
-            true => Installed::look(machine, &plan.installed),
-            false => Err(Trouble::new("left as it is, without the group", "repair the first step")),
-        };
-        match installed {
-            Ok(installed) => {
-                for name in &plan.services {
-                    steps.add(name, service::put_under_cowslip(machine, &installed, name));
-                }
-                reload(machine, steps);
-            }
-            Err(trouble) => {
-                steps.add(plan.services.join(", "), Err(trouble));
-            }
-        }
-    }
     if machine.is_running() && !machine.is_dry_run() && steps.all_well() {
         steps.add("trial", trial::run(machine, plan.keep_shmem_enabled));
     }
+    if drop_ins.is_empty() {
+        return;
+    }
+    // A service would not start without its group, and gain nothing without the rest.
+    if !steps.all_well() {
+        let left = Trouble::new("left as it is", "repair what failed, and run this again");
+        steps.add(plan.services.join(", "), Err(left));
+        return;
+    }
+    for drop_in in drop_ins {
+        steps.add(drop_in.service(), drop_in.write(machine));
+    }
+    reload(machine, steps);
 }
 
 /// Undoes the setup of the named services and users, or all of it.

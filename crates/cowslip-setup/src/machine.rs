@@ -78,15 +78,22 @@ impl Machine {
         })
     }
 
-    /// Returns true if the file had to be changed. A file that is not setup's is left alone.
-    pub(crate) fn write(&self, path: &str, text: &str) -> Result<bool, Trouble> {
+    /// The content of a file that setup may write. Refuses one that is not setup's.
+    pub(crate) fn check_ours(&self, path: &str) -> Result<Option<String>, Trouble> {
         match self.content(path)? {
-            Content::Ours(there) if there == text => return Ok(false),
+            Content::Nothing => Ok(None),
+            Content::Ours(text) => Ok(Some(text)),
             Content::Foreign(_) => {
                 let why = format!("{path} is there, and `cowslip setup` did not write it");
-                return Err(Trouble::new(why, "look at it, move it away, and run this again"));
+                Err(Trouble::new(why, "look at it, move it away, and run this again"))
             }
-            _ => {}
+        }
+    }
+
+    /// Returns true if the file had to be changed. A file that is not setup's is left alone.
+    pub(crate) fn write(&self, path: &str, text: &str) -> Result<bool, Trouble> {
+        if self.check_ours(path)?.as_deref() == Some(text) {
+            return Ok(false);
         }
         if !self.dry_run {
             let path = self.path(path);

@@ -70,14 +70,38 @@ impl Installed {
     }
 }
 
-pub(crate) fn put_under_cowslip(machine: &Machine, installed: &Installed, name: &str) -> Outcome {
-    let unit = Unit::load(machine, name)?;
-    let file = own_drop_in(&unit.name);
-    let drop_in = drop_in(&unit, installed)?;
-    Ok(match machine.write(&file, &drop_in)? {
-        true => Made(format!("{file}; it takes effect with `systemctl restart {}`", unit.name)),
-        false => Needless(format!("{file} is there")),
-    })
+/// The drop-in that puts a service under Cowslip.
+pub(crate) struct DropIn {
+    /// The service's own name, even if it was requested by an alias.
+    service: String,
+    file: String,
+    text: String,
+}
+
+impl DropIn {
+    /// Changes nothing. Refuses what [`Self::write`] would refuse.
+    pub(crate) fn new(
+        machine: &Machine,
+        installed: &Installed,
+        name: &str,
+    ) -> Result<Self, Trouble> {
+        let unit = Unit::load(machine, name)?;
+        let file = own_drop_in(&unit.name);
+        machine.check_ours(&file)?;
+        Ok(Self { file, text: drop_in(&unit, installed)?, service: unit.name })
+    }
+
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
+    pub(crate) fn write(&self, machine: &Machine) -> Outcome {
+        let Self { service, file, text } = self;
+        Ok(match machine.write(file, text)? {
+            true => Made(format!("{file}; it takes effect with `systemctl restart {service}`")),
+            false => Needless(format!("{file} is there")),
+        })
+    }
 }
 
 /// Removes the drop-in of a service.
@@ -119,8 +143,8 @@ fn drop_in(unit: &Unit, installed: &Installed) -> Result<String, Trouble> {
         lines.push("DeviceAllow=/dev/userfaultfd rw".into());
     }
     if !unit.list("NoExecPaths").is_empty() {
-        lines.push("# NoExecPaths= forbids to execute them.".into());
-        lines.push(format!("ExecPaths={} {}", installed.command, installed.libraries));
+        lines.push("# NoExecPaths= forbids to execute them. A dash: they may be gone.".into());
+        lines.push(format!("ExecPaths=-{} -{}", installed.command, installed.libraries));
     }
     if let Some(first) = unit.list("SystemCallFilter").first() {
         if unit.get("SystemCallErrorNumber").is_none() {
@@ -263,7 +287,7 @@ mod tests {
             ("PrivateDevices=yes", "BindPaths=/dev/userfaultfd"),
             ("PrivateDevices=yes", "DeviceAllow=/dev/userfaultfd rw"),
             ("DevicePolicy=closed", "DeviceAllow=/dev/userfaultfd rw"),
-            ("NoExecPaths=/", "ExecPaths=/usr/bin/cowslip /usr/lib/cowslip"),
+            ("NoExecPaths=/", "ExecPaths=-/usr/bin/cowslip -/usr/lib/cowslip"),
             ("SystemCallFilter=~@mount", "SystemCallErrorNumber=EPERM"),
             ("SystemCallFilter=@basic-io", CALLS),
         ] {

@@ -17,7 +17,7 @@ const FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 /// Units that systemd makes of init scripts.
-const OF_INIT_SCRIPTS: &str = "/run/systemd/generator.late";
+const FROM_INIT_SCRIPTS: &str = "/run/systemd/generator.late";
 
 /// The settings of the section `[Service]`, in their order.
 pub(crate) struct Unit {
@@ -89,6 +89,23 @@ pub(crate) fn with_drop_in(machine: &Machine) -> Vec<String> {
     names
 }
 
+/// The names of all services that have a file.
+pub(crate) fn services(machine: &Machine) -> Vec<String> {
+    let folders = FOLDERS.into_iter().chain([FROM_INIT_SCRIPTS]);
+    let files = folders.flat_map(|folder| fs::read_dir(machine.path(folder)).into_iter().flatten());
+    let names = files.flatten().filter_map(|file| file.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".service")).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Returns true if the service has a file, a masked one or an init script's too.
+pub(crate) fn exists(machine: &Machine, name: &str) -> bool {
+    let is_there = |name: &str| services(machine).iter().any(|service| service == name);
+    is_there(name) || template(name).is_some_and(|name| is_there(&name))
+}
+
 fn main_file(machine: &Machine, name: &str) -> Result<PathBuf, Trouble> {
     for name in [Some(name.to_owned()), template(name)].into_iter().flatten() {
         let files = FOLDERS.iter().map(|folder| Path::new(folder).join(&name));
@@ -99,7 +116,7 @@ fn main_file(machine: &Machine, name: &str) -> Result<PathBuf, Trouble> {
             return Ok(file);
         }
     }
-    let generated = Path::new(OF_INIT_SCRIPTS).join(name);
+    let generated = Path::new(FROM_INIT_SCRIPTS).join(name);
     if machine.exists(&generated) {
         let why = format!("{name} is an init script's, without a unit of its own");
         return Err(Trouble::new(

@@ -8,7 +8,8 @@ use std::path::PathBuf;
     after_help = "Examples:\n  sudo cowslip setup --dry-run redis-server   # what it would do\n  \
     sudo cowslip setup --user alice redis-server\n  sudo cowslip setup --undo\n\n\
     It says each step, and whether it was needed; a second time it changes nothing. docs/setup.md says what it writes.\n\
-    Exit codes: 0 all is as it should be · 1 a step failed · 2 usage · 4 not root."
+    Exit codes: 0 all is as it should be · 1 a step failed · 2 usage, or there is no such \
+    service or user · 4 not root."
 )]
 pub(crate) struct Args {
     /// systemd services that should start their programs by `cowslip run`

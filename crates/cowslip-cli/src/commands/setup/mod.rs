@@ -9,7 +9,7 @@ use cowslip_report::{Paint, json, sink};
 use cowslip_setup::Plan;
 use cowslip_sys::process;
 
-use crate::exit::{self, CommandResult, DENIED, Failure, NO};
+use crate::exit::{self, CommandResult, DENIED, Failure, NO, USAGE};
 pub(super) use args::Args;
 
 pub(super) fn run(args: Args) -> CommandResult {
@@ -28,7 +28,10 @@ pub(super) fn run(args: Args) -> CommandResult {
         installed: super::run::libraries()
             .map(|[library, _]| library)
             .map_err(|failure| failure.to_string()),
-    });
+    })
+    .map_err(|unknown| {
+        Failure::new(USAGE, format!("nothing was changed: {}", unknown.join("; ")))
+    })?;
     if let Some(file) = &args.json {
         json::write(&steps.document(args.undo), file).map_err(exit::io("write the report"))?;
     }
