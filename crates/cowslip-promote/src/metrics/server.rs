@@ -13,8 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Clients at a time. Every user may connect: the oldest gives way to the next one, which asks at once if it asks at all.
 const MOST_CLIENTS: usize = 64;
 
-/// The longest first line; the rest of a request is not read.
-const MOST_REQUEST_BYTES: u64 = 1024;
+/// The longest request; what is beyond it is not read.
+const MOST_REQUEST_BYTES: u64 = 8 << 10;
+
+const TEXT: &str = "text/plain; version=0.0.4";
+/// The name by which a client asks for OpenMetrics, and the type of the answer.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+const OPEN_METRICS_1: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The text that the server hands out.
 #[derive(Clone, Debug, Default)]
@@ -57,19 +62,48 @@ impl Published {
     fn answer(&self, stream: &TcpStream) -> io::Result<()> {
         let until = Instant::now() + PATIENCE;
         let mut client = Client { stream, until };
-        let mut request = Vec::new();
-        BufReader::new(&mut client).take(MOST_REQUEST_BYTES).read_until(b'\n', &mut request)?;
-        let (status, body) = match request.starts_with(b"GET /metrics ") {
-            true => ("200 OK", self.get()),
-            false => ("404 Not Found", "try /metrics\n".to_owned()),
+        let request = request(&mut BufReader::new(&mut client).take(MOST_REQUEST_BYTES))?;
+        let (status, kind, body) = match request.starts_with("GET /metrics ") {
+            true if wants_open_metrics(&request) => {
+                ("200 OK", OPEN_METRICS_1, open_metrics(&self.get()))
+            }
+            true => ("200 OK", TEXT, self.get()),
+            false => ("404 Not Found", TEXT, "try /metrics\n".to_owned()),
         };
         let length = body.len();
         let answer = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: \
-             {length}\r\nConnection: close\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n{body}"
         );
         client.write_all(answer.as_bytes())
     }
+}
+
+/// The lines up to the empty one, or up to the end of what the client says.
+fn request(client: &mut impl BufRead) -> io::Result<String> {
+    let mut lines = Vec::new();
+    loop {
+        let start = lines.len();
+        client.read_until(b'\n', &mut lines)?;
+        if lines[start..].trim_ascii().is_empty() {
+            return Ok(String::from_utf8_lossy(&lines).into_owned());
+        }
+    }
+}
+
+fn wants_open_metrics(request: &str) -> bool {
+    let headers = request.lines().filter_map(|line| line.split_once(':'));
+    let mut accepted = headers.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+    accepted.any(|(_, kinds)| kinds.contains(OPEN_METRICS))
+}
+
+/// The text in the format OpenMetrics: a counter's name is without `_total` where it is described, and the text has an end.
+fn open_metrics(text: &str) -> String {
+    let line = |line: &str| match line.split_once("_total ") {
+        Some((name, rest)) if line.starts_with("# ") => format!("{name} {rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect::<String>() + "# EOF\n"
 }
 
 /// A client until a point in time, however few bytes it says or takes at once.
@@ -188,6 +222,14 @@ mod tests {
         assert!(answer.ends_with("\r\n\r\nit 1\n"), "{answer}");
         assert_eq!(scrape(address).unwrap(), "it 1\n");
         assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+
+        published.set("# HELP it_total A count.\n# TYPE it_total counter\nit_total 1\n".into());
+        assert!(ask(b"GET /metrics HTTP/1.1\r\n\r\n").contains("Content-Type: text/plain;"));
+        let answer = ask(b"GET /metrics HTTP/1.1\r\nHost: here\r\naccept: \
+            application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.2\r\n\r\n");
+        assert!(answer.contains(&format!("Content-Type: {OPEN_METRICS_1}\r\n")), "{answer}");
+        let body = "# HELP it A count.\n# TYPE it counter\nit_total 1\n# EOF\n";
+        assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
     }
 
     #[test]

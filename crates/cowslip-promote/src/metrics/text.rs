@@ -109,7 +109,8 @@ pub fn text(tally: &Tally) -> String {
             out.sample("refusals_total", &format!("{labels},errno=\"{errno}\""), count);
         }
     }
-    groups(&mut out, tally);
+    sums(&mut out, tally, "group", "By control group", |process| process.group.as_deref());
+    sums(&mut out, tally, "name", "By name of the program", |process| Some(&process.name));
     system(&mut out, &tally.system);
     let help = "Steps of reclaim in control groups of targets.";
     out.single("reclaims_total", COUNTER, help, tally.reclaims);
@@ -121,6 +122,8 @@ pub fn text(tally: &Tally) -> String {
     let seconds = process::cpu_ns() as f64 / 1e9;
     let help = "Processor time of the promoter, all in all.";
     out.single("cpu_seconds_total", COUNTER, help, seconds);
+    out.family("build_info", GAUGE, "The version of the promoter; always 1.");
+    out.sample("build_info", concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""), 1);
     out.0
 }
 
@@ -131,8 +134,14 @@ fn running(tally: &Tally) -> impl Iterator<Item = (String, &ProcessTally)> {
     })
 }
 
-/// The sums for each control group that shares as one target.
-fn groups(out: &mut Exposition, tally: &Tally) {
+/// The sums for the processes that have the same value of a label, which outlives them.
+fn sums(
+    out: &mut Exposition,
+    tally: &Tally,
+    label: &str,
+    title: &str,
+    of_process: impl Fn(&ProcessTally) -> Option<&str>,
+) {
     let is_sum = |name: &str| name.ends_with("_total") || name.ends_with("_bytes");
     let summed =
         OF_PROCESSES.iter().filter(|(name, ..)| is_sum(name) && *name != "limit_room_bytes");
@@ -141,14 +150,14 @@ fn groups(out: &mut Exposition, tally: &Tally) {
         // A counter keeps the part of processes that have ended.
         let counted = |it: &&ProcessTally| *kind == COUNTER || !it.has_ended;
         for it in tally.processes.values().filter(counted) {
-            if let (Some(group), Some(value)) = (&it.group, value(it)) {
-                *sums.entry(group).or_default() += value;
+            if let (Some(label), Some(value)) = (of_process(it), value(it)) {
+                *sums.entry(label).or_default() += value;
             }
         }
-        let name = format!("group_{name}");
-        out.family(&name, kind, &format!("By control group: {help}"));
-        for (group, sum) in sums {
-            out.sample(&name, &format!("group=\"{}\"", escaped(group)), sum);
+        let name = format!("{label}_{name}");
+        out.family(&name, kind, &format!("{title}: {help}"));
+        for (value, sum) in sums {
+            out.sample(&name, &format!("{label}=\"{}\"", escaped(value)), sum);
         }
     }
 }
@@ -213,9 +222,10 @@ mod tests {
     use crate::policy::Reason;
 
     #[test]
-    fn the_processes_of_a_control_group_are_summed() {
+    fn the_processes_of_a_control_group_and_those_of_a_name_are_summed() {
         let mut tally = Tally::default();
         let process = |group: Option<&str>, promotions, has_ended| ProcessTally {
+            name: "web".into(),
             promotions,
             resident_bytes: 4096,
             group: group.map(str::to_owned),
@@ -237,6 +247,9 @@ mod tests {
         );
         assert!(has("promotions_total{group=\"b.slice\"} 4"), "{text}");
         assert_eq!(text.matches("group_promotions_total{").count(), 2, "{text}");
+        let has = |line: &str| text.contains(&format!("cowslip_promote_name_{line}\n"));
+        assert!(has("promotions_total{name=\"web\"} 15"), "{text}");
+        assert!(has("resident_bytes{name=\"web\"} 12288"), "{text}");
     }
 
     #[test]
@@ -256,6 +269,8 @@ mod tests {
         let labels = r#"{pid="7",name="a\"b\\""#;
         assert!(text.contains(&format!("promotions_total{labels}}} 3\n")), "{text}");
         assert!(text.contains(&format!("regions{labels},reason=\"shared\"}} 2\n")), "{text}");
-        assert!(!text.contains("gone"), "{text}");
+        let gone: Vec<&str> = text.lines().filter(|line| line.contains("gone")).collect();
+        let by_name = |line: &&str| line.starts_with("cowslip_promote_name_");
+        assert!(gone.iter().all(by_name), "{text}");
     }
 }
