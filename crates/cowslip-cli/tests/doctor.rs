@@ -101,6 +101,18 @@ fn one_setcap_gives_all_that_a_user_lacks() {
 }
 
 #[test]
+fn every_command_that_it_gives_is_one() {
+    let place = Place::new("doctor-commands");
+    let output = doctor_of_nobody(&place).arg("--json").output();
+    let report = json(&output.expect("setpriv of util-linux is needed"));
+    for fix in report["uses"].as_array().unwrap().iter().flat_map(|it| it["fixes"].as_array()) {
+        for fix in fix.iter().map(|fix| fix.as_str().unwrap()) {
+            assert!(fix.split(' ').count() > 1, "{fix:?}: {report}");
+        }
+    }
+}
+
+#[test]
 fn it_begins_with_the_verdict_and_has_no_colour_in_a_pipe() {
     let place = Place::new("doctor-table");
     let file = place.0.join("report.json");

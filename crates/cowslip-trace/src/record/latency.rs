@@ -22,7 +22,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::tracefs;
 
-use super::status::{AS_ROOT, PermissionStatus, refused, unfound};
+use super::status::{PermissionStatus, refused, unfound};
 use crate::model::{Latencies, LatencyBucket, Severity};
 
 const PREFIX: &str = "cowslip_";
@@ -77,8 +77,8 @@ impl Histogram {
     pub(super) fn begin() -> Result<Self, Obstacle> {
         let tracefs = tracefs().map_err(|error| {
             let status = match unfound(error) {
-                PermissionStatus::Denied { fix: SETCAP } => {
-                    PermissionStatus::Denied { fix: AS_ROOT }
+                PermissionStatus::Denied { fix: Some(SETCAP) } => {
+                    PermissionStatus::Denied { fix: None }
                 }
                 status => status,
             };
@@ -146,7 +146,7 @@ impl Histogram {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         let mut lacks = Vec::new();
         let status = match errno {
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => PermissionStatus::Denied { fix: AS_ROOT },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => PermissionStatus::Denied { fix: None },
             Errno::INVAL | Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP => {
                 let lacking = [
                     ("CONFIG_KPROBE_EVENTS", self.tracefs.join("kprobe_events")),

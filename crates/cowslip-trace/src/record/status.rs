@@ -1,18 +1,17 @@
 //! The status of a permission, and the command that grants it.
 
 use std::fmt;
+use std::fs;
 
 use cowslip_sys::Errno;
 use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::{Refusal, TracepointError};
+use cowslip_sys::process;
 
 pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
 pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
 pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
 pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
-
-/// Root may, if neither a container nor lockdown prevents it.
-pub(super) const AS_ROOT: &str = "sudo";
 
 /// The result of trying something here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,8 +22,8 @@ pub enum PermissionStatus {
     Unsupported,
     /// The kernel supports it, but a privilege or a setting prevents it.
     Denied {
-        /// The command that permits it, for root.
-        fix: &'static str,
+        /// The command that permits it, for root. `None` if only root may, outside of containers.
+        fix: Option<&'static str>,
     },
     /// It failed for another reason.
     Unknown {
@@ -34,13 +33,21 @@ pub enum PermissionStatus {
 }
 
 impl PermissionStatus {
+    /// The kernel refused it, and this command permits it: unless root has it refused by a filter, as in a container,
+    /// which refuses the command too.
+    pub(super) fn denied(fix: &'static str) -> Self {
+        Self::Denied { fix: Some(fix).filter(|_| !is_filtered_root()) }
+    }
+
     /// The way to permit it, if a privilege or a setting prevents it.
     pub fn advice(&self) -> Option<String> {
         match self {
             // Even root cannot read it until then.
-            Self::Denied { fix: MOUNT_TRACEFS } => Some(format!("after `{MOUNT_TRACEFS}` by root")),
-            Self::Denied { fix: AS_ROOT } => Some("as root, outside of containers".into()),
-            Self::Denied { fix } => Some(format!("as root, or after `{fix}`")),
+            Self::Denied { fix: Some(MOUNT_TRACEFS) } => {
+                Some(format!("after `{MOUNT_TRACEFS}` by root"))
+            }
+            Self::Denied { fix: None } => Some("as root, outside of containers".into()),
+            Self::Denied { fix: Some(fix) } => Some(format!("as root, or after `{fix}`")),
             _ => None,
         }
     }
@@ -48,9 +55,9 @@ impl PermissionStatus {
     /// The end of a sentence about missing events.
     pub(super) fn or_fix(self) -> String {
         match self {
-            Self::Denied { fix: MOUNT_TRACEFS } => format!(": run `{MOUNT_TRACEFS}` as root"),
-            Self::Denied { fix: AS_ROOT } => ": run as root, outside of containers".into(),
-            Self::Denied { fix } => format!(": run `{fix}`, or as root"),
+            Self::Denied { fix: Some(MOUNT_TRACEFS) } => format!(": run `{MOUNT_TRACEFS}` as root"),
+            Self::Denied { fix: None } => ": run as root, outside of containers".into(),
+            Self::Denied { fix: Some(fix) } => format!(": run `{fix}`, or as root"),
             Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),
         }
@@ -71,17 +78,23 @@ impl fmt::Display for PermissionStatus {
     }
 }
 
+fn is_filtered_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut modes = status.lines().filter_map(|line| line.strip_prefix("Seccomp:"));
+    process::effective_uid() == 0 && modes.any(|mode| mode.trim() == "2")
+}
+
 pub(super) fn status_of<T>(tried: Result<T, Errno>, fix: &'static str) -> PermissionStatus {
     match tried.map_err(refused) {
         Ok(_) => PermissionStatus::Available,
-        Err(PermissionStatus::Denied { .. }) => PermissionStatus::Denied { fix },
+        Err(PermissionStatus::Denied { .. }) => PermissionStatus::denied(fix),
         Err(other) => other,
     }
 }
 
 pub(super) fn refused(errno: Errno) -> PermissionStatus {
     match Refusal::of(errno) {
-        Refusal::Denied => PermissionStatus::Denied { fix: SETCAP },
+        Refusal::Denied => PermissionStatus::denied(SETCAP),
         Refusal::Unsupported => PermissionStatus::Unsupported,
         _ => PermissionStatus::Unknown { errno: errno.raw_os_error() },
     }
@@ -90,8 +103,8 @@ pub(super) fn refused(errno: Errno) -> PermissionStatus {
 pub(super) fn unfound(error: TracepointError) -> PermissionStatus {
     match error {
         TracepointError::Absent => PermissionStatus::Unsupported,
-        TracepointError::Unmounted => PermissionStatus::Denied { fix: MOUNT_TRACEFS },
-        TracepointError::Denied => PermissionStatus::Denied { fix: SETCAP },
+        TracepointError::Unmounted => PermissionStatus::denied(MOUNT_TRACEFS),
+        TracepointError::Denied => PermissionStatus::denied(SETCAP),
         TracepointError::Other(errno) => refused(errno),
         TracepointError::Strange => PermissionStatus::Unknown { errno: 0 },
     }
@@ -103,11 +116,13 @@ mod tests {
 
     #[test]
     fn root_is_not_told_to_be_root() {
-        let unmounted = unfound(TracepointError::Unmounted);
+        let unmounted = PermissionStatus::Denied { fix: Some(MOUNT_TRACEFS) };
         let advice = unmounted.advice().unwrap();
         assert_eq!(advice, "after `mount -t tracefs tracefs /sys/kernel/tracing` by root");
-        let denied = unfound(TracepointError::Denied);
+        let denied = PermissionStatus::Denied { fix: Some(SETCAP) };
         assert!(denied.advice().unwrap().starts_with("as root, or after `setcap "), "{denied:?}");
+        let of_root = PermissionStatus::Denied { fix: None };
+        assert_eq!(of_root.advice().unwrap(), "as root, outside of containers");
         assert_eq!(PermissionStatus::Available.advice(), None);
     }
 }

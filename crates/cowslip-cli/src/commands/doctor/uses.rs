@@ -2,7 +2,11 @@
 
 use cowslip::host::{Answer, Need, Report};
 use cowslip_sys::capabilities::SETCAP;
+use cowslip_sys::process;
 use cowslip_trace::record::{Permission, PermissionStatus};
+
+/// Root lacks a capability in a container only, where no file gives it.
+const DOCKER_NICE: &str = "docker run --cap-add SYS_NICE IMAGE";
 
 /// The results of the probes.
 pub(super) struct Findings {
@@ -124,7 +128,7 @@ fn promote(findings: &Findings) -> Use {
         Some(Answer::Available) => (
             Works::No,
             "CAP_SYS_NICE is missing; --dry-run works for programs of one's own".to_owned(),
-            vec![SETCAP.to_owned()],
+            vec![if process::effective_uid() == 0 { DOCKER_NICE } else { SETCAP }.to_owned()],
         ),
         _ => {
             let why = collapse.map_or(String::new(), |it| format!("{}: {}", it.name, it.detail));
@@ -137,20 +141,30 @@ fn promote(findings: &Findings) -> Use {
 fn trace(permissions: &[Permission]) -> Use {
     let denied = |it: &&Permission| matches!(it.status, PermissionStatus::Denied { .. });
     let fix = |it: &Permission| match it.status {
-        PermissionStatus::Denied { fix } => Some(fix.to_owned()),
+        PermissionStatus::Denied { fix } => fix.map(str::to_owned),
         _ => None,
     };
     // Without the first one nothing can be traced.
     let can_trace = permissions.first().is_some_and(|it| it.status == PermissionStatus::Available);
     let missing: Vec<&Permission> = permissions.iter().filter(denied).collect();
-    let names: Vec<&str> = missing.iter().map(|it| it.name).collect();
-    let works = match (can_trace, names.is_empty()) {
+    let (fixable, roots): (Vec<&Permission>, Vec<&Permission>) =
+        missing.iter().copied().partition(|permission| fix(permission).is_some());
+    let lists = [("", fixable), ("to root alone, outside of containers: ", roots)];
+    let lists: Vec<String> = lists
+        .into_iter()
+        .filter(|(_, missing)| !missing.is_empty())
+        .map(|(to, missing)| {
+            let names: Vec<&str> = missing.iter().map(|permission| permission.name).collect();
+            format!("{to}{}", names.join(", "))
+        })
+        .collect();
+    let works = match (can_trace, missing.is_empty()) {
         (false, _) => Works::No,
         (true, true) => Works::Yes,
         (true, false) => Works::InPart,
     };
-    let why = match (can_trace, names.is_empty()) {
-        (_, false) => format!("not permitted: {}", names.join(", ")),
+    let why = match (can_trace, missing.is_empty()) {
+        (_, false) => format!("not permitted: {}", lists.join("; ")),
         (false, true) => "this kernel has no events of page faults".to_owned(),
         (true, true) => String::new(),
     };
@@ -207,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_does_not_work_has_a_reason_and_a_command() {
-        let denied = PermissionStatus::Denied { fix: "sysctl x=1" };
+        let denied = PermissionStatus::Denied { fix: Some("sysctl x=1") };
         let uses = uses(&findings(false, denied));
         let trace = of(&uses, "cowslip trace");
         assert_eq!(
@@ -215,6 +229,15 @@ mod tests {
             (Works::No, &["sysctl x=1".to_owned()][..])
         );
         assert_eq!(of(&uses, "cowslip promote").works, Works::No);
+        let of_root = findings(false, PermissionStatus::Denied { fix: None });
+        let all = super::uses(&of_root);
+        let trace = of(&all, "cowslip trace");
+        assert!(
+            trace.why.contains("to root alone, outside of containers: faults"),
+            "{}",
+            trace.why
+        );
+        assert_eq!(trace.fixes, [""; 0]);
         assert!(uses.iter().all(|it| it.works == Works::Yes || !it.why.is_empty()));
         assert_eq!(of(&uses, "cowslip compare run").works, Works::Yes);
     }
