@@ -366,6 +366,14 @@ fn hooks_warm_up_and_order_are_as_asked_for() {
 }
 
 #[test]
+fn a_missing_file_is_the_only_thing_that_is_said() {
+    let ran = run(Command::new(COWSLIP).args(["compare", "/nowhere/good", "--", "/nowhere/bad"]));
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("/nowhere/good"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+}
+
+#[test]
 fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
     for (options, code, said) in [
         (

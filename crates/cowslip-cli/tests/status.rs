@@ -67,6 +67,11 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
         assert_eq!(arenas[0]["held_bytes"], resident, "{arenas}");
     }
 
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let named: Value = serde_json::from_str(&status(&[name.trim(), "--json"])).unwrap();
+    assert_eq!(named["programs"][0]["pid"], id(), "{named}");
+    assert!(status(&[name.trim()]).starts_with(&format!("process {pid}\n")));
+
     let told = status(&[&pid]);
     let line = |name: &str| {
         let lines = told.lines().filter_map(|line| line.trim_start().strip_prefix(name));

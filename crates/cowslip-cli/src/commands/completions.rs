@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use cowslip_report::sink;
 
@@ -19,7 +18,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut super::Args::command(), "cowslip", &mut text);
+    clap_complete::generate(args.shell, &mut super::table(), "cowslip", &mut text);
     sink::print(&String::from_utf8_lossy(&text)).map_err(exit::io("print completions"))?;
     Ok(ExitCode::SUCCESS)
 }

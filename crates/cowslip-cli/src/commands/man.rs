@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_mangen::Man;
 
 use crate::exit::{self, CommandResult};
@@ -19,7 +18,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let mut table = super::Args::command().disable_help_subcommand(true);
+    let mut table = super::table().disable_help_subcommand(true);
     table.build();
     write_pages(&table, &args.folder, &args.date)
         .map_err(exit::io(format!("write man pages to {}", args.folder.display())))?;

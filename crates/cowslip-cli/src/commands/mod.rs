@@ -18,7 +18,7 @@ mod numbers;
 mod passed_on;
 mod signals;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit::CommandResult;
 
@@ -75,7 +75,11 @@ impl Command {
             let Run::Run(args) = OfRun::parse().command;
             return Self::Run(args);
         }
-        Args::parse().command
+        let mut matches = table().get_matches();
+        match Args::from_arg_matches_mut(&mut matches) {
+            Ok(args) => args.command,
+            Err(error) => error.format(&mut table()).exit(),
+        }
     }
 
     pub(crate) fn run(self) -> CommandResult {
@@ -97,6 +101,18 @@ impl Command {
     }
 }
 
+/// The table of all commands. Each `--json` may stand without its file.
+fn table() -> clap::Command {
+    fn json_to_stdout(command: clap::Command) -> clap::Command {
+        let arg = |arg: clap::Arg| match arg.get_id() == "json" {
+            true => arg.num_args(0..=1).default_missing_value("-"),
+            false => arg,
+        };
+        command.mut_args(arg).mut_subcommands(json_to_stdout)
+    }
+    json_to_stdout(Args::command())
+}
+
 /// Advice to run a command, with the user that must run it.
 pub(crate) fn advice(fix: &str) -> String {
     match fix.starts_with("sudo ") {
@@ -107,10 +123,27 @@ pub(crate) fn advice(fix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_table_is_consistent() {
-        super::Args::command().debug_assert();
+        table().debug_assert();
+    }
+
+    #[test]
+    fn json_is_for_stdout_unless_a_file_is_named() {
+        let file = |words: &[&str]| {
+            let matches =
+                table().try_get_matches_from([&["cowslip", "doctor"][..], words].concat());
+            match Args::from_arg_matches(&matches.unwrap()).unwrap().command {
+                Command::Doctor(args) => format!("{args:?}"),
+                other => panic!("{other:?}"),
+            }
+        };
+        for words in [&["--json"][..], &["--json", "--verbose"], &["--json", "-"], &["--json=-"]] {
+            assert!(file(words).contains(r#"json: Some("-")"#), "{words:?}");
+        }
+        assert!(file(&["--json", "a"]).contains(r#"json: Some("a")"#));
+        assert!(file(&["--verbose"]).contains("json: None"));
     }
 }

@@ -27,6 +27,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         let why = "all that comes after `--` are bad runs; options go before it";
         return Err(Failure::new(USAGE, format!("{}: {why}", option.display())));
     }
+    // A file that is missing is the first and only thing that is said.
+    for path in args.good.iter().chain(&args.bad).filter(|path| !path.exists()) {
+        result::read(path)?;
+    }
     let mut progress = Progress::new();
     progress.phase("reading");
     let files = args.good.len() + args.bad.len();

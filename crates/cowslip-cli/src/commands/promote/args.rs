@@ -64,8 +64,8 @@ pub(crate) struct PromoteArgs {
     /// Only put back the settings that a killed run with --manage-thp has left
     #[arg(long, conflicts_with_all = ["once", "config", "Who"])]
     pub(super) restore_thp: bool,
-    /// Serve metrics for Prometheus on this loopback address and port
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "once")]
+    /// Serve metrics for Prometheus on this loopback address and port; `:PORT` is 127.0.0.1's
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, conflicts_with = "once")]
     pub(super) metrics: Option<SocketAddr>,
     /// Write metrics for Prometheus to this file after every look
     #[arg(long, value_name = "FILE", conflicts_with = "once")]
@@ -117,7 +117,7 @@ pub(super) struct TopArgs {
     #[command(flatten)]
     pub(super) who: Who,
     /// The daemon that serves its metrics here
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "Who")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address, conflicts_with = "Who")]
     pub(super) metrics: Option<SocketAddr>,
     /// The daemon that writes its metrics to this file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["Who", "metrics"])]
@@ -250,6 +250,12 @@ fn weighed_pid(text: &str) -> Result<Weighed<i32>, String> {
     weighed(text).and_then(|it| if it.who > 0 { Ok(it) } else { Err(NO_PID.into()) })
 }
 
+/// A port alone is one of this machine's own address.
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let whole = if text.starts_with(':') { format!("127.0.0.1{text}") } else { text.to_owned() };
+    whole.parse().map_err(|_| "an address and a port are wanted, such as 127.0.0.1:9464".into())
+}
+
 fn address(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
         .map_err(|_| "a hexadecimal address such as 0x7f0000200000 is wanted".into())
@@ -258,6 +264,13 @@ fn address(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_alone_is_of_this_machine() {
+        assert_eq!(socket_address(":9464"), socket_address("127.0.0.1:9464"));
+        assert_eq!(socket_address("[::1]:1"), Ok("[::1]:1".parse().unwrap()));
+        assert!(socket_address("9464").unwrap_err().contains("such as 127.0.0.1:9464"));
+    }
 
     #[test]
     fn a_weight_comes_after_the_last_sign_of_equality() {

@@ -10,9 +10,12 @@ use crate::commands::numbers::{any_byte_count, byte_count, whole};
 
 /// Run a program with its large memory on huge pages and its fork() cheap
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  cowslip run -- redis-server --port 7777\n  \
+#[command(
+    override_usage = "cowslip run [OPTIONS] [--] <PROGRAM>...",
+    after_help = "Examples:\n  cowslip run -- redis-server --port 7777\n  \
     cowslip run --capacity 4G --log - -- ./my-store\n\nThe program takes the place of this \
-    process, with its process id.")]
+    process, with its process id."
+)]
 pub(crate) struct Args {
     /// Address space for the program's memory [default: the machine's memory and swap]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]

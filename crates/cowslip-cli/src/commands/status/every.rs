@@ -14,6 +14,16 @@ pub(super) struct Program {
     pub(super) arenas: Arenas,
 }
 
+/// The kernel keeps this many bytes of a program's name.
+const MOST_NAME_BYTES: usize = 15;
+
+impl Program {
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        let kept = &name.as_bytes()[..name.len().min(MOST_NAME_BYTES)];
+        self.name.as_bytes() == kept
+    }
+}
+
 /// The programs that this user may look into.
 pub(super) fn look() -> std::io::Result<Vec<Program>> {
     let mut programs = Vec::new();

@@ -15,15 +15,17 @@ use serde_json::{Value, json};
 use crate::exit::{self, CommandResult, DENIED, Failure, NO, UNSUPPORTED, VANISHED};
 use arena::Arenas;
 pub(super) use args::Args;
+use args::Which;
 
 /// Moves to the top left of a terminal, and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(super) fn run(args: Args) -> CommandResult {
     loop {
-        let lines = match args.pid {
-            Some(pid) => of_program(pid, &args)?,
-            None => of_all(&args)?,
+        let lines = match &args.which {
+            Some(Which::Pid(pid)) => of_program(*pid, &args)?,
+            Some(Which::Name(name)) => of_name(name, &args)?,
+            None => of_all(every::look(), &args)?,
         };
         if !lines.is_empty() {
             let clear = if args.watch.is_some() && io::stdout().is_terminal() { CLEAR } else { "" };
@@ -67,8 +69,22 @@ fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
     Ok(arenas.iter().flat_map(one::lines).collect())
 }
 
-fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
+/// The one program of a name, or a line for each.
+fn of_name(name: &str, args: &Args) -> Result<Vec<String>, Failure> {
     let programs = every::look().map_err(exit::system("look for programs in /proc"))?;
+    let programs: Vec<_> = programs.into_iter().filter(|program| program.is_called(name)).collect();
+    match programs.as_slice() {
+        [] => Err(Failure::new(
+            NO,
+            format!("no program named {name} has an arena; `cowslip status` lists those that have"),
+        )),
+        [program] if args.json.is_none() => of_program(program.pid, args),
+        _ => of_all(Ok(programs), args),
+    }
+}
+
+fn of_all(programs: io::Result<Vec<every::Program>>, args: &Args) -> Result<Vec<String>, Failure> {
+    let programs = programs.map_err(exit::system("look for programs in /proc"))?;
     if let Some(file) = &args.json {
         let of = |program: &every::Program| {
             let arenas: Vec<Value> = program.arenas.known.iter().map(one::to_json).collect();
