@@ -34,6 +34,9 @@ fn what_cannot_be_run_is_said_as_env_says_it() {
     assert_eq!(code(&[], "no-such-program"), Some(127));
     assert_eq!(code(&[], "/etc/passwd"), Some(126));
     assert_eq!(code(&[], "/tmp"), Some(126));
+    assert!(told(&[], &["/tmp"]).stderr.contains("cannot run /tmp: it is a folder"));
+    let usage = run(Command::new(COWSLIP).args(["run", "--no-such-option"])).stderr;
+    assert!(usage.contains("Usage: cowslip run [OPTIONS] [--] <PROGRAM>"), "{usage}");
     for option in ["--log", "--report"] {
         let ran = told(&[option, "/no/such/folder/file"], &[TRUE]);
         assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);

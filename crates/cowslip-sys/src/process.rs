@@ -415,6 +415,17 @@ impl MemoryLimit {
         }
     }
 
+    /// The way to lift it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::AddressSpace => {
+                "`ulimit -v unlimited` lifts it, of afl-fuzz and its tools `-m none`"
+            }
+            Self::Data => "`ulimit -d unlimited` lifts it",
+            Self::FileSize => "`ulimit -f unlimited` lifts it",
+        }
+    }
+
     /// The kernel's number for it.
     pub fn number(self) -> u32 {
         match self {

@@ -66,7 +66,8 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
     }
     let limit = memory_limits::in_force();
     if let Some(limit) = limit {
-        say!("no arena, the program runs unchanged: {} is set", limit.name());
+        let (name, remedy) = (limit.name(), limit.remedy());
+        say!("no arena, the program runs unchanged: {name} is set; {remedy}");
     }
     let has_few = process::file_limit() < FEW_FILES;
     if has_few {

@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cowslip::host;
+use cowslip::units::ByteCount;
 use cowslip_sys::Errno;
 use cowslip_sys::atomic_file::{Target, append_in_place};
 use cowslip_sys::executable::{self, Kind};
+use cowslip_sys::process::MemoryLimit;
 
 use crate::exit::{self, CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
 pub(super) use args::Args;
@@ -33,6 +35,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     let program =
         executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
     let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
+    let limit = why_limited(args.capacity.unwrap_or(memory));
     let mut command = Command::new(&program);
     command.arg0(args.argv0.as_ref().unwrap_or(name)).args(&args.program[1..]);
     match obstacle {
@@ -41,7 +44,19 @@ pub(super) fn run(args: Args) -> CommandResult {
         }
         Some(why) if args.quiet => drop(why),
         Some(why) => errln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
-        None => prepare(&mut command, &args)?,
+        None => {
+            match limit {
+                Some(why) if args.strict => {
+                    return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
+                }
+                // The program, or one that it starts, may lift it.
+                Some(why) if !args.quiet => {
+                    errln!("cowslip: {} gets no arena: {why}", program.display());
+                }
+                _ => {}
+            }
+            prepare(&mut command, &args)?;
+        }
     }
     let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
     Err(cannot_run(name, errno))
@@ -65,6 +80,7 @@ fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
 fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
     let (code, why) = match errno {
         Errno::NOENT => (NOT_FOUND, "there is no such program".to_owned()),
+        Errno::ACCESS if Path::new(name).is_dir() => (CANNOT_RUN, "it is a folder".to_owned()),
         Errno::ACCESS => (CANNOT_RUN, "it is not executable".to_owned()),
         errno => (CANNOT_RUN, std::io::Error::from(errno).to_string()),
     };
@@ -152,6 +168,16 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
         Kind::Foreign => Some("it is for another kind of machine than Cowslip was built for"),
         Kind::Script | Kind::Other => Some("it is no ELF program"),
     }
+}
+
+/// The limit under which a program gets no arena, if there is one, and the way to lift it.
+fn why_limited(capacity: ByteCount) -> Option<String> {
+    let rules_out = |limit: &MemoryLimit| {
+        let now = limit.current();
+        now.is_some_and(|now| *limit != MemoryLimit::FileSize || now <= capacity)
+    };
+    let limit = MemoryLimit::ALL.into_iter().find(rules_out)?;
+    Some(format!("{} is set; {}", limit.name(), limit.remedy()))
 }
 
 /// The reason why the program would gain nothing by an arena, unless that was asked for.
