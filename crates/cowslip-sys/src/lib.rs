@@ -44,6 +44,13 @@
 //!
 //! Its interface may change in any release.
 
+#[cfg(not(all(
+    target_os = "linux",
+    target_pointer_width = "64",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!("Cowslip is for Linux 6.1 and later on x86-64; it cannot be built for this target");
+
 pub mod atomic_file;
 pub mod cache;
 pub mod capabilities;
