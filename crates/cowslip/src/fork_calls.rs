@@ -29,6 +29,7 @@ use cowslip_sys::{Errno, dynamic};
 use crate::arena::{Arena, Handle};
 use crate::freeze::fork::{PreparedFork, watch_child};
 use crate::memory::departure::Departure;
+use crate::raw::RawArena;
 use crate::raw::branch::SEED_BYTES;
 use crate::thaw::serve;
 
@@ -131,8 +132,8 @@ fn prepare_or_leave(arenas: &[Arena]) -> Option<PreparedFork<'_>> {
             // The code that would take memory out of the arena allocates in it.
             return Err(error);
         }
-        let mut owned = all.iter().filter(|arena| !arena.raw().is_reader());
-        owned.try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
+        let mut owned = all.iter().filter(|arena| !RawArena::new(arena).is_reader());
+        owned.try_for_each(|arena| RawArena::new(arena).detach_live(Departure::Refused))?;
         PreparedFork::prepare(&all)
     };
     PreparedFork::prepare(&all).or_else(left).ok()

@@ -22,13 +22,38 @@
 //! * [`Frozen::into_template`] makes a [`Template`]: any process maps private clones of it, and resets
 //!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
+//! * [`image::save`] writes views into a file, an image, while the program goes on: whole or not at all, with checksums,
+//!   also only the changes. [`image::Image::restore`] makes an arena of it that can be used at once: each page comes when
+//!   it is touched.
 //! * [`branch_point`] lets `cowslip branch` copy a warm program.
 //! * [`host::report`] says what this kernel and these privileges allow.
-//! * [`raw`] is for libraries that serve a program's own memory calls and forks from an arena.
 //!
-//! The source of the `freeze` module and `docs/freeze-and-thaw.md` explain how it works and which invariants always
-//! hold. The library starts one thread per arena, at its first freeze or fork, one per [`TemplateServer`], and a few
+//! Values in an arena are [`bytemuck::Pod`], and so are structs of a program's own that derive it:
+//!
+//! ```
+//! use cowslip::bytemuck::{self, Pod, Zeroable};
+//! use cowslip::{Arena, units::ByteCount};
+//!
+//! #[derive(Clone, Copy, Pod, Zeroable)]
+//! #[bytemuck(crate = "cowslip::bytemuck")]
+//! #[repr(C)]
+//! struct Slot {
+//!     key: u64,
+//!     price: f64,
+//! }
+//!
+//! let mut slots = Arena::new(ByteCount::mib(64))?.slice::<Slot>(1000)?; // zeroed
+//! slots[7] = Slot { key: 7, price: 0.5 };
+//! # Ok::<(), cowslip::Error>(())
+//! ```
+//!
+//! The library starts one thread per arena, at its first freeze or fork, one per [`TemplateServer`], and a few
 //! more while an image is saved or restored. It handles no signals, and writes only to files that it was given.
+
+#![cfg_attr(
+    not(feature = "internal"),
+    allow(dead_code, unused_imports, reason = "other crates of the workspace use the rest")
+)]
 
 mod arena;
 mod contracts;
@@ -42,13 +67,18 @@ mod mapping;
 mod memory;
 mod metrics;
 mod progress;
+#[cfg(feature = "internal")]
+#[doc(hidden)]
 pub mod raw;
+#[cfg(not(feature = "internal"))]
+mod raw;
 mod retry;
 mod service;
 mod template;
 mod thaw;
 mod values;
 
+pub use bytemuck;
 pub use cowslip_sys::error::{Error, ErrorKind, Result};
 pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;

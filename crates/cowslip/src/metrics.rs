@@ -154,7 +154,7 @@ counters! {
     child_turns,
     /// Bytes that left the arena and are the kernel's now.
     left_bytes,
-    /// The reasons, as bits: see [`Departure::of_metrics`](crate::raw::Departure::of_metrics).
+    /// The reasons, as bits: see `Departure::of_metrics`.
     left_for,
     /// Children ended because their parent had more private copies than was allowed.
     ended_children,

@@ -17,10 +17,11 @@ use std::sync::atomic::AtomicU64;
 use bytemuck::Pod;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::memory::Prot;
-use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes, round_up};
 
 use crate::arena::{Arena, Handle};
 use crate::freeze::Frozen;
+use crate::image::Root;
 use crate::memory::vma_map::Span;
 use crate::template::TemplateClone;
 
@@ -58,30 +59,35 @@ impl Arena {
 }
 
 impl Arena {
-    /// The values at `range`, which is handed out already: found in a restored image, for instance.
+    /// The values in `range`, which is handed out already: found in a restored image, for instance. The place that
+    /// [`ArenaSlice::root`] names gives as many values as were saved.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if a part of it is not handed out for reading and writing, or if it is not whole
-    /// pages.
+    /// [`ErrorKind::Usage`] if a part of its pages is not handed out for reading and writing, if it does not begin with
+    /// a page, or if it is neither whole values nor whole pages.
     ///
     /// # Safety
-    /// No other slice or reference has this memory, and it is not released.
+    /// No other slice or reference has this memory, up to the end of its last page, and it is not released.
     pub unsafe fn adopt_slice<T: Pod>(&self, range: VirtRange) -> Result<ArenaSlice<T>> {
         const OPERATION: &str = "take memory of an arena as a slice";
-        let usable: usize = {
+        let (page, size) = (page_size_bytes(), size_of::<T>().max(1));
+        let is_whole = range.len.is_multiple_of(page) || range.len.is_multiple_of(size);
+        let pages = round_up(range.len, page).map(|len| VirtRange::new(range.start, len));
+        let pages = pages.filter(|pages| is_whole && pages.start.is_multiple_of(page));
+        let usable = |pages: VirtRange| {
             let state = self.shared().lock();
-            let spans = state.vma_map.within(range.intersect(self.range()));
+            let spans = state.vma_map.within(pages.intersect(self.range()));
             let is_usable = |span: &Span| span.usage.is_used() && span.prot.contains(Prot::RW);
-            spans.filter(is_usable).map(|span| span.range.len).sum()
+            spans.filter(is_usable).map(|span| span.range.len).sum::<usize>() == pages.len
         };
-        if usable != range.len || range.inner_aligned(page_size_bytes()) != range {
+        let Some(pages) = pages.filter(|&pages| usable(pages)) else {
             return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).because(
-                "it must be whole pages of the arena that are handed out, readable and writable",
+                "it must be whole values, in pages of the arena that are handed out, readable and writable",
             ));
-        }
+        };
         let start = NonNull::new(range.start as *mut T).expect("an arena is not at address zero");
-        let len = range.len / size_of::<T>().max(1);
-        Ok(ArenaSlice { handle: Arc::clone(&self.handle), start, len, range })
+        let (handle, len) = (Arc::clone(&self.handle), range.len / size);
+        Ok(ArenaSlice { handle, start, len, range: pages })
     }
 }
 
@@ -89,6 +95,14 @@ impl<T: Pod> ArenaSlice<T> {
     /// Its addresses, whole pages.
     pub fn range(&self) -> VirtRange {
         self.range
+    }
+
+    /// Its place and its length, for [`SaveOptions::roots`](crate::image::SaveOptions::roots): `arena` is the index of
+    /// its arena's view among those that are saved.
+    pub fn root(&self, arena: u32) -> Root {
+        let offset = self.range.start - self.handle.shared.range.start;
+        let length_bytes = size_of_val::<[T]>(self) as u64;
+        Root { arena, offset_bytes: offset as u64, length_bytes }
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use cowslip::bytemuck::{self, Pod, Zeroable};
 use cowslip::image::{
     Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy, save,
 };
@@ -88,6 +89,43 @@ fn pointers_stay_right_at_the_original_addresses() {
     // SAFETY: restored memory, readable.
     let value = unsafe { *(pointer as *const u64) };
     assert_eq!(value, 99);
+}
+
+#[test]
+fn a_slice_of_structs_keeps_its_length() {
+    #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+    #[bytemuck(crate = "cowslip::bytemuck")]
+    #[repr(C)]
+    struct Slot([u64; 3]);
+
+    const SLOTS: usize = 1000;
+    let folder = Folder::new("structs");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    let mut slots = arena.slice::<Slot>(SLOTS).unwrap();
+    slots[SLOTS - 1] = Slot([1, 2, 3]);
+    let roots = [("slots".to_owned(), slots.root(0))].into();
+    let options = SaveOptions { roots, ..SaveOptions::default() };
+    save(&[&arena.freeze().unwrap()], &path, &options, &mut proceed).unwrap();
+
+    let image = Image::open(&path).unwrap();
+    let restored = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+    let range = restored.root("slots").unwrap();
+    #[allow(unsafe_code)]
+    // SAFETY: no other slice has this memory; each one is dropped before the next.
+    let adopt = |len| unsafe {
+        let range = VirtRange::new(range.start, len);
+        restored.arena().adopt_slice::<Slot>(range).map(|found| {
+            let found = std::mem::ManuallyDrop::new(found);
+            (found.len(), found[SLOTS - 1])
+        })
+    };
+    assert_eq!(adopt(range.len).unwrap(), (SLOTS, Slot([1, 2, 3])));
+    // Roots of whole pages, as older images have them.
+    assert_eq!(adopt(slots.range().len).unwrap().0, slots.range().len / size_of::<Slot>());
+    for wrong in [range.len - 1, range.len + (1 << 20), usize::MAX - range.len, usize::MAX] {
+        assert_eq!(adopt(wrong).unwrap_err().kind(), ErrorKind::Usage, "{wrong}");
+    }
 }
 
 #[test]

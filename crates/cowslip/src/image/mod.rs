@@ -30,6 +30,8 @@ pub use diff::{ArenaDiff, Diff, DiffRange};
 pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge, merge_to};
 pub use open::{Image, ImageSummary};
+#[cfg(feature = "internal")]
+#[doc(hidden)]
 pub use restore::served;
 pub use restore::{MappedImage, OnDamage, RestoreOptions, Restored, Strategy, Via};
 pub use save::{Changes, SaveOptions, save, save_to};

@@ -38,14 +38,20 @@ pub use service::ParkedService;
 #[derive(Clone, Copy, Debug)]
 pub struct RawArena<'a>(&'a Arena);
 
+#[cfg(feature = "internal")]
+#[doc(hidden)]
 impl Arena {
     /// The operations for a library that stands in for libc's memory calls.
     pub fn raw(&self) -> RawArena<'_> {
-        RawArena(self)
+        RawArena::new(self)
     }
 }
 
 impl<'a> RawArena<'a> {
+    pub(crate) fn new(arena: &'a Arena) -> Self {
+        Self(arena)
+    }
+
     pub(crate) fn shared(self) -> &'a Shared {
         self.0.shared()
     }

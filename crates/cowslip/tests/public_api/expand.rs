@@ -21,8 +21,8 @@ pub fn macros(items: Vec<Item>) -> Vec<Item> {
             continue;
         }
         let name = it.mac.path.segments.last().expect("a name").ident.to_string();
-        if name == "thread_local" {
-            // From the standard library; none here is public.
+        if ["thread_local", "compile_error"].contains(&name.as_str()) {
+            // From the standard library; none here makes public items.
             continue;
         }
         let made = match (name.as_str(), rules.get(&name)) {

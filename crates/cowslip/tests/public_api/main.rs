@@ -84,7 +84,10 @@ fn what_can_be_named_from_outside_is_listed_and_nothing_else() {
             "one/lib.rs",
             "mod hidden; mod shown_too; pub use shown_too::B as C; pub fn shown_too() {} pub mod shown { pub const A: u32 = 1; const B: u32 = 2; pub(crate) fn c() {} }
              pub use hidden::{Thing, deep::make as create}; pub use two::units; pub use std::io::Error;
-             #[cfg(test)] pub mod tests { pub fn never() {} }",
+             #[cfg(test)] pub mod tests { pub fn never() {} }
+             #[cfg(feature = \"internal\")] pub use hidden::not_listed;
+             #[cfg(feature = \"internal\")] pub mod raw { pub fn never() {} }
+             #[cfg(not(feature = \"internal\"))] mod raw { pub fn never() {} }",
         ),
         (
             "one/hidden.rs",
@@ -93,6 +96,7 @@ fn what_can_be_named_from_outside_is_listed_and_nothing_else() {
              impl<T: Copy> Thing<T> { pub fn get(&self) -> &T { &self.a } fn own(self) {}
                  pub const ZERO: u8 = 0; }
              impl<T: Copy> std::ops::Deref for Thing<T> { type Target = T; fn deref(&self) -> &T { &self.a } }
+             #[cfg(feature = \"internal\")] impl<T: Copy> Thing<T> { pub fn raw(&self) {} }
              trait Private {} impl<T: Copy> Private for Thing<T> {}",
         ),
         ("one/shown_too.rs", "pub static B: u8 = 1;"),

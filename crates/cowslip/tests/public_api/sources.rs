@@ -57,7 +57,7 @@ impl Sources {
         let mut module = Module { is_public, items: Vec::new(), uses: Vec::new() };
         for item in expand::macros(items) {
             match item {
-                Item::Mod(it) if is_for_tests(&it.attrs) => drop(it),
+                item if is_left_out(attributes(&item)) => drop(item),
                 Item::Mod(it) => {
                     let name = it.ident.to_string();
                     let below = children.join(&name);
@@ -158,11 +158,23 @@ pub fn ident(item: &Item) -> Option<&Ident> {
     }
 }
 
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    let cfgs = attributes.iter().filter(|it| it.path().is_ident("cfg"));
-    let mut lists = cfgs.filter_map(|it| it.meta.require_list().ok());
-    lists.any(|it| {
-        it.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|it| it == "test")
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Mod(module) => &module.attrs,
+        Item::Use(import) => &import.attrs,
+        Item::Impl(implementation) => &implementation.attrs,
+        _ => &[],
+    }
+}
+
+/// Only tests have it, or only the crates of this workspace.
+fn is_left_out(attributes: &[Attribute]) -> bool {
+    let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    let mut lists = cfgs.filter_map(|attribute| attribute.meta.require_list().ok());
+    lists.any(|list| {
+        let text = list.tokens.to_string();
+        let is_test = text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test");
+        is_test || text == "feature = \"internal\""
     })
 }
 
