@@ -128,10 +128,15 @@ unsafe fn of_pages(size: usize) -> *mut c_void {
     }
 }
 
+/// Calls the `realloc` of the process, as libc does: the block may be of a library that stands before this one.
 unsafe fn of_an_array(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    type Function = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+    static FIRST: theirs::Next = theirs::Next::first(c"realloc");
     match count.checked_mul(size) {
-        // SAFETY: the program's own call.
-        Some(size) => unsafe { early::realloc(pointer, size) },
+        // SAFETY: the program's own call; realloc(3) has this type.
+        Some(size) => unsafe {
+            core::mem::transmute::<*mut c_void, Function>(FIRST.get())(pointer, size)
+        },
         None => no_memory(),
     }
 }

@@ -3,12 +3,17 @@
 //! A module with an allocator of its own passes foreign blocks to the `free` that it looked up in libc, as chdb does.
 //! glibc's functions could do nothing with blocks that glibc did not hand out.
 //!
+//! The next function (`RTLD_NEXT`) is the next one for the library that asks: a profiler's `malloc` that stands before
+//! this library finds the one here, and one that stands after it finds libc's, as then all calls go there.
+//!
 //! # Safety
-//! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. A function of
-//! the family is looked up from here: libraries that come after this one also come after it for all libraries that are
-//! loaded later.
+//! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. Otherwise a
+//! function of the family is looked up from here: libraries that come after this one also come after it for all
+//! libraries that are loaded later.
 
 use core::ffi::{CStr, c_char, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use crate::libc_symbols::{dlsym_of_libc, of_libc};
 use crate::theirs;
@@ -20,14 +25,52 @@ struct Meant {
     is_answer: usize,
 }
 
-extern "C" fn meant(handle: *mut c_void, name: *const c_char) -> Meant {
+/// A library in the list of the dynamic linker (`link_map`, `dlinfo(3)`).
+#[repr(C)]
+struct Listed {
+    _base: usize,
+    _name: *const c_char,
+    _dynamic: *const c_void,
+    _next: *mut Listed,
+    previous: *mut Listed,
+}
+
+/// The library of an address.
+fn library_of(address: *const c_void) -> *mut Listed {
+    const RTLD_DL_LINKMAP: libc::c_int = 2;
+    let mut found = MaybeUninit::<libc::Dl_info>::uninit();
+    let mut listed = ptr::null_mut();
+    // SAFETY: dladdr1(3) fills in both unless it returns 0.
+    unsafe { libc::dladdr1(address, found.as_mut_ptr(), &raw mut listed, RTLD_DL_LINKMAP) };
+    listed.cast()
+}
+
+/// Returns true if the library with this address was loaded before this one.
+fn stands_before(address: *const c_void) -> bool {
+    let asker = library_of(address);
+    let mut other = library_of(dlsym as *const c_void);
+    while !asker.is_null() && !other.is_null() {
+        // SAFETY: libraries that were loaded before this one are never unloaded, nor taken from the list.
+        other = unsafe { (*other).previous };
+        if other == asker {
+            return true;
+        }
+    }
+    false
+}
+
+extern "C" fn meant(handle: *mut c_void, name: *const c_char, asker: *const c_void) -> Meant {
+    let passed_on = || Meant { place: dlsym_of_libc(), is_answer: 0 };
     // SAFETY: the program's own argument, a string that ends with a zero byte.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
     let Some((name, ours)) = name.and_then(|name| Some((name, crate::of_family(name)?))) else {
-        return Meant { place: dlsym_of_libc(), is_answer: 0 };
+        return passed_on();
     };
+    if !theirs::is_ours() || (handle == libc::RTLD_NEXT && stands_before(asker)) {
+        return passed_on();
+    }
     let found = of_libc(handle, name);
-    let is_libcs = theirs::is_ours() && !found.is_null() && theirs::is_of_libc(found);
+    let is_libcs = !found.is_null() && theirs::is_of_libc(found);
     Meant { place: if is_libcs { ours } else { found }, is_answer: 1 }
 }
 
@@ -36,6 +79,7 @@ extern "C" fn meant(handle: *mut c_void, name: *const c_char) -> Meant {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlsym() {
     core::arch::naked_asm!(
+        "mov rdx, [rsp]",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -59,6 +103,7 @@ unsafe extern "C" fn dlsym() {
     core::arch::naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",
+        "mov x2, x30",
         "bl {meant}",
         "mov x16, x0",
         "mov x17, x1",

@@ -21,6 +21,7 @@ static INIT: extern "C" fn() = {
         if !config().off {
             say!("loaded");
         }
+        begin_interposers();
         atfork::register();
         fork::resolve();
         pthread::resolve();
@@ -44,6 +45,17 @@ static INIT: extern "C" fn() = {
     }
     init
 };
+
+/// Has a profiler's functions for memory look up those that they call. A lookup that fails keeps a message, which the
+/// next one frees: by a `free` whose first call is a lookup, which frees it again.
+fn begin_interposers() {
+    // SAFETY: a block of libc's functions, which is freed here. No lock of this library is held.
+    unsafe {
+        let block = core::hint::black_box(libc::calloc(1, 1));
+        let larger = core::hint::black_box(libc::realloc(block, 2));
+        libc::free(if larger.is_null() { block } else { larger });
+    }
+}
 
 #[unsafe(link_section = ".fini_array")]
 #[used]

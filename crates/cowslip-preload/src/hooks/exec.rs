@@ -44,7 +44,9 @@ unsafe fn environment(
     let _blocked = BlockedSignals::enter();
     let program = program()?;
     let can_help = executable::kind_that_runs(&program) == Kind::Dynamic;
-    if can_help == config().follows_exec {
+    // SAFETY: as the caller promised.
+    if can_help == config().follows_exec && !(can_help && unsafe { environment::is_audited(given) })
+    {
         // The given environment is right already.
         return None;
     }

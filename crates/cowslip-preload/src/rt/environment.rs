@@ -16,6 +16,9 @@ use crate::rt::config::config;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARIES: &[u8] = b"COWSLIP_LIBRARIES=";
+/// Auditing libraries (`rtld-audit(7)`), which leave too little room for the bundled malloc's thread-local storage.
+const AUDITS: &[u8] = b"LD_AUDIT=";
+const MALLOC: &[u8] = b"/libcowslip_malloc.so";
 
 /// The variables that `cowslip run` sets.
 const OURS: [&[u8]; 12] = [
@@ -117,13 +120,23 @@ impl Environment {
         self.pointers.as_ptr()
     }
 
-    /// The environment that the program passes on, with our entries or without them.
+    /// The environment that the program passes on, with our entries or without them. A program that is audited gets the
+    /// preload library alone.
     ///
     /// # Safety
     /// See the module.
     pub(crate) unsafe fn of(given: *const *const c_char, helps: bool) -> Option<Self> {
         let hidden = HIDDEN.get().filter(|hidden| !hidden.libraries.is_empty())?;
+        // SAFETY: the program's own array.
+        let is_audited = unsafe { is_audited(given) };
+        let is_kept = |library: &&[u8]| !(is_audited && library.ends_with(MALLOC));
+        let libraries = hidden.libraries.split(|&byte| byte == b':').filter(is_kept);
+        let libraries = libraries.collect::<Vec<_>>().join(&b':');
         let mut texts = if helps { hidden.entries.clone() } else { Vec::new() };
+        if is_audited {
+            texts.retain(|entry| !entry.to_bytes().starts_with(LIBRARIES));
+            texts.extend(CString::new([LIBRARIES, &libraries].concat()).ok().filter(|_| helps));
+        }
         let mut pointers = Vec::new();
         let mut preload = None;
         // SAFETY: the program's own array.
@@ -137,8 +150,8 @@ impl Environment {
         }
         let others = preload.as_ref().map(|it| &it.to_bytes()[PRELOAD.len()..]);
         let preload = match (helps, others) {
-            (true, Some(others)) => Some([PRELOAD, &hidden.libraries, b":", others].concat()),
-            (true, None) => Some([PRELOAD, &hidden.libraries].concat()),
+            (true, Some(others)) => Some([PRELOAD, &libraries, b":", others].concat()),
+            (true, None) => Some([PRELOAD, &libraries].concat()),
             (false, Some(others)) => Some([PRELOAD, others].concat()),
             (false, None) => None,
         };
@@ -147,6 +160,17 @@ impl Environment {
         pointers.push(core::ptr::null());
         Some(Self { pointers, _texts: texts })
     }
+}
+
+/// Returns true if a program with this environment is audited.
+///
+/// # Safety
+/// See the module.
+pub(crate) unsafe fn is_audited(given: *const *const c_char) -> bool {
+    let is_it =
+        |entry: &CStr| entry.to_bytes().strip_prefix(AUDITS).is_some_and(|names| !names.is_empty());
+    // SAFETY: as the caller promised.
+    !given.is_null() && unsafe { entries(given) }.any(is_it)
 }
 
 /// The program's current environment.

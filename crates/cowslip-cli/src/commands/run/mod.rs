@@ -90,7 +90,9 @@ fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
 fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
     let [cowslip, malloc] = libraries()?;
     let mut libraries = vec![cowslip];
-    if args.malloc == MallocArg::Bundled {
+    // Auditing libraries leave too little room for its thread-local storage (`rtld-audit(7)`).
+    let is_audited = std::env::var_os("LD_AUDIT").is_some_and(|audits| !audits.is_empty());
+    if args.malloc == MallocArg::Bundled && !is_audited {
         libraries.push(malloc);
     }
     let ours = libraries.iter().map(|it| it.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
