@@ -24,6 +24,7 @@ use tikv_jemalloc_sys as jemalloc;
 
 use crate::forks;
 use crate::large;
+use crate::settings;
 use crate::theirs::Next;
 
 /// A program with less has no arena either.
@@ -50,17 +51,24 @@ pub(crate) fn begin() {
     // SAFETY: mallopt(3) with constants.
     let is_set = forks::register()
         && unsafe {
-            libc::mallopt(libc::M_MMAP_MAX, 0) != 0
-                && libc::mallopt(libc::M_ARENA_MAX, 1) != 0
-                && libc::mallopt(libc::M_TRIM_THRESHOLD, c_int::MAX) != 0
+            settings::glibc(libc::M_MMAP_MAX, 0)
+                && settings::glibc(libc::M_ARENA_MAX, 1)
+                && settings::glibc(libc::M_TRIM_THRESHOLD, c_int::MAX)
         };
     // SAFETY: sbrk(2) with 0 returns the end of the heap.
     let base = unsafe { libc::sbrk(0) } as usize;
     if is_set && base != usize::MAX {
         BASE.store(base, Relaxed);
     } else {
+        settings::begin();
         IS_JEMALLOC.store(true, Relaxed);
     }
+}
+
+/// Returns true once jemalloc serves the requests.
+#[inline]
+pub(crate) fn is_jemalloc() -> bool {
+    IS_JEMALLOC.load(Relaxed)
 }
 
 #[inline]
@@ -73,6 +81,7 @@ fn is_glibcs(block: *const c_void) -> bool {
 #[cold]
 fn begin_jemalloc() {
     forks::lock_gate();
+    settings::begin();
     // SAFETY: jemalloc's own block is returned to it; the gate was locked above.
     unsafe {
         jemalloc::free(jemalloc::malloc(1));
@@ -101,7 +110,7 @@ fn from_glibc(size: usize, ask: impl FnOnce() -> *mut c_void) -> *mut c_void {
 /// Asks glibc until jemalloc has begun, and then jemalloc.
 macro_rules! first_of_glibc {
     ($size:expr, $glibc:expr, $jemalloc:expr) => {{
-        if !IS_JEMALLOC.load(Relaxed) {
+        if !is_jemalloc() {
             let block = from_glibc($size, || $glibc);
             if !block.is_null() {
                 return block;
@@ -154,7 +163,7 @@ pub(crate) unsafe fn posix_memalign(
     size: usize,
 ) -> c_int {
     let is_valid = alignment.is_power_of_two() && alignment.is_multiple_of(size_of::<usize>());
-    if is_valid && !IS_JEMALLOC.load(Relaxed) {
+    if is_valid && !is_jemalloc() {
         // SAFETY: see the module; the program passes a place for the address.
         unsafe {
             let block = aligned_alloc(alignment, size);

@@ -17,11 +17,11 @@
 
 use core::ffi::c_void;
 use core::mem::transmute;
-use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as jemalloc;
 
+use crate::figures;
 use crate::preload;
 
 const FILLED_BYTES: usize = 64 << 20;
@@ -66,9 +66,5 @@ pub(crate) unsafe fn freed_bytes(block: *mut c_void) -> usize {
 #[cold]
 pub(crate) fn give_back(size: usize) {
     LARGEST.fetch_max(size, Relaxed);
-    // SAFETY: a name of jemalloc's that neither takes nor returns a value: all arenas (4096).
-    unsafe {
-        let name = c"arena.4096.purge".as_ptr();
-        jemalloc::mallctl(name, ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);
-    }
+    figures::purge();
 }

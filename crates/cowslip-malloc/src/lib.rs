@@ -17,35 +17,18 @@
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
 mod early;
+mod figures;
 mod forks;
 mod large;
 mod libc_symbols;
 mod lookups;
 mod modules;
 mod preload;
+mod settings;
 mod theirs;
 mod threads;
 
-use core::ffi::{c_char, c_int, c_void};
-
-/// jemalloc's settings; `_RJEM_MALLOC_CONF` in the environment overrides them.
-///
-/// Few arenas: each has locks that a fork may take and release, and so copies, on both sides. Memory is returned after
-/// ten seconds as by default, and in one step: the step between, `MADV_FREE`, does nothing in an arena. None comes from
-/// `brk`, where glibc's memory lies ([`early`]).
-#[unsafe(export_name = "_rjem_malloc_conf")]
-#[used]
-pub static CONFIGURATION: Configuration = Configuration(
-    c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled,dss:disabled,cache_oblivious:false".as_ptr(),
-);
-
-/// A pointer to constant text.
-#[repr(transparent)]
-#[derive(Debug)]
-pub struct Configuration(#[allow(dead_code, reason = "read by jemalloc")] *const c_char);
-
-// SAFETY: it points to constant text.
-unsafe impl Sync for Configuration {}
+use core::ffi::{c_int, c_void};
 
 /// Functions of the family: calls theirs, or the function after the `=`.
 macro_rules! replaced {
@@ -107,6 +90,12 @@ replaced! {
     valloc(size: usize) -> *mut c_void = on_a_page;
     pvalloc(size: usize) -> *mut c_void = of_pages;
     reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void = of_an_array;
+    malloc_trim(pad: usize) -> c_int = figures::trim;
+    mallopt(parameter: c_int, value: c_int) -> c_int = settings::set;
+    mallinfo() -> libc::mallinfo = figures::old_info;
+    mallinfo2() -> libc::mallinfo2 = figures::info;
+    malloc_stats() = figures::print;
+    malloc_info(options: c_int, file: *mut libc::FILE) -> c_int = figures::print_xml;
 }
 
 fn page_bytes() -> usize {
