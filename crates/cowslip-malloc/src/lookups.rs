@@ -3,8 +3,8 @@
 //! A module with an allocator of its own passes foreign blocks to the `free` that it looked up in libc, as chdb does.
 //! glibc's functions could do nothing with blocks that glibc did not hand out.
 //!
-//! The next function (`RTLD_NEXT`) is the next one for the library that asks: a profiler's `malloc` that stands before
-//! this library finds the one here, and one that stands after it finds libc's, as then all calls go there.
+//! The next function (`RTLD_NEXT`) is the next one for the library that asks: a profiler's `free` that stands before
+//! this library finds the one here, and one that stands after it finds libc's.
 //!
 //! # Safety
 //! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. Otherwise a

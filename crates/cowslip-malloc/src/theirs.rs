@@ -1,8 +1,9 @@
 //! The allocator that a program or its user brings: it takes precedence.
 //!
-//! This library is preloaded before the user's preloads and before all libraries of the program, so the next function
-//! of a name is that allocator's, or glibc's if there is none. The choice is made once, at the first call, which the
-//! dynamic loader makes before the program begins: no block of one reaches the other.
+//! It is in the program, in a library that a launcher preloads first, or in one that comes after this library: the first
+//! `malloc` of the process is then another one than here, or the next one is not glibc's. A profiler's functions that
+//! pass calls on count as an allocator. The choice is made once, at the first call, which the dynamic loader makes
+//! before the program begins: no block of one reaches the other.
 //!
 //! # Safety
 //! The functions that are looked up are libc's of that name, in any library.
@@ -32,8 +33,9 @@ pub(crate) fn is_ours() -> bool {
 
 #[cold]
 fn choose() -> bool {
-    let next = of_libc(libc::RTLD_NEXT, c"malloc");
-    let is_ours = is_of_libc(next) && !has_valgrind();
+    let [first, next] = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| of_libc(from, c"malloc"));
+    let is_first = first == crate::malloc as *mut c_void;
+    let is_ours = is_first && is_of_libc(next) && !has_valgrind();
     if is_ours {
         crate::early::begin();
     }
