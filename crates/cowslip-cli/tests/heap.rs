@@ -44,3 +44,13 @@ fn the_most_arenas_are_respected() {
         assert!(ran.stderr.contains("in use bytes"), "{}", ran.stderr);
     }
 }
+
+/// The threads were there before the arena. They allocate nothing any more, and nor does any other.
+#[test]
+fn memory_is_returned_while_the_program_rests() {
+    let Some(ran) = heap("threads", None) else { return };
+    if ran.stderr.contains("runs as without Cowslip") {
+        return println!("SKIPPED: userfaultfd: {}", ran.stderr.trim_end());
+    }
+    assert_eq!(ran.stdout, "returned\n", "{}", ran.stderr);
+}

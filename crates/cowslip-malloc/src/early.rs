@@ -24,6 +24,7 @@ use tikv_jemalloc_sys as jemalloc;
 
 use crate::forks;
 use crate::large;
+use crate::rest;
 use crate::settings;
 use crate::theirs::Next;
 
@@ -85,6 +86,7 @@ fn begin_jemalloc() {
     // SAFETY: jemalloc's own block is returned to it; the gate was locked above.
     unsafe {
         jemalloc::free(jemalloc::malloc(1));
+        rest::begin();
         if !forks::is_forking() {
             IS_JEMALLOC.store(true, Relaxed);
         }

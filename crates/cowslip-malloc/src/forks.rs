@@ -19,7 +19,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
 
 use crate::preload;
@@ -93,6 +93,23 @@ pub(crate) unsafe fn unlock_gate() {
     unsafe { libc::pthread_mutex_unlock(GATE.0.get()) };
 }
 
+/// The thread of the preload library that is in jemalloc, behind the gate; else 0.
+static VISITOR: AtomicUsize = AtomicUsize::new(0);
+
+/// Has a thread of the preload library act on jemalloc, and forget it then, unless a fork is in progress.
+pub(crate) fn unless_forking(act: impl FnOnce()) {
+    // SAFETY: an initialised mutex that lives for ever; it is unlocked by the thread that has locked it.
+    unsafe {
+        if libc::pthread_mutex_trylock(GATE.0.get()) != 0 {
+            return;
+        }
+        VISITOR.store(libc::pthread_self() as usize, Relaxed);
+        act();
+        VISITOR.store(0, Relaxed);
+        unlock_gate();
+    }
+}
+
 /// Returns true if the thread that holds the gate forks.
 pub(crate) fn is_forking() -> bool {
     IS_FORKING.load(Relaxed)
@@ -101,6 +118,11 @@ pub(crate) fn is_forking() -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_pthread_setspecific(key: c_uint, value: *const c_void) -> c_int {
     let value = value.cast_mut();
+    // SAFETY: pthread_self(3) takes nothing.
+    if unsafe { libc::pthread_self() } as usize == VISITOR.load(Relaxed) {
+        // SAFETY: jemalloc's own call.
+        return unsafe { __real_pthread_setspecific(key, value) };
+    }
     let first = FIRST.compare_exchange(ptr::null_mut(), value, Relaxed, Relaxed);
     if first.is_err_and(|first| first != value) {
         OTHERS.store(true, Relaxed);

@@ -24,6 +24,7 @@ mod libc_symbols;
 mod lookups;
 mod modules;
 mod preload;
+mod rest;
 mod settings;
 mod theirs;
 mod threads;

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 pub(crate) static IS_SOLE_THREAD: Function = Function::new();
 /// Has memory begin on huge pages.
 pub(crate) static PREFER_HUGE: Function = Function::new();
+/// Is told that the program allocates.
+pub(crate) static ALLOCATES: Function = Function::new();
 
 /// One of its functions.
 pub(crate) struct Function(AtomicPtr<c_void>);
@@ -37,6 +39,7 @@ static INIT: extern "C" fn() = {
     extern "C" fn init() {
         IS_SOLE_THREAD.look_up(c"cowslip_is_sole_thread");
         PREFER_HUGE.look_up(c"cowslip_prefer_huge");
+        ALLOCATES.look_up(c"cowslip_allocates");
     }
     init
 };

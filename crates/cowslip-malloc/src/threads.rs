@@ -21,6 +21,11 @@ unsafe extern "C" {
 /// Called by the preload library, before the calling thread ends past libc.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_thread_ends() {
+    forget();
+}
+
+/// Has jemalloc forget the calling thread.
+pub(crate) fn forget() {
     // SAFETY: jemalloc sets both when it makes itself ready, before any thread can use it. The key's value is the
     // thread's storage, and the function is the one that libc would call with it.
     unsafe {

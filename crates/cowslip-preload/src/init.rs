@@ -5,7 +5,7 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::arena::report;
 use crate::branch::socket;
 use crate::hooks::{
-    atfork, clone, credentials, direct_io, exec, fork, futex, lent_pages, open, posix_aio,
+    atfork, clone, credentials, direct_io, exec, fork, futex, heap, lent_pages, open, posix_aio,
     proc_mem, pthread, recvmsg, stdio, xdp,
 };
 use crate::rt::config::config;
@@ -25,6 +25,7 @@ static INIT: extern "C" fn() = {
         atfork::register();
         fork::resolve();
         pthread::resolve();
+        heap::begin();
         clone::resolve();
         stdio::resolve();
         stdio::resolve_all();

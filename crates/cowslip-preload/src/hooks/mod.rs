@@ -13,6 +13,7 @@ pub(crate) mod dlmopen;
 pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod futex;
+pub(crate) mod heap;
 pub(crate) mod io_uring;
 pub(crate) mod lent_pages;
 pub(crate) mod libaio;

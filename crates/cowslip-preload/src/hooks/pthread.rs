@@ -10,7 +10,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::arena::registry::arenas;
 use crate::arena::{ownership, service};
-use crate::hooks::futex;
+use crate::hooks::{futex, heap};
 #[cfg(target_arch = "x86_64")]
 use crate::rt::config::config;
 #[cfg(target_arch = "x86_64")]
@@ -61,6 +61,8 @@ unsafe extern "C" fn pthread_create(
         let _blocked = BlockedSignals::enter();
         ownership::adopt_all();
         service::start_all();
+    } else if answer == 0 {
+        heap::note_thread();
     }
     answer
 }

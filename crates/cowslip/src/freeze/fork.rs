@@ -23,18 +23,18 @@ use cowslip_sys::reserved_fd::ForkGate;
 
 use super::method::FreezeMethod;
 use super::snapshot::{self, Snapshot};
+use crate::arena::Arena;
 use crate::arena::child::Child;
 use crate::arena::inheritance::set_inherited;
 use crate::arena::own_memory;
 use crate::arena::readers::UsersToken;
 use crate::arena::share;
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
-use crate::arena::{Arena, io};
 use crate::mapping::backing_file::Pages;
 use crate::memory::deferred_free::DeferredFree;
 use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::Usage;
-use crate::thaw;
+use crate::thaw::{self, rest};
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: background work would hold it up,
 /// and take the processor of the child.
@@ -65,7 +65,7 @@ impl<'a> PreparedFork<'a> {
         order.sort_by_key(|arena| arena.range().start);
         order.iter().for_each(|arena| arena.shared().wait_restored());
         let mut snapshots = Vec::with_capacity(order.len());
-        for (arena, mut state) in order.iter().zip(io::lock_released(&order)) {
+        for (arena, mut state) in order.iter().zip(rest::lock_while_none_is_away(&order)) {
             let shared = arena.shared();
             own_memory::check("fork with an arena", shared, &state)?;
             thaw::before_fork(shared, &mut state);

@@ -7,12 +7,18 @@ use cowslip_sys::process;
 use super::RawArena;
 use crate::arena::readers::Generations;
 use crate::service::{Running, Service};
-use crate::thaw::serve;
+use crate::thaw::{rest, serve};
 
 /// The descriptors and the address space of a service thread to come ([`RawArena::park_service`]): a thread with fewer rights
 /// may not get them.
 #[derive(Debug)]
 pub struct ParkedService(Service);
+
+/// Has the service threads call `gives_back` now and then while the program rests, to have its allocator return freed
+/// memory. It may wait for locks and use arenas, as any function of the program. The first one that is given stays.
+pub fn call_at_rest(gives_back: fn()) {
+    rest::call(gives_back);
+}
 
 impl RawArena<'_> {
     /// Starts the arena's service thread, if userfaultfd is available and wanted. A freeze does so by itself; before a
@@ -68,7 +74,8 @@ impl RawArena<'_> {
         let shared = self.shared();
         // A child that was forked by a system call of its own has the value without the thread.
         let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
-        shared.service(&shared.lock()).is_some() && is_ours()
+        let _locked = shared.lock();
+        shared.services.is_any() && is_ours()
     }
 
     /// Keeps the arena's pages where they are from now on: the kernel or a device knows its page frames, by a

@@ -60,6 +60,8 @@ pub(crate) struct Service {
     pub(crate) window: Window,
     started: OnceLock<()>,
     closing: AtomicBool,
+    /// Changed by the thread that has the arena's lock.
+    is_away: AtomicBool,
     pub(crate) health: ServiceHealth,
     pub(crate) gauge: Gauge,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
@@ -98,6 +100,7 @@ impl Service {
             window: Window::reserve().during(operation)?,
             started: OnceLock::new(),
             closing: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
             health: ServiceHealth::default(),
             gauge: Gauge::default(),
             thread_id: AtomicI32::new(0),
@@ -199,6 +202,11 @@ impl Service {
         self.closing.load(Relaxed)
     }
 
+    /// Called by the service thread: nothing may rely on it from here on, or again.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Relaxed);
+    }
+
     /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
         self.health.begin_moves()?;
@@ -249,13 +257,30 @@ impl Services {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// The service thread that can be relied on.
     pub(crate) fn current(&self) -> Option<Arc<Service>> {
-        self.slot().running.as_ref().map(|running| Arc::clone(&running.service))
+        let slot = self.slot();
+        let running =
+            slot.running.as_ref().filter(|running| !running.service.is_away.load(Relaxed));
+        running.map(|running| Arc::clone(&running.service))
     }
 
-    /// Installs a service thread where there is none.
+    /// True if there is a service thread, even if it is away.
+    pub(crate) fn is_any(&self) -> bool {
+        self.slot().running.is_some()
+    }
+
+    /// True if this is the arena's service, and no other was installed.
+    pub(crate) fn is_running(&self, service: &Service) -> bool {
+        let slot = self.slot();
+        slot.running.as_ref().is_some_and(|running| std::ptr::eq(&*running.service, service))
+    }
+
+    /// Installs a service thread where there is none, or one that is away: that one ends when it is back.
     pub(crate) fn install(&self, running: Running) {
-        self.slot().running = Some(running);
+        let mut slot = self.slot();
+        let away = slot.running.replace(running);
+        slot.retired.extend(away);
     }
 
     /// Retires a service thread that cannot do its work, though it has not ended yet.

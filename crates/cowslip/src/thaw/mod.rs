@@ -12,6 +12,7 @@ pub(crate) mod clean;
 mod consolidate;
 mod last_thread;
 mod moving;
+pub(crate) mod rest;
 pub(crate) mod serve;
 
 use std::sync::atomic::Ordering::Relaxed;

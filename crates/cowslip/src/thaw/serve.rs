@@ -30,6 +30,7 @@ use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
 use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
+use crate::thaw::rest::Rest;
 use crate::thaw::{self, Step};
 
 const START: &str = "start the service thread of an arena";
@@ -211,6 +212,7 @@ enum End {
 /// Works until there is a reason to end; an error if it cannot go on.
 fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     let mut last = LastThread::new();
+    let mut rest = Rest::new();
     let mut due_ns = None;
     let mut false_alarms = 0;
     let mut has_stayed_away = false;
@@ -227,10 +229,19 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
         let look = children.iter().any(|child| child.is_looked_at()).then_some(child::LOOK);
-        let patience = left.into_iter().chain(look).chain(again).chain([last.patience()]).min();
+        let patience = left
+            .into_iter()
+            .chain(look)
+            .chain(again)
+            .chain([last.patience()])
+            .chain(rest.patience())
+            .min();
         let has_slept = !wait(service, &fds, &mut ready, patience)?;
         if last.is_over() {
             return Ok(End::Alone);
+        }
+        if !rest.spend(service, &shared) {
+            return Ok(End::Told);
         }
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);

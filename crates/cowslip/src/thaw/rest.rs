@@ -1,0 +1,120 @@
+//! The program's rest: the service thread leaves for a moment, and has freed memory given back.
+//!
+//! An allocator keeps freed memory for a while, and looks at its clock only when it is called: what a program freed
+//! before it waits would stay with it. Giving it back takes the allocator's locks and touches its memory, which may lie
+//! in an arena. The thread therefore is away meanwhile, and any thread of the program: no other one relies on it
+//! ([`Services::current`](crate::service::Services::current)), and who needs a service thread starts another.
+//!
+//! It leaves while it has the lock and nothing is frozen, so that no freeze relies on it. A fork waits until all threads
+//! are back ([`lock_while_none_is_away`]), with the locks under which they leave: its child must not inherit the allocator's locks.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{MutexGuard, OnceLock};
+use std::time::Duration;
+
+use cowslip_sys::{process, waiting};
+
+use crate::arena::state::{Shared, State};
+use crate::arena::{Arena, io};
+use crate::service::Service;
+
+/// Time from one look to the next, and to the next time that memory is given back.
+const LOOK_NS: u64 = 1_000_000_000;
+const AGAIN_NS: u64 = 10 * LOOK_NS;
+/// The program rests once it has used less than one in [`SHARE`] of a processor's time for so long.
+const QUIET_NS: u64 = 3 * LOOK_NS;
+const SHARE: u64 = 20;
+/// A program that has worked for less since the last time has hardly freed anything.
+const WORKED_NS: u64 = 10_000_000;
+const NAP: Duration = Duration::from_micros(100);
+const LONGEST_AWAY_NS: u64 = 2 * LOOK_NS;
+
+static GIVES_BACK: OnceLock<fn()> = OnceLock::new();
+
+/// The number of threads that are away.
+static AWAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Has `gives_back` called while the program rests.
+pub(crate) fn call(gives_back: fn()) {
+    let _ = GIVES_BACK.set(gives_back);
+}
+
+/// Locks all of `arenas` for a fork, none of which is held, while no thread is away and may hold locks of the program.
+pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
+    let mut states = io::lock_released(arenas);
+    // A child that was forked unseen has the number without the threads.
+    let until_ns = process::now_ns() + LONGEST_AWAY_NS;
+    while AWAY.load(SeqCst) > 0 && process::now_ns() < until_ns {
+        drop(states);
+        let _ = waiting::nap(NAP);
+        states = io::lock_released(arenas);
+    }
+    states
+}
+
+/// Knowledge of the program's work.
+#[derive(Debug)]
+pub(super) struct Rest {
+    looked_ns: u64,
+    /// The processor time that the process had used then, and at the last time that memory was given back.
+    used_ns: u64,
+    used_before_ns: u64,
+    /// The last look at which it worked.
+    worked_ns: u64,
+    not_before_ns: u64,
+}
+
+impl Rest {
+    pub(super) fn new() -> Self {
+        let now_ns = process::now_ns();
+        let (used_ns, used_before_ns) = (process::cpu_ns(), 0);
+        Self { looked_ns: now_ns, used_ns, used_before_ns, worked_ns: now_ns, not_before_ns: 0 }
+    }
+
+    /// Time until the next look.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let due_ns = self.looked_ns + LOOK_NS;
+        let left = Duration::from_nanos(due_ns.saturating_sub(process::now_ns()));
+        GIVES_BACK.get().map(|_| left)
+    }
+
+    /// True if there was work, and the program rests since.
+    fn is_due(&mut self) -> bool {
+        let now_ns = process::now_ns();
+        let past_ns = now_ns.saturating_sub(self.looked_ns);
+        if past_ns < LOOK_NS {
+            return false;
+        }
+        let used_ns = process::cpu_ns();
+        if used_ns.saturating_sub(self.used_ns) > past_ns / SHARE {
+            self.worked_ns = now_ns;
+        }
+        (self.looked_ns, self.used_ns) = (now_ns, used_ns);
+        now_ns >= self.not_before_ns.max(self.worked_ns + QUIET_NS)
+            && used_ns.saturating_sub(self.used_before_ns) >= WORKED_NS
+    }
+
+    /// Gives back memory if it is time for that. False if this is no longer the arena's service thread.
+    pub(super) fn spend(&mut self, service: &Service, shared: &Shared) -> bool {
+        let Some(gives_back) = GIVES_BACK.get().filter(|_| self.is_due()) else { return true };
+        {
+            let Some(state) = shared.try_lock() else { return true };
+            if state.not_live() > 0 || !state.retired_views.is_empty() {
+                return true;
+            }
+            AWAY.fetch_add(1, SeqCst);
+            service.set_away(true);
+        }
+        service.set_urgent(false);
+        service.unpin();
+        gives_back();
+        let locked = shared.lock();
+        let is_current = shared.services.is_running(service);
+        service.set_away(!is_current);
+        drop(locked);
+        AWAY.fetch_sub(1, SeqCst);
+        self.used_before_ns = process::cpu_ns();
+        self.not_before_ns = process::now_ns() + AGAIN_NS;
+        is_current
+    }
+}
