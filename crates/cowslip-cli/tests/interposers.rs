@@ -65,7 +65,7 @@ fn check(variable: &str, library: &Path, wanted: &str) {
 #[test]
 fn an_interposer_of_malloc_sees_the_calls_in_either_order() {
     let folder = Folder::new("interposers");
-    for definitions in [&[][..], &["-DSOME"]] {
+    for definitions in [&[][..], &["-DSOME"], &["-DDIRECT"]] {
         let Some(library) = library(&folder, "interposer", definitions) else { return };
         check("LD_PRELOAD", &library, "interposed: yes");
     }
