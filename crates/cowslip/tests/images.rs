@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cowslip::bytemuck::{self, Pod, Zeroable};
+use cowslip::bytemuck::{Pod, Zeroable};
 use cowslip::image::{
     Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy, save,
 };
