@@ -36,6 +36,7 @@ pub enum Op {
     MountClone,
     PidfdOpen,
     ThreadStart,
+    TaskStart,
     PerfOpen,
     PerfMap,
     PerfSetOutput,

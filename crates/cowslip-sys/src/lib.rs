@@ -15,6 +15,7 @@
 //! * [`damon`]: samples which memory of processes is accessed.
 //! * [`process`], [`thread`], [`reserved_fd`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
+//! * [`outside`]: work that a stop of all threads does not interrupt.
 //! * [`waiting`]: waits for descriptors, even under limits and filters.
 //! * [`scheduling`]: when and where threads run.
 //! * [`executable`]: which file a name means, and the kind of that program.
@@ -68,6 +69,7 @@ pub mod handed_out;
 pub mod memfile;
 pub mod memory;
 pub mod out_of_memory;
+pub mod outside;
 pub mod packets;
 pub mod pageflags;
 pub mod pagemap;

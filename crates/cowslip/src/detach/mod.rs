@@ -50,7 +50,7 @@ impl Shared {
         self.check_content(state, range)?;
         let service = self.service(state);
         let service = service.as_deref();
-        let able = service.filter(|service| !service.health.has_failed());
+        let able = service.filter(|service| !service.has_failed());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(|service| &service.uffd).or(own.as_ref());

@@ -26,7 +26,7 @@ const FEW_CHUNKS: usize = 4;
 
 /// True if a freeze need not wait: all chunks are live, or the written ones can be found and moved.
 pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {
-    let serves = || shared.service(state).is_some_and(|service| !service.health.has_failed());
+    let serves = || shared.service(state).is_some_and(|service| !service.has_failed());
     let is_asked = || state.ask_before_thaw.is_some_and(|asks| asks());
     state.generations.view_count() < MOST_VIEWS
         && (state.not_live() == 0

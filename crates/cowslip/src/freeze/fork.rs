@@ -81,7 +81,7 @@ impl<'a> PreparedFork<'a> {
         };
         snapshots.iter().for_each(Snapshot::have_dumped);
         // Before the fork: a thread woken after it would run before the caller goes on, and so would the child.
-        snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
+        snapshots.iter().for_each(tell_service);
         // Last, so that a failure before it leaves no child counted as a reader.
         snapshots.iter_mut().try_for_each(offer)?;
         let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
@@ -169,12 +169,9 @@ impl<'a> PreparedFork<'a> {
 }
 
 /// Makes the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does
-/// so anyway if it reads the event of a freeze, which hugetlbfs does not have, or looked a moment ago.
-fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
-    let has_event = !snapshot.is_empty()
-        && method == Some(FreezeMethod::Userfaultfd)
-        && snapshot.shared.pages != Pages::Hugetlb;
-    if !has_event && process::now_ns() >= snapshot.state.quiet_until_ns {
+/// so anyway if it looked a moment ago.
+fn tell_service(snapshot: &Snapshot<'_>) {
+    if process::now_ns() >= snapshot.state.quiet_until_ns {
         snapshot.shared.notify(&snapshot.state);
     }
 }

@@ -23,16 +23,21 @@
 //! for them.
 //!
 //! **Freeze** ([`snapshot`]), with every thread running:
-//! 1. register R with userfaultfd (missing and minor faults);
-//! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
-//! 3. map R privately; wake the waiting threads.
+//! 1. `mremap` R's pages to V, leaving R empty: what it shows is still the file, live;
+//! 2. if R is several mappings, keep threads from all of them: register R with userfaultfd (missing and minor faults),
+//!    and drop the pages that were touched since step 1;
+//! 3. map R privately, and wake the threads that waited.
+//!
+//! One mapping is frozen at the instant of its `mmap`; several are frozen while no thread can access them. Steps
+//! that keep threads away are done where a stop of the process does not interrupt them
+//! ([`outside`](cowslip_sys::outside)): a reader from outside, which may have stopped all threads, waits as well.
 //!
 //! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: move its pages aside, so that every access waits,
 //! find the private pages, copy them into the file, map it shared, wake the waiting threads.
 //!
 //! A freeze to a view of clean chunks first makes the written ones live. For pages written since
-//! ([`snapshot::private`]), step 2 moves the private pages along, and before step 3, while all threads wait, they are
-//! copied into the file. Chunks without such pages are as they were at the freeze before. A fork marks clean chunks
+//! ([`snapshot::private`]), threads are kept away before step 1, which moves the private pages along, and before step 3
+//! they are copied into the file. Chunks without such pages are as they were at the freeze before. A fork marks clean chunks
 //! frozen again: its children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! A freeze to a view while views or children of earlier freezes live first moves written chunks out of the memory that
@@ -48,27 +53,24 @@
 //!   template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after the
 //!   last reader, and a new reader (a view, a fork) makes it frozen first: the base of a clean chunk has no readers
 //!   when a freeze writes it.
-//! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
-//!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
-//!   the first is mapped. Copying private pages of clean chunks in between moves no content: the view shows
+//! * **I3, causal cut.** A store to one mapping is in the file, or comes after its `mmap`. Between 2 and 3 no thread can
+//!   store to several: a store after the freeze comes from a thread that was woken after step 3, or started after it.
+//!   Several arenas: threads are kept from all before the first is mapped. Copying private pages of clean chunks in between moves no content: the view shows
 //!   the same from the page as from the file.
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty mapping there
-//!   is still a shared mapping of the file. If step 3 fails for a part, the parts that are private already are thawed.
+//!   is a shared mapping of the file. If step 3 fails for a part, the parts that are private already are thawed.
 //!   Private pages of clean chunks that were moved are moved back before any thread is woken; their content in the file
 //!   by then is older or the same. A chunk that cannot be thawed moves back and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
-//! * **I6, nobody hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call. The
-//!   only wait for another thread is the remap event of step 2, read by the arena's service thread, which never touches
-//!   an arena, takes its lock only by trying, and does not end before it has closed the userfaultfd, which releases all
-//!   waiting threads ([`crate::service::ServiceHealth`]). A child has no registration: the kernel drops it at fork. A
-//!   thread that freezes, or a thread of the program that thaws, has no signals meanwhile: a handler could touch R, on a
-//!   stack of its own, and wait for itself. A thread does not thaw the memory that holds its stack
-//!   ([`crate::arena::chunk::enter`]).
+//! * **I6, nobody hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call, and
+//!   that call waits for no other thread. A stop of all threads finds none half-way. A child has no registration: the
+//!   kernel drops it at fork. A thread that freezes, or a thread of the program that thaws, has no signals meanwhile: a
+//!   handler could touch R, on a stack of its own, and wait for itself. A thread does not thaw the memory that holds its
+//!   stack ([`crate::arena::chunk::enter`]).
 //!
-//! Without userfaultfd one `mmap` with `MAP_FIXED` does steps 2 and 3 at once: as atomic for each mapping, 0.25 ms/GiB,
+//! Without userfaultfd one `mmap` with `MAP_FIXED` does all steps at once: as atomic for each mapping, 0.25 ms/GiB,
 //! and the arena stays frozen, as nothing could hold writers off a thaw.
 
-mod colocate;
 mod copy;
 mod follow;
 pub(crate) mod fork;
@@ -342,7 +344,7 @@ fn wait_served(
         if left.is_zero() {
             break;
         }
-        if shared.service(&state).is_none_or(|service| service.health.has_failed()) {
+        if shared.service(&state).is_none_or(|service| service.has_failed()) {
             drop(state);
             if serve::ensure(shared) {
                 left = left.min(LOOK_AGAIN);

@@ -31,7 +31,7 @@ use std::sync::atomic::AtomicU64;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{BorrowedFd, Errno, memfile, streaming};
+use cowslip_sys::{BorrowedFd, Errno, memfile, outside, streaming};
 
 /// Address space that the core reserved for itself, and that only the holder of the value knows.
 #[derive(Debug, Default)]
@@ -207,6 +207,14 @@ impl OwnSpace {
         assert!(at.is_multiple_of(size_of::<u64>()) && at < self.len);
         // SAFETY: aligned, and in space that stays reserved as long as the borrow; all access is atomic, or the kernel's.
         unsafe { AtomicU64::from_ptr((self.start + at) as *mut u64) }
+    }
+}
+
+impl OwnSpace {
+    /// Does `work` [outside](outside::run) of this process, on a stack that is this mapped space.
+    pub(crate) fn with_stack<T>(&self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: mapped and writable but for a guard, and the caller, which has the arena's lock, uses it for this alone.
+        unsafe { outside::run(*self.0, work) }
     }
 }
 

@@ -1,47 +1,43 @@
-//! The service thread of an arena, as other threads see it: the state that they share with it, and its health.
+//! The service thread of an arena, as other threads see it: the state that they share with it.
 //!
-//! The work of the thread is in `thaw::serve`. A freeze waits in `mremap` until it has read the event.
+//! The work of the thread is in `thaw::serve`. No freeze waits for it.
 
-mod health;
 mod pressure;
 mod window;
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
-use cowslip_sys::scheduling::Processors;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, outside, process, scheduling};
 
 use crate::mapping::OwnSpace;
 
-pub(crate) use health::ServiceHealth;
 pub(crate) use pressure::{Gauge, Look};
 pub(crate) use window::Window;
-
-const THIS_THREAD: i32 = 0;
 
 /// `/proc/loadavg` takes some microseconds to read.
 const CROWD_LOOK_NS: u64 = 1_000_000;
 
-/// The features a freeze and a thaw need.
+/// The features that a thaw needs for write protection.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
-    .union(Features::EVENT_REMAP)
     .union(Features::MISSING_SHMEM)
     .union(Features::MINOR_SHMEM)
     .union(Features::WP_HUGETLBFS_SHMEM);
 
-/// The features that a thaw needs to keep threads from memory.
+/// The features that a freeze and a thaw need to keep threads from memory.
 const HOLD_FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 
 /// The most chunks that are thawed in one step.
 pub(crate) const RUN_CHUNKS: usize = 16;
 const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
+const OUTSIDE_STACK_BYTES: usize = 256 << 10;
 
 /// The state that the service thread shares with threads that rely on it.
 #[derive(Debug)]
@@ -50,7 +46,7 @@ pub(crate) struct Service {
     /// the rest is closed.
     pub(crate) aside: OwnSpace,
     pub(crate) uffd: Uffd<ReservedFd>,
-    /// Makes threads wait for memory that a thaw maps anew. Moves of memory registered with it are no events.
+    /// Makes threads wait for memory that is mapped anew.
     pub(crate) hold: Uffd<ReservedFd>,
     wake: ReservedFd,
     /// Identities of the descriptors that are read and written: of the userfaultfd, and of `wake`.
@@ -58,18 +54,17 @@ pub(crate) struct Service {
     pub(crate) scanner: Scanner<ReservedFd>,
     /// Used by the thread that has the arena's lock.
     pub(crate) window: Window,
+    /// The stack of work that no stop interrupts, used by the thread that has the arena's lock; `None` if such work is not
+    /// possible.
+    outside: Option<OwnSpace>,
     started: OnceLock<()>,
     closing: AtomicBool,
     /// Changed by the thread that has the arena's lock.
     is_away: AtomicBool,
-    pub(crate) health: ServiceHealth,
+    has_failed: AtomicBool,
     pub(crate) gauge: Gauge,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
-    /// Its processors, unless a freeze has it run elsewhere.
-    processors: Option<Processors>,
-    /// One more than the processor that a freeze has it run on; 0 if it is not pinned.
-    pinned_to: AtomicUsize,
     is_urgent: AtomicBool,
     /// True if other threads waited for a processor at its last look.
     pub(crate) is_crowded: AtomicBool,
@@ -98,14 +93,13 @@ impl Service {
             identities,
             scanner: Scanner::open().during(operation)?,
             window: Window::reserve().during(operation)?,
+            outside: outside::is_possible().then(outside_stack).transpose().during(operation)?,
             started: OnceLock::new(),
             closing: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
-            health: ServiceHealth::default(),
+            has_failed: AtomicBool::new(false),
             gauge: Gauge::default(),
             thread_id: AtomicI32::new(0),
-            processors: Processors::of(THIS_THREAD).ok(),
-            pinned_to: AtomicUsize::new(0),
             is_urgent: AtomicBool::new(false),
             is_crowded: AtomicBool::new(false),
             crowd_seen_ns: AtomicU64::new(0),
@@ -138,36 +132,6 @@ impl Service {
         }
     }
 
-    /// The same, if this is the service thread: others thaw as well, with their own priority.
-    pub(crate) fn set_urgent_here(&self, urgent: bool) {
-        if self.thread_id.load(Relaxed) == process::thread_id() {
-            self.set_urgent(urgent);
-        }
-    }
-
-    /// Makes the service thread run on this processor, at once when its event comes, until it has work of its own: it
-    /// leaves by itself, as the caller is in a hurry.
-    pub(crate) fn pin_to_cpu(&self, processor: usize, here: Processors) {
-        self.set_urgent(true);
-        let thread = self.thread_id.load(Relaxed);
-        if thread != 0
-            && self.processors.is_some()
-            && self.pinned_to.load(Relaxed) != processor + 1
-            && here.assign(thread).is_ok()
-        {
-            self.pinned_to.store(processor + 1, Relaxed);
-        }
-    }
-
-    /// Called by the service thread: it runs on any of its processors again.
-    pub(crate) fn unpin(&self) {
-        if self.pinned_to.swap(0, Relaxed) != 0
-            && let Some(processors) = self.processors
-        {
-            let _ = processors.assign(THIS_THREAD);
-        }
-    }
-
     /// Called by the service thread: notes whether others wait for a processor, by a look that is no older than a
     /// millisecond.
     pub(crate) fn look_for_crowd(&self, now_ns: u64) {
@@ -197,6 +161,16 @@ impl Service {
         if are_ours { Ok(()) } else { Err(Errno::BADF) }
     }
 
+    /// True if nothing may rely on the service thread, now or later.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
+    /// Called by the service thread, before it ends for any other reason than being told.
+    pub(crate) fn set_failed(&self) {
+        self.has_failed.store(true, Relaxed);
+    }
+
     /// True if it must end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Relaxed)
@@ -207,11 +181,23 @@ impl Service {
         self.is_away.store(is_away, Relaxed);
     }
 
-    /// Notes that a freeze waits from here on for the thread to read events.
-    pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
-        self.health.begin_moves()?;
-        // Whatever keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
-        self.uffd.read_events().map(drop)
+    /// Does work that keeps threads from memory, before ordinary threads where that is permitted. A debugger that stops
+    /// all threads, and then reads that memory, does not wait for a stopped one.
+    pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Other threads thaw as well, with their own priority.
+        let is_service = self.thread_id.load(Relaxed) == process::thread_id();
+        if is_service {
+            // The task inherits it.
+            self.set_urgent(true);
+        }
+        let done = match &self.outside {
+            Some(stack) => stack.with_stack(work),
+            None => work(),
+        };
+        if is_service {
+            self.set_urgent(false);
+        }
+        done
     }
 
     /// Closes the userfaultfd: the kernel forgets its registrations, and releases all waiting threads.
@@ -220,6 +206,14 @@ impl Service {
         let _ = self.uffd.unregister(arena);
         self.uffd.get_ref().give_up_for(&self.wake);
     }
+}
+
+fn outside_stack() -> Result<OwnSpace, Errno> {
+    let space = OwnSpace::reserve_apart(OUTSIDE_STACK_BYTES, page_size_bytes())?;
+    // The first page catches an overflow.
+    let page = page_size_bytes();
+    let usable = VirtRange::between(space.start + page, space.end());
+    space.part(usable).map_anonymous(Prot::RW).map(|()| space)
 }
 
 /// A service, and the thread that serves.
@@ -286,7 +280,7 @@ impl Services {
     /// Retires a service thread that cannot do its work, though it has not ended yet.
     pub(crate) fn retire_failed(&self) {
         let mut slot = self.slot();
-        let failed = slot.running.take_if(|running| running.service.health.has_failed());
+        let failed = slot.running.take_if(|running| running.service.has_failed());
         slot.retired.extend(failed);
     }
 

@@ -106,7 +106,6 @@ impl Rest {
             service.set_away(true);
         }
         service.set_urgent(false);
-        service.unpin();
         gives_back();
         let locked = shared.lock();
         let is_current = shared.services.is_running(service);

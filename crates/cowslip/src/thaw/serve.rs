@@ -1,19 +1,18 @@
-//! The service thread of an arena: it reads userfaultfd events, unmaps old views, and thaws.
+//! The service thread of an arena: it unmaps old views, and thaws.
 //!
-//! It never waits for the arena's lock (it tries), since the thread that holds it may wait for an event that only this
-//! thread reads; and it never touches memory of an arena, since an access could wait for a freeze that waits for this
-//! thread. Starting a thread allocates through libc, which breaks both rules if the program's allocator lives in an
+//! It never waits for the arena's lock (it tries), since the thread that holds it may wait for the end of this one; and it
+//! never touches memory of an arena, since an access could wait for a freeze.
+//! Starting a thread allocates through libc, which breaks both rules if the program's allocator lives in an
 //! arena: [`ensure`] is therefore called without the lock and returns when the thread has reached its loop. The thread
 //! allocates from this library's allocator: in a program under `cowslip run` that is one of its own
 //! ([`alloc`](../../../cowslip-preload/src/rt/alloc.rs)); elsewhere a freeze refuses an allocator that lives in an arena
 //! ([`crate::arena::own_memory`]). A caller that does not need the thread yet only [begins](begin) it; a freeze or a fork,
 //! which calls [`ensure`], waits until it has reached its loop.
 //!
-//! A freeze waits in `mremap` until this thread has read the event. The thread therefore does not end while a call is
-//! left by which it can wait and one by which it can read. If there is none, or it panics, it announces that first
-//! ([`ServiceHealth`](crate::service::ServiceHealth)), and closes the userfaultfd: the kernel then releases every thread
-//! that waits for an event or a fault. Freezes are taken without userfaultfd, nothing is thawed, and the next [`ensure`]
-//! starts another thread. It ends in the same way when it alone keeps the process from ending ([`LastThread`]).
+//! The thread does not end while a call is left by which it can wait and one by which it can read. If there is none, or
+//! it panics, it announces that first ([`Service::set_failed`]), and closes the userfaultfd: the kernel then releases
+//! every thread that waits for its faults. Freezes are taken without userfaultfd, nothing is thawed, and the next
+//! [`ensure`] starts another thread. It ends in the same way when it alone keeps the process from ending ([`LastThread`]).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,8 +44,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Pause when others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
 const STAY_AWAY: Duration = Duration::from_micros(500);
 
-/// Pauses between looks for an event while no call waits for one: while a freeze waits for it, and otherwise.
-const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
+/// Pause between looks for an event where no call waits for one.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The most false alarms in a row before it sleeps.
@@ -163,7 +161,7 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
             let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
             if !matches!(served, Ok(Ok(End::Told))) {
-                // A freeze without a thread that reads its events would wait for ever (I6).
+                // A freeze or a thaw can no longer rely on it.
                 fail(&theirs, &shared);
             }
             drop((theirs, shared));
@@ -184,11 +182,11 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
 
 /// Announces that this thread can no longer be relied on, and releases the threads that wait for it.
 fn fail(service: &Service, shared: &Weak<Shared>) {
-    service.health.set_failed();
+    service.set_failed();
     service.set_urgent(false);
     let Some(shared) = shared.upgrade() else { return };
     // A thaw in another thread holds the lock, and writers must wait for it until it is done (I1).
-    while !service.health.is_waited_for() && !service.is_closing() {
+    while !service.is_closing() {
         if let Some(_state) = shared.try_lock() {
             service.let_go(shared.range);
             // Threads that wait for a thaw start another service thread.
@@ -302,18 +300,15 @@ fn wait(
     }
     // A thread that looks a thousand times a second runs only when no other wants the processor.
     service.set_urgent(false);
-    let nap = if service.health.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
-    waiting::nap(patience.map_or(nap, |patience| nap.min(patience)))?;
+    waiting::nap(patience.map_or(NAP, |patience| NAP.min(patience)))?;
     ready.fill(false);
     Ok(false)
 }
 
 /// Does pending work for a slice of time. Returns the time until there is more, if there is.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
-    service.unpin();
-    // A freeze raised it for its event. Work that holds no thread must not keep one from its processor: a huge page
-    // takes milliseconds to populate where the host has taken the memory. A hold raises it again. A limit that is about
-    // to be exceeded cannot wait either.
+    // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
+    // the host has taken the memory. A hold raises the thread. A limit that is about to be exceeded cannot wait either.
     service.set_urgent(shared.copy_limit.is_near());
     let began_ns = process::now_ns();
     let before = progress(shared, state);

@@ -12,9 +12,6 @@
 //! Pieces that have not been mapped anew when a [`Hold`] ends move back. If the kernel refuses that, the program's
 //! writes would be lost, and the process is aborted.
 //!
-//! The service thread runs before ordinary threads meanwhile, where that is permitted: each thread that touches the
-//! pieces waits for it.
-//!
 //! No thread sees the pieces between 1 and 2. Only the thread that has the arena locked uses the place aside.
 
 use std::io::Write;
@@ -43,7 +40,6 @@ pub(super) enum By {
 /// Pieces of an arena that threads are kept from. They are released when this is dropped.
 pub(super) struct Hold<'a> {
     shared: &'a Shared,
-    service: &'a Service,
     uffd: &'a Uffd<ReservedFd>,
     part: VirtRange,
     pieces: Vec<VirtRange>,
@@ -67,8 +63,7 @@ impl<'a> Hold<'a> {
         let (moved_to, done_to) = (part.start, part.start);
         if let By::Protection(mode) = by {
             let uffd = &service.uffd;
-            let hold = Self { shared, service, uffd, part, pieces, aside: None, moved_to, done_to };
-            service.set_urgent_here(true);
+            let hold = Self { shared, uffd, part, pieces, aside: None, moved_to, done_to };
             for piece in &hold.pieces {
                 uffd.register(*piece, mode)?;
                 write_protect(uffd, *piece, true)?;
@@ -82,8 +77,7 @@ impl<'a> Hold<'a> {
         };
         let uffd = &service.hold;
         let aside = Some(service.aside.first(part.len));
-        let mut hold = Self { shared, service, uffd, part, pieces, aside, moved_to, done_to };
-        service.set_urgent_here(true);
+        let mut hold = Self { shared, uffd, part, pieces, aside, moved_to, done_to };
         for piece in hold.pieces.clone() {
             uffd.register(piece, mode)?;
             let place = hold.content(piece);
@@ -149,7 +143,6 @@ impl<'a> Hold<'a> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.let_go();
-        self.service.set_urgent_here(false);
     }
 }
 

@@ -154,10 +154,17 @@ impl<'a> Thawing<'a> {
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
-            let part_began_ns = process::now_ns();
-            let moved = self.part(state, chunks.clone(), part, number, &file, prepared.as_ref());
+            let mut part_of = || {
+                let began_ns = process::now_ns();
+                let moved =
+                    self.part(state, chunks.clone(), part, number, &file, prepared.as_ref());
+                (moved, process::now_ns() - began_ns)
+            };
+            let (moved, stall_ns) = match self.guard {
+                Some(service) => service.outside(part_of),
+                None => part_of(),
+            };
             if self.guard.is_some() {
-                let stall_ns = process::now_ns() - part_began_ns;
                 shared.counters.stalled(stall_ns);
                 if let (Ok((_, writers)), None) = (moved, target) {
                     state.thaw.felt_ns += stall_ns * writers;
@@ -399,20 +406,16 @@ pub(crate) fn write_protect(
     piece: VirtRange,
     protect: bool,
 ) -> Result<(), Errno> {
-    // EAGAIN lasts as long as a remap event is unread; this arena's lock keeps new ones from coming.
-    for _ in 0..1000 {
-        match uffd.write_protect(piece, protect) {
-            Ok(Outcome::Done | Outcome::AlreadyMapped) => return Ok(()),
-            Ok(Outcome::Again { .. }) => std::thread::yield_now(),
-            // Older kernels (6.1) accept only one mapping in the range. Memory frozen at different times may be
-            // several, each with its own history of copies.
-            Err(Errno::NOENT) if piece.len > page_size_bytes() => {
-                let (left, right) = halves(piece);
-                write_protect(uffd, left, protect)?;
-                return write_protect(uffd, right, protect);
-            }
-            Err(errno) => return Err(errno),
+    match uffd.write_protect(piece, protect) {
+        Ok(Outcome::Done | Outcome::AlreadyMapped) => Ok(()),
+        Ok(Outcome::Again { .. }) => Err(Errno::AGAIN),
+        // Older kernels (6.1) accept only one mapping in the range. Memory frozen at different times may be
+        // several, each with its own history of copies.
+        Err(Errno::NOENT) if piece.len > page_size_bytes() => {
+            let (left, right) = halves(piece);
+            write_protect(uffd, left, protect)?;
+            write_protect(uffd, right, protect)
         }
+        Err(errno) => Err(errno),
     }
-    Err(Errno::AGAIN)
 }

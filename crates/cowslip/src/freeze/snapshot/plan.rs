@@ -6,8 +6,6 @@ use std::sync::{Arc, MutexGuard};
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot};
-use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::Uffd;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 use crate::arena::chunk::at_once;
@@ -229,19 +227,6 @@ impl<'a> Snapshot<'a> {
     pub(super) fn is_private(&self, piece: VirtRange) -> bool {
         let place = self.private.partition_point(|it| it.end() <= piece.start);
         self.private.get(place).is_some_and(|it| it.covers(piece))
-    }
-
-    /// The userfaultfd that keeps threads from each piece. Private pieces have the one without events: if the service
-    /// thread cannot read events any more, it releases live memory, which is live again, but private pages have to come
-    /// back first.
-    pub(super) fn held<'s>(
-        &'s self,
-        service: &'s Service,
-    ) -> impl Iterator<Item = (VirtRange, &'s Uffd<ReservedFd>)> {
-        self.pieces.iter().map(|(piece, _)| match self.is_private(*piece) {
-            true => (*piece, &service.hold),
-            false => (*piece, &service.uffd),
-        })
     }
 
     /// Number of the file that a piece maps when it is private.

@@ -195,7 +195,7 @@ mod tests {
             (Op::PagemapScan, 3),
             (Op::Pwrite, 3),
             (Op::UffdRegister, 5),
-            (Op::UffdUnregister, 5),
+            (Op::TaskStart, 1),
             (Op::UffdWake, 1),
         ] {
             for errno in [Errno::NOMEM, Errno::AGAIN] {

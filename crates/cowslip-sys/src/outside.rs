@@ -1,0 +1,152 @@
+#![allow(unsafe_code)]
+//! Work that a stop of this process does not interrupt.
+//!
+//! A debugger, a profiler or a collector stops all threads of a process, and so does `SIGSTOP`: each of them stops as it
+//! returns from a system call. [`run`] does its work in a task that shares this thread's memory and descriptors and is no
+//! thread of this process. This thread waits for it in the kernel, as in `vfork(2)`, where no stop takes effect.
+//!
+//! The task is a child without an exit signal, for as long as the work takes. A program sees it if it waits for any
+//! child with `__WALL` or `__WCLONE` just then (`wait(2)`).
+//!
+//! # Safety
+//! The task has a stack of its own, and this thread's place for thread-local data, which this thread does not use until
+//! the task has ended. Its work is therefore that of this thread, done elsewhere.
+
+use core::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::failpoints::{self, Op};
+use crate::process::{self, BlockedSignals};
+use crate::units::VirtRange;
+
+/// Work, and its result once the task has ended.
+struct Job<F, T> {
+    work: Option<F>,
+    result: Option<std::thread::Result<T>>,
+}
+
+/// Returns false if calls of such a task may be refused: a filter may pass them to the tracer of each thread
+/// (`SECCOMP_RET_TRACE`), and the task has none.
+pub fn is_possible() -> bool {
+    const UNFILTERED: libc::c_long = 0;
+    // SAFETY: prctl(2) takes no pointer here.
+    let mode = unsafe { crate::passthrough::by_number()(libc::SYS_prctl, libc::PR_GET_SECCOMP) };
+    mode == UNFILTERED || process::tracer_pid().is_none()
+}
+
+/// Does `work` in a task that no stop of this process interrupts, or in this thread if the kernel allows no further task.
+/// The work neither asks for its process nor for its thread, and starts none.
+///
+/// # Safety
+/// `stack` is writable memory that only this call uses.
+pub unsafe fn run<F: FnOnce() -> T, T>(stack: VirtRange, work: F) -> T {
+    // A handler would run as another process.
+    let blocked = BlockedSignals::enter();
+    let mut job = Job { work: Some(work), result: None };
+    let begun = failpoints::check(Op::TaskStart).is_ok();
+    // SAFETY: the caller lends the stack; `job` stays here, and is of the type that the function takes.
+    let pid =
+        if begun { unsafe { begin(stack, run_job::<F, T>, (&raw mut job).cast()) } } else { -1 };
+    if pid > 0 {
+        let pid = pid as i32;
+        let nothing = core::ptr::null_mut::<c_void>();
+        // SAFETY: wait4(2) writes nothing. On an error another thread has waited for it.
+        unsafe {
+            crate::passthrough::by_number()(libc::SYS_wait4, pid, nothing, libc::__WALL, nothing)
+        };
+    } else if let Some(work) = job.work.take() {
+        drop(blocked);
+        return work();
+    }
+    drop(blocked);
+    match job.result {
+        Some(Ok(result)) => result,
+        Some(Err(panic)) => resume_unwind(panic),
+        // A signal has ended it half-way: threads would wait for ever for the rest of the work.
+        None => std::process::abort(),
+    }
+}
+
+extern "C" fn run_job<F: FnOnce() -> T, T>(job: *mut c_void) {
+    // SAFETY: `run` passes a job of this type, and waits.
+    let job = unsafe { &mut *job.cast::<Job<F, T>>() };
+    if let Some(work) = job.work.take() {
+        // A stop of the process group would stop it as well.
+        // SAFETY: setpgid(2) takes no pointer.
+        unsafe { crate::passthrough::by_number()(libc::SYS_setpgid, 0, 0) };
+        job.result = Some(catch_unwind(AssertUnwindSafe(work)));
+    }
+}
+
+/// Starts the task, and returns its number when it has ended; an error is negative.
+///
+/// # Safety
+/// As for [`run`]; `entry` may be called with `job`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn begin(stack: VirtRange, entry: extern "C" fn(*mut c_void), job: *mut c_void) -> isize {
+    let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_UNTRACED;
+    let top = stack.end() & !15;
+    let answer: isize;
+    // SAFETY: the task has the registers of this thread but for its stack, calls `entry`, and ends. It returns nowhere.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, {job}",
+            "call {entry}",
+            "xor edi, edi",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            job = in(reg) job,
+            entry = in(reg) entry,
+            exit = const libc::SYS_exit,
+            inout("rax") libc::SYS_clone as isize => answer,
+            in("rdi") flags as isize,
+            in("rsi") top,
+            in("rdx") 0,
+            in("r10") 0,
+            in("r8") 0,
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    answer
+}
+
+/// No task can be started here.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn begin(_: VirtRange, _: extern "C" fn(*mut c_void), _: *mut c_void) -> isize {
+    -1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_outside_with_the_memory_and_the_panics_of_this_thread() {
+        let mut stack = vec![0u128; 16 << 10];
+        let stack = VirtRange::new(stack.as_mut_ptr() as usize, 256 << 10);
+        let here = (process::pid(), process::thread_id());
+        let mut seen = Vec::new();
+        for i in 0..100 {
+            // SAFETY: the vector is used by nothing else.
+            let there = unsafe {
+                run(stack, || {
+                    seen.push(vec![i; 100]);
+                    (process::pid(), process::thread_id())
+                })
+            };
+            assert!(there.0 == there.1 && there.0 != here.0, "{there:?} {here:?}");
+        }
+        assert!(seen.iter().enumerate().all(|(i, it)| *it == [i; 100]));
+        assert_eq!((process::pid(), process::thread_id()), here);
+        // SAFETY: as above.
+        let panics = catch_unwind(|| unsafe { run(stack, || panic!("outside")) });
+        assert_eq!(panics.unwrap_err().downcast_ref::<&str>(), Some(&"outside"));
+    }
+}
