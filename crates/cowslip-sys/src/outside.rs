@@ -43,10 +43,10 @@ pub unsafe fn run<F: FnOnce() -> T, T>(stack: VirtRange, work: F) -> T {
     // A handler would run as another process.
     let blocked = BlockedSignals::enter();
     let mut job = Job { work: Some(work), result: None };
-    let begun = failpoints::check(Op::TaskStart).is_ok();
+    let place = (&raw mut job).cast();
     // SAFETY: the caller lends the stack; `job` stays here, and is of the type that the function takes.
-    let pid =
-        if begun { unsafe { begin(stack, run_job::<F, T>, (&raw mut job).cast()) } } else { -1 };
+    let start = |()| unsafe { begin(stack, run_job::<F, T>, place) };
+    let pid = failpoints::check(Op::TaskStart).map_or(-1, start);
     if pid > 0 {
         let pid = pid as i32;
         let nothing = core::ptr::null_mut::<c_void>();
