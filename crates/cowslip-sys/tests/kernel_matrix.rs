@@ -141,6 +141,7 @@ fn what_is_declared_is_known() {
         "chromium",
         "taskstats",
         "latency",
+        "results",
     ];
     for variable in ["COWSLIP_EXPECT", "COWSLIP_ABSENT"] {
         for word in std::env::var(variable).unwrap_or_default().split(',') {
