@@ -35,7 +35,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     let program =
         executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
     let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
-    let limit = why_limited(args.capacity.unwrap_or(memory));
+    let limit = limit_without_arena(args.capacity.unwrap_or(memory));
     let mut command = Command::new(&program);
     command.arg0(args.argv0.as_ref().unwrap_or(name)).args(&args.program[1..]);
     match obstacle {
@@ -45,13 +45,16 @@ pub(super) fn run(args: Args) -> CommandResult {
         Some(why) if args.quiet => drop(why),
         Some(why) => errln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
         None => {
+            let why = |limit: MemoryLimit| format!("{} is set; {}", limit.name(), limit.remedy());
             match limit {
-                Some(why) if args.strict => {
-                    return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
+                Some(limit) if args.strict => {
+                    let message = format!("{}: {}", program.display(), why(limit));
+                    return Err(Failure::new(UNSUPPORTED, message));
                 }
-                // The program, or one that it starts, may lift it.
-                Some(why) if !args.quiet => {
-                    errln!("cowslip: {} gets no arena: {why}", program.display());
+                // The program, or one that it starts, may lift it. A limit of files is for other
+                // reasons, and the log has a word of it.
+                Some(limit) if !args.quiet && limit != MemoryLimit::FileSize => {
+                    errln!("cowslip: {} gets no arena: {}", program.display(), why(limit));
                 }
                 _ => {}
             }
@@ -172,14 +175,13 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
     }
 }
 
-/// The limit under which a program gets no arena, if there is one, and the way to lift it.
-fn why_limited(capacity: ByteCount) -> Option<String> {
+/// The limit under which a program gets no arena, if there is one.
+fn limit_without_arena(capacity: ByteCount) -> Option<MemoryLimit> {
     let rules_out = |limit: &MemoryLimit| {
         let now = limit.current();
         now.is_some_and(|now| *limit != MemoryLimit::FileSize || now <= capacity)
     };
-    let limit = MemoryLimit::ALL.into_iter().find(rules_out)?;
-    Some(format!("{} is set; {}", limit.name(), limit.remedy()))
+    MemoryLimit::ALL.into_iter().find(rules_out)
 }
 
 /// The reason why the program would gain nothing by an arena, unless that was asked for.
