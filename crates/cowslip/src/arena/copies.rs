@@ -26,6 +26,8 @@ use crate::metrics::Counters;
 /// Time between two counts of the copies while there are readers: while there are few, and while there are many.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_NEAR: Duration = Duration::from_millis(2);
+/// Looks until a killed child has ended and the memory that it read is live again: copies are added meanwhile.
+const ENDING_LOOKS: u64 = 10;
 /// If there are this many children, those that have ended are removed.
 const MANY: usize = 64;
 const NO_LIMIT: u64 = u64::MAX;
@@ -96,8 +98,7 @@ impl Level {
         let limit_bytes = limit_bytes.min(bytes.saturating_add(room_bytes));
         let near = ask_bytes(limit_bytes);
         match bytes {
-            // As many may be added until the next look.
-            _ if bytes > near && bytes + added > limit_bytes => Self::Over,
+            _ if bytes > near && bytes + ENDING_LOOKS * added > limit_bytes => Self::Over,
             _ if bytes > near => Self::Near,
             _ if bytes > limit_bytes / 2 => Self::Half,
             _ => Self::Low,
@@ -260,10 +261,10 @@ mod tests {
     fn a_child_is_killed_before_the_copies_exceed_the_limit() {
         use Level::{Half, Low, Near, Over};
         let level = |bytes, room_bytes, added| Level::new(Copies { bytes, room_bytes }, added, 100);
-        let levels = [(50, 50), (51, 51), (75, 24), (76, 24), (76, 25), (101, 0)];
+        let levels = [(50, 50), (51, 51), (75, 24), (76, 2), (76, 3), (101, 0)];
         let levels = levels.map(|(bytes, added)| level(bytes, u64::MAX, added));
         assert_eq!(levels, [Low, Half, Half, Near, Over, Over]);
-        let levels = [60, 20, 18, 5].map(|room_bytes| level(60, room_bytes, 10));
+        let levels = [60, 20, 18, 5].map(|room_bytes| level(60, room_bytes, 1));
         assert_eq!(levels, [Half, Half, Near, Over], "the group's limit comes first");
     }
 }
