@@ -71,9 +71,14 @@ extern "C" fn run_job<F: FnOnce() -> T, T>(job: *mut c_void) {
     // SAFETY: `run` passes a job of this type, and waits.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
     if let Some(work) = job.work.take() {
-        // A stop of the process group would stop it as well.
-        // SAFETY: setpgid(2) takes no pointer.
-        unsafe { crate::passthrough::by_number()(libc::SYS_setpgid, 0, 0) };
+        // A stop of the process group would stop it as well. It ends with this thread: it has the descriptors of a
+        // process that may be killed meanwhile, and their locks and ports.
+        // SAFETY: setpgid(2) and prctl(2) take no pointer here.
+        unsafe {
+            crate::passthrough::by_number()(libc::SYS_setpgid, 0, 0);
+            let signal = libc::SIGKILL as libc::c_ulong;
+            crate::passthrough::by_number()(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, signal);
+        }
         job.result = Some(catch_unwind(AssertUnwindSafe(work)));
     }
 }

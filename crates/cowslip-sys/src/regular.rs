@@ -56,7 +56,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a text that people write, such as a configuration: a regular file, or a FIFO or a device,
-/// of at most [`TEXT_MOST_BYTES`].
+/// of at most 16 MiB.
 ///
 /// # Errors
 /// [`io::ErrorKind::FileTooLarge`] if it is longer; an error of the file system (`open(2)`,

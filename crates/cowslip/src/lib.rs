@@ -52,7 +52,12 @@
 
 #![cfg_attr(
     not(feature = "internal"),
-    allow(dead_code, unused_imports, reason = "other crates of the workspace use the rest")
+    allow(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "other crates of the workspace use the rest"
+    )
 )]
 
 mod arena;

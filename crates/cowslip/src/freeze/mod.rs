@@ -269,6 +269,8 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         let used = used.collect();
         let known = snapshot.state.number_freeze();
         let generation = snapshot.generation();
+        // The service thread maps the memory again.
+        snapshot.shared.notify(&snapshot.state);
         let view = snapshot.into_view(method)?;
         let pid = process::pid();
         views.push((i, Frozen { handle, view, method, layout, used, known, generation, pid }));

@@ -5,10 +5,11 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Instant;
 
 use crate::client::Client;
-use crate::support::eventually;
 use crate::support::images::Folder;
+use crate::support::{PATIENCE, eventually};
 
 /// The folder of a store.
 pub(crate) fn home() -> Folder {
@@ -60,10 +61,17 @@ impl Server {
     }
 
     pub(crate) fn start(folder: &Folder, options: &[&str]) -> (Self, SocketAddr) {
-        let mut server = Self::spawn(folder, options);
-        let ready = server.until_it_says("ready on ");
-        let address = ready.unwrap_or_else(|| panic!("it ended: {}", server.complaints()));
-        (server, address.parse().unwrap())
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut server = Self::spawn(folder, options);
+            if let Some(address) = server.until_it_says("ready on ") {
+                return (server, address.parse().unwrap());
+            }
+            // A server that was killed within a thaw has its lock for a moment longer.
+            let complaints = server.complaints();
+            let is_locked = complaints.contains("another process has it");
+            assert!(is_locked && Instant::now() < until, "it ended: {complaints}");
+        }
     }
 
     /// The rest of the next line that begins like this; `None` at the end of its output.
