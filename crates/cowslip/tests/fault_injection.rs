@@ -153,7 +153,7 @@ fn freeze_userfaultfd_opens() {
 
 #[test]
 fn freeze_registers() {
-    freeze_at_each(Op::UffdRegister, 7);
+    freeze_at_each(Op::UffdRegister, 5);
 }
 
 #[test]
