@@ -73,7 +73,7 @@ impl Arena {
     /// the arena ends; children do the same when they fork.
     ///
     /// A freeze of it that fails cannot refuse the fork: the arena's memory is left to the kernel then
-    /// ([`Departure::Refused`]), which copies it at the same cost in time and page tables as any other.
+    /// (`Departure::Refused`), which copies it at the same cost in time and page tables as any other.
     ///
     /// # Errors
     /// The system's, if it cannot register another handler (`pthread_atfork(3)`).
@@ -175,7 +175,7 @@ pub enum Fork {
 /// that other code calls.
 ///
 /// # Errors
-/// Those of [`PreparedFork::prepare`], or the kernel's for the fork itself.
+/// Those of `PreparedFork::prepare`, or the kernel's for the fork itself.
 ///
 /// # Safety
 /// The same as for fork(2): in the child of a program with threads only async-signal-safe functions may be called until
