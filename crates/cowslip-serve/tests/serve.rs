@@ -167,7 +167,7 @@ fn what_is_little_written_stays_on_the_servers_memory_until_it_is_asked_for() {
     };
     assert!(is_image(few.arena(), 5));
     (0..8).for_each(|page| *word(&few, page) += 1);
-    (0..200).for_each(|page| *word(&much, page) += 1);
+    (0..300).for_each(|page| *word(&much, page) += 1);
     eventually("what is written much is the process' own", || {
         own_bytes(much.arena()) >= CHUNK_BYTES as u64
     });
@@ -177,7 +177,7 @@ fn what_is_little_written_stays_on_the_servers_memory_until_it_is_asked_for() {
     assert!(few.wait(PATIENCE).unwrap() && much.wait(PATIENCE).unwrap());
     assert!(own_bytes(few.arena()) >= IMAGE_BYTES && own_bytes(much.arena()) >= IMAGE_BYTES);
     (0..8).for_each(|page| *word(&few, page) -= 1);
-    (0..200).for_each(|page| *word(&much, page) -= 1);
+    (0..300).for_each(|page| *word(&much, page) -= 1);
     assert!(is_image(few.arena(), 5) && is_image(much.arena(), 5));
 }
 
