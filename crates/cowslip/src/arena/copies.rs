@@ -11,7 +11,8 @@
 //!        └──────────────────────────────┘
 //! ```
 //! A child may finish its work after the first signal: a Redis that saves does. Only the memory that it costs decides
-//! about the second one, since a second is long enough to copy all memory.
+//! about the second one, since a second is long enough to copy all memory. From the first signal on, it is also the
+//! process that the kernel kills where memory is full.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -217,6 +218,7 @@ impl CopyLimit {
                 if let Some(&pid) = youngest
                     && process::end(pid, false).is_ok()
                 {
+                    end_before_others(pid);
                     counters.ended_children.fetch_add(1, Relaxed);
                     self.was_reached.store(true, Relaxed);
                     if let Some(tell) = self.tell.get() {
@@ -233,6 +235,12 @@ impl CopyLimit {
         }
         Some(look)
     }
+}
+
+/// Has the kernel kill this process first if the group's or the machine's memory is full before it has ended: the parent
+/// is larger (`proc_pid_oom_score_adj(5)`).
+fn end_before_others(pid: i32) {
+    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
 }
 
 /// True if the process has memory at the arena's addresses: it was forked with it, and has not become another program.
