@@ -6,9 +6,9 @@
 //! save that failed.
 //!
 //! ```text
-//!   copies > 3/4 limit, or soon > limit ──▶ SIGTERM to the youngest reader ── soon > limit ──▶ SIGKILL
-//!        ▲                                              │ ended, and others still read
-//!        └──────────────────────────────────────────────┘
+//!   copies > 3/4 limit ──▶ SIGTERM to the youngest reader ── soon > limit ──▶ SIGKILL
+//!        ▲                              │ ended, and others still read
+//!        └──────────────────────────────┘
 //! ```
 //! A child may finish its work after the first signal: a Redis that saves does. Only the memory that it costs decides
 //! about the second one, since a second is long enough to copy all memory. From the first signal on, it is also the
@@ -28,7 +28,7 @@ use crate::metrics::Counters;
 const LOOK: Duration = Duration::from_millis(10);
 const LOOK_NEAR: Duration = Duration::from_millis(2);
 /// Looks until a killed child has ended and the memory that it read is live again: copies are added meanwhile.
-const ENDING_LOOKS: u64 = 20;
+const ENDING_LOOKS: u64 = 10;
 /// If there are this many children, those that have ended are removed.
 const MANY: usize = 64;
 const NO_LIMIT: u64 = u64::MAX;
@@ -89,7 +89,6 @@ enum Level {
     Half,
     /// Over three quarters.
     Near,
-    /// Over all of it by the time that a killed child has ended.
     Over,
 }
 
@@ -100,10 +99,10 @@ impl Level {
         let limit_bytes = limit_bytes.min(bytes.saturating_add(room_bytes));
         let near = ask_bytes(limit_bytes);
         match bytes {
-            _ if bytes <= limit_bytes / 2 => Self::Low,
-            _ if bytes + ENDING_LOOKS * added > limit_bytes => Self::Over,
+            _ if bytes > near && bytes + ENDING_LOOKS * added > limit_bytes => Self::Over,
             _ if bytes > near => Self::Near,
-            _ => Self::Half,
+            _ if bytes > limit_bytes / 2 => Self::Half,
+            _ => Self::Low,
         }
     }
 }
@@ -270,11 +269,10 @@ mod tests {
     fn a_child_is_killed_before_the_copies_exceed_the_limit() {
         use Level::{Half, Low, Near, Over};
         let level = |bytes, room_bytes, added| Level::new(Copies { bytes, room_bytes }, added, 100);
-        let levels = [(50, 50), (51, 2), (75, 1), (76, 1), (76, 2), (101, 0)];
+        let levels = [(50, 50), (51, 51), (75, 24), (76, 2), (76, 3), (101, 0)];
         let levels = levels.map(|(bytes, added)| level(bytes, u64::MAX, added));
         assert_eq!(levels, [Low, Half, Half, Near, Over, Over]);
-        let levels = [(60, 1), (20, 1), (18, 0), (18, 1)];
-        let levels = levels.map(|(room_bytes, added)| level(60, room_bytes, added));
+        let levels = [60, 20, 18, 5].map(|room_bytes| level(60, room_bytes, 1));
         assert_eq!(levels, [Half, Half, Near, Over], "the group's limit comes first");
     }
 }
