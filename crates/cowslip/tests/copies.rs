@@ -58,7 +58,7 @@ fn the_youngest_reader_is_ended_and_its_parent_goes_on() {
 }
 
 #[test]
-fn who_does_not_listen_is_killed() {
+fn a_child_that_ignores_the_signal_is_killed() {
     let _watchdog = Watchdog::start("a child that ignores SIGTERM");
     let Some((arena, counters)) = arena(ByteCount::mib(4)) else { return };
     let child = fork_child(&[&arena], || {
@@ -74,7 +74,7 @@ fn who_does_not_listen_is_killed() {
 }
 
 #[test]
-fn who_has_become_another_program_or_is_within_the_limit_lives() {
+fn a_child_lives_that_is_another_program_by_now_or_costs_less() {
     let _watchdog = Watchdog::start("children that are left alone");
     let Some((arena, counters)) = arena(ByteCount::mib(16)) else { return };
     let reader = fork_child(&[&arena], || wait_for_ever()).unwrap();
