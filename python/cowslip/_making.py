@@ -31,7 +31,7 @@ class Making:
     @overload
     def empty(self, shape: Shape, dtype: npt.DTypeLike, order: Order = "C") -> Array: ...
     def empty(self, shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> Array:
-        """An array of zeroes: new memory has no other content. Its memory is given back when nobody has it."""
+        """An array of zeroes: new memory has no other content. Its memory is given back with the last reference."""
         dtype = np.dtype(dtype)
         if dtype.hasobject:
             raise UsageError("arrays of Python objects hold addresses, which mean nothing in an image")

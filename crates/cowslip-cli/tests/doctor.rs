@@ -105,7 +105,8 @@ fn every_command_that_it_gives_is_one() {
     let place = Place::new("doctor-commands");
     let output = doctor_of_nobody(&place).arg("--json").output();
     let report = json(&output.expect("setpriv of util-linux is needed"));
-    for fix in report["uses"].as_array().unwrap().iter().flat_map(|it| it["fixes"].as_array()) {
+    for fix in report["uses"].as_array().unwrap().iter().flat_map(|usage| usage["fixes"].as_array())
+    {
         for fix in fix.iter().map(|fix| fix.as_str().unwrap()) {
             assert!(fix.split(' ').count() > 1, "{fix:?}: {report}");
         }

@@ -12,7 +12,9 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.path();
         match entry.file_type().unwrap().is_dir() {
             true => rust_files(&path, found),
-            false if path.extension().is_some_and(|it| it == "rs") => found.push(path),
+            false if path.extension().is_some_and(|extension| extension == "rs") => {
+                found.push(path)
+            }
             false => {}
         }
     }
@@ -47,7 +49,7 @@ fn rows(page: &str) -> Vec<(&str, &str)> {
     let rows = page.lines().filter(|line| line.starts_with("| "));
     rows.flat_map(|row| {
         let marked = row.split('`').skip(1).step_by(2);
-        marked.filter(|it| is_name(it) || is_schema(it)).map(move |it| (it, row))
+        marked.filter(|word| is_name(word) || is_schema(word)).map(move |word| (word, row))
     })
     .collect()
 }
@@ -79,11 +81,11 @@ fn each_format_is_listed_with_its_place_and_its_test() {
     let of_sources = all.iter().filter(|(path, _)| path.iter().any(|part| part == "src"));
     let (mut names, mut schemas) = (BTreeSet::new(), BTreeSet::new());
     for (_, text) in of_sources {
-        names.extend(between(text, "*b\"", "\"").filter(|it| is_name(it)));
+        names.extend(between(text, "*b\"", "\"").filter(|name| is_name(name)));
         // Tests of other versions are below.
         let code = text.split("mod tests {").next().unwrap();
-        let strings = code.split('"').map(|it| it.trim_end_matches('\\'));
-        schemas.extend(strings.filter(|it| is_schema(it)));
+        let strings = code.split('"').map(|text| text.trim_end_matches('\\'));
+        schemas.extend(strings.filter(|text| is_schema(text)));
     }
     for name in names.into_iter().chain(schemas) {
         assert!(listed.contains_key(name), "docs/formats.md lacks {name}");
@@ -100,7 +102,7 @@ fn each_magic_belongs_to_one_format() {
             continue;
         }
         // A constant called `MAGIC`, not that of another format to compare with.
-        for name in between(&text, " MAGIC: [u8; 8] = *b\"", "\"").filter(|it| is_name(it)) {
+        for name in between(&text, " MAGIC: [u8; 8] = *b\"", "\"").filter(|name| is_name(name)) {
             places.entry(name.to_owned()).or_default().insert(path.clone());
         }
     }

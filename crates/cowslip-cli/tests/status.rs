@@ -61,7 +61,7 @@ fn used_and_held_are_told_apart_for_one_and_for_all() {
     let one: Value = serde_json::from_str(&status(&[&pid, "--json", "-"])).unwrap();
     let all: Value = serde_json::from_str(&status(&["--json", "-"])).unwrap();
     let programs = all["programs"].as_array().unwrap().iter();
-    let ours = programs.clone().find(|it| it["pid"] == id()).unwrap();
+    let ours = programs.clone().find(|program| program["pid"] == id()).unwrap();
     for arenas in [&one["arenas"], &ours["arenas"]] {
         assert_eq!(arenas[0]["used_bytes"], USED_MIB << 20, "{arenas}");
         assert_eq!(arenas[0]["held_bytes"], resident, "{arenas}");
@@ -200,7 +200,8 @@ fn a_page_of_another_version_is_named_and_not_believed() {
         let row = |line: &&str| line.split_whitespace().next() == Some(&id().to_string());
         let row = all.lines().find(row).unwrap();
         assert!(row.ends_with("of another version of Cowslip"), "{row}");
-        let ours = json["programs"].as_array().unwrap().iter().find(|it| it["pid"] == id());
+        let ours =
+            json["programs"].as_array().unwrap().iter().find(|program| program["pid"] == id());
         let (arenas, is_other) = (&ours.unwrap()["arenas"], &ours.unwrap()["of_another_version"]);
         assert_eq!((arenas, is_other), (&json!([]), &json!(true)));
     }

@@ -83,7 +83,7 @@ fn memory_is_handed_out_where_it_is_asked_for_and_only_if_it_is_free() {
     assert!(parts.iter().all(|(_, usage, _)| is_unmapped(*usage)), "{parts:?}");
     let beyond = VirtRange::new(arena.range().end() - page, 2 * page);
     assert!(!arena.allocate_at(beyond, Prot::RW).unwrap(), "half of it is not the arena's");
-    // SAFETY: reserved above, and used by nobody.
+    // SAFETY: reserved above, and unused.
     unsafe { cowslip_sys::memory::unmap(taken) }.unwrap();
 }
 

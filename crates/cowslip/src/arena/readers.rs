@@ -302,7 +302,7 @@ impl Generations {
     /// Makes room for another generation.
     fn forget_old(&mut self) {
         let (youngest, before) = (self.number(), self.alive.len());
-        self.alive.retain(|it| it.number == youngest || it.is_kept || it.token.is_mapped());
+        self.alive.retain(|old| old.number == youngest || old.is_kept || old.token.is_mapped());
         self.has_ended |= self.alive.len() < before;
     }
 

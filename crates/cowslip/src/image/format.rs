@@ -315,7 +315,8 @@ pub(crate) fn decode_index(bytes: &[u8], header: &Header, chunks: &[u64]) -> Che
 /// True if no stored bytes are those of two chunks: then all of them are read in the time that the
 /// file takes.
 fn are_apart(entries: &[Entry]) -> bool {
-    let mut ranges: Vec<_> = entries.iter().map(Entry::range).filter(|it| !it.is_empty()).collect();
+    let mut ranges: Vec<_> =
+        entries.iter().map(Entry::range).filter(|range| !range.is_empty()).collect();
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.windows(2).all(|pair| pair[0].end <= pair[1].start)
 }

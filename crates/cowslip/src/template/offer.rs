@@ -50,7 +50,9 @@ impl Base {
         let from = self.file.fd()?;
         let to = memfile::memfd("cowslip", MemfdKind::Shmem, self.layout.file_len())?;
         let mut content = vec![0; PART_BYTES];
-        for region in self.layout.regions().iter().filter(|it| it.inherit == Inherit::Copied) {
+        for region in
+            self.layout.regions().iter().filter(|region| region.inherit == Inherit::Copied)
+        {
             let mut at = self.layout.offset(*region);
             let end = at + region.range.len as u64;
             while let Some((start, stop)) = memfile::next_data(from, at, end)? {

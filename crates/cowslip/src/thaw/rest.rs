@@ -3,7 +3,7 @@
 //! An allocator keeps freed memory for a while, and looks at its clock only when it is called: what a program freed
 //! before it waits would stay with it. Giving it back takes the allocator's locks and touches its memory, which may lie
 //! in an arena. The thread therefore is away meanwhile, and any thread of the program: no other one relies on it
-//! ([`Services::current`](crate::service::Services::current)), and who needs a service thread starts another.
+//! ([`Services::current`](crate::service::Services::current)), and one that needs a service thread starts another.
 //!
 //! It leaves while it has the lock and nothing is frozen, so that no freeze relies on it. A fork waits until all threads
 //! are back ([`lock_while_none_is_away`]), with the locks under which they leave: its child must not inherit the allocator's locks.
