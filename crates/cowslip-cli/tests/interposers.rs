@@ -15,6 +15,9 @@ const ANSWER: &str = "15631250";
 const PROGRAMS: [(&[&str], &str); 2] =
     [(&["/usr/bin/perl", "-e", "print 7"], "7"), (&["/usr/bin/perl", "-e", SCRIPT], ANSWER)];
 
+/// A shell's command that puts a library first.
+const LAUNCHER: &str = r#"export "$0=$1${LD_PRELOAD:+:$LD_PRELOAD}"; shift; exec "$@""#;
+
 /// Compiles a library of `tests/programs`; `None`, reported as skipped, without a compiler.
 fn library(folder: &Folder, name: &str, definitions: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
@@ -37,7 +40,6 @@ fn check(variable: &str, library: &Path, wanted: &str) {
     if !Path::new(PROGRAMS[0].0[0]).exists() {
         return println!("SKIPPED: no perl here, which every Debian has");
     }
-    const LAUNCHER: &str = r#"export "$0=$1${LD_PRELOAD:+:$LD_PRELOAD}"; shift; exec "$@""#;
     const AUDITOR: &str = r#"export "$0=$1"; shift; exec "$@""#;
     let launcher = if variable == "LD_PRELOAD" { LAUNCHER } else { AUDITOR };
     for (program, answer) in PROGRAMS {
@@ -65,9 +67,36 @@ fn check(variable: &str, library: &Path, wanted: &str) {
 #[test]
 fn an_interposer_of_malloc_sees_the_calls_in_either_order() {
     let folder = Folder::new("interposers");
-    for definitions in [&[][..], &["-DSOME"], &["-DDIRECT"]] {
+    for definitions in [&[][..], &["-DSOME"], &["-DONE"], &["-DDIRECT"]] {
         let Some(library) = library(&folder, "interposer", definitions) else { return };
         check("LD_PRELOAD", &library, "interposed: yes");
+    }
+}
+
+/// Debian's Python is such a program. The dynamic linker finds `malloc` in it, where there is none.
+#[test]
+fn a_program_at_a_fixed_place_has_the_bundled_malloc_unless_another_stands_first() {
+    let folder = Folder::new("interposers-fixed");
+    let Some(library) = library(&folder, "interposer", &[]) else { return };
+    let program = folder.0.join("allocates");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/allocates.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-no-pie", "-fno-pie", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    assert!(cc.arg(source).status().unwrap().success());
+    let cowslip = || {
+        let mut command = Command::new(COWSLIP);
+        command.args(["run", "--"]);
+        command
+    };
+    let (mut alone, mut given, mut launched) = (cowslip(), cowslip(), cowslip());
+    given.env("LD_PRELOAD", &library);
+    launched.args(["/bin/sh", "-c", LAUNCHER, "LD_PRELOAD"]).arg(&library);
+    for (command, is_alone) in [(&mut alone, true), (&mut given, false), (&mut launched, false)] {
+        let ran = run(command.arg(&program));
+        assert!(ran.status.success(), "{command:?}: {:?} {}", ran.status, ran.stderr);
+        assert_eq!(ran.stderr.contains("jemalloc"), is_alone, "{command:?}: {}", ran.stderr);
+        let is_interposed = ran.stderr.contains("interposed: yes");
+        assert_eq!(is_interposed, !is_alone, "{command:?}: {}", ran.stderr);
     }
 }
 

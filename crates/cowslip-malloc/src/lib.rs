@@ -26,6 +26,7 @@ mod modules;
 mod preload;
 mod rest;
 mod settings;
+mod symbols;
 mod theirs;
 mod threads;
 

@@ -1,9 +1,9 @@
 //! The allocator that a program or its user brings: it takes precedence.
 //!
 //! It is in the program, in a library that a launcher preloads first, or in one that comes after this library: the first
-//! `malloc` of the process is then another one than here, or the next one is not glibc's. A profiler's functions that
-//! pass calls on count as an allocator. The choice is made once, at the first call, which the dynamic loader makes
-//! before the program begins: no block of one reaches the other.
+//! `malloc` of the process is then another one than here, or the next function of the family is not glibc's. A
+//! profiler's functions that pass calls on count as an allocator. The choice is made once, at the first call, which the
+//! dynamic loader makes before the program begins: no block of one reaches the other.
 //!
 //! # Safety
 //! The functions that are looked up are libc's of that name, in any library.
@@ -14,10 +14,23 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 use crate::libc_symbols::of_libc;
+use crate::symbols;
 
 const UNKNOWN: u8 = 0;
 const OURS: u8 = 1;
 const THEIRS: u8 = 2;
+
+/// The functions that hand out blocks and take them back.
+const FAMILY: [&CStr; 8] = [
+    c"malloc",
+    c"calloc",
+    c"realloc",
+    c"free",
+    c"memalign",
+    c"posix_memalign",
+    c"aligned_alloc",
+    c"malloc_usable_size",
+];
 
 static CHOICE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
@@ -33,9 +46,8 @@ pub(crate) fn is_ours() -> bool {
 
 #[cold]
 fn choose() -> bool {
-    let [first, next] = [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| of_libc(from, c"malloc"));
-    let is_first = first == crate::malloc as *mut c_void;
-    let is_ours = is_first && is_of_libc(next) && !has_valgrind();
+    let is_libcs = |name: &&CStr| is_of_libc(of_libc(libc::RTLD_NEXT, name));
+    let is_ours = is_first() && FAMILY.iter().all(is_libcs) && !has_valgrind();
     if is_ours {
         crate::early::begin();
     }
@@ -44,6 +56,14 @@ fn choose() -> bool {
         crate::look_up_all();
     }
     is_ours
+}
+
+/// Returns true if the process calls the `malloc` here. A program that is not position-independent and takes the
+/// address of `malloc` has an entry without a definition, which the dynamic linker finds first.
+fn is_first() -> bool {
+    let first = of_libc(libc::RTLD_DEFAULT, c"malloc");
+    first == crate::malloc as *mut c_void
+        || (symbols::is_undefined(first) && !symbols::is_defined_before_here(c"malloc"))
 }
 
 pub(crate) fn is_of_libc(function: *mut c_void) -> bool {

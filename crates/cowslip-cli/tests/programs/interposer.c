@@ -1,5 +1,5 @@
 // A library that counts calls for memory and passes them on, each by a lookup at its first call. With SOME it has
-// `malloc` and `free` alone. With DIRECT it also has a `munmap` that makes the system call, as tcmalloc has.
+// `malloc` and `free` alone, with ONE `free`. With DIRECT it also has a `munmap` that makes the system call, as tcmalloc has.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -20,10 +20,12 @@ static atomic_long calls;
         return next arguments;                                 \
     }
 
+#ifndef ONE
 PASSED_ON(void *, malloc, (size_t size), (size))
+#endif
 PASSED_ON(void, free, (void *block), (block))
 
-#ifndef SOME
+#if !defined SOME && !defined ONE
 PASSED_ON(void *, realloc, (void *block, size_t size), (block, size))
 PASSED_ON(int, posix_memalign, (void **place, size_t alignment, size_t size), (place, alignment, size))
 PASSED_ON(void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size))
