@@ -83,11 +83,13 @@ impl Gauge {
         is_short
     }
 
-    /// The room that is left now, in the group and on the machine.
-    pub(crate) fn room_bytes(&self, used_bytes: u64) -> u64 {
+    /// The room that is left now, in the group and on the machine, with what the kernel can take back from files.
+    pub(crate) fn room_bytes(&self) -> u64 {
         let Ok(mut seen) = self.seen.try_lock() else { return u64::MAX };
-        seen.look(process::now_ns(), Look::Thorough, used_bytes, process::free_memory().0);
-        seen.room_bytes
+        seen.find_group(process::now_ns());
+        let of_group = seen.group.as_ref().and_then(|group| group.room_bytes(u64::MAX));
+        let of_machine = procfs::available_bytes().ok().map(|(available, _)| available);
+        of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX)
     }
 
     /// The last answer.
@@ -98,12 +100,8 @@ impl Gauge {
 
 impl Seen {
     fn look(&mut self, now_ns: u64, look: Look, used_bytes: u64, free_bytes: u64) {
-        let is_old = now_ns.saturating_sub(self.group_found_ns) >= FIND_GROUP_NS;
-        if look == Look::Thorough && (self.group_found_ns == 0 || is_old) {
-            let total_bytes = process::memory_and_swap().0;
-            let limits = |group: &Group| group.is_limited_below(total_bytes);
-            self.group = Group::of_this_process().filter(limits);
-            self.group_found_ns = now_ns;
+        if look == Look::Thorough {
+            self.find_group(now_ns);
         }
         let of_group = match look {
             Look::Quick if !self.may_be_short(now_ns, used_bytes, free_bytes) => {
@@ -119,6 +117,17 @@ impl Seen {
         // A value that cannot be read limits nothing.
         self.room_bytes = of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX);
         self.looked_ns = now_ns;
+    }
+
+    /// Looks for a group with a limit, unless it did so a moment ago.
+    fn find_group(&mut self, now_ns: u64) {
+        let is_old = now_ns.saturating_sub(self.group_found_ns) >= FIND_GROUP_NS;
+        if self.group_found_ns == 0 || is_old {
+            let total_bytes = process::memory_and_swap().0;
+            let limits = |group: &Group| group.is_limited_below(total_bytes);
+            self.group = Group::of_this_process().filter(limits);
+            self.group_found_ns = now_ns;
+        }
     }
 
     fn read_group(&mut self, now_ns: u64, free_bytes: u64) -> Option<u64> {

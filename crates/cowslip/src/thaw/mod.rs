@@ -24,7 +24,6 @@ use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{Errno, process};
 
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
-use crate::arena::copies::Copies;
 use crate::arena::copy_count::copied_bytes;
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
@@ -127,12 +126,10 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             return Step::Again;
         }
         // Before the moves, which may go on for as long as the child reads.
-        let soon = shared.copy_limit.keep(shared.range, &shared.counters, |most| Copies {
-            bytes: copied_bytes(shared, state, most),
-            room_bytes: shared.service(state).map_or(u64::MAX, |service| {
-                service.gauge.room_bytes(shared.counters.used_bytes.load(Relaxed))
-            }),
-        });
+        let service = shared.service(state);
+        let room = || service.as_ref().map_or(u64::MAX, |service| service.gauge.room_bytes());
+        let count = |most| copied_bytes(shared, state, most);
+        let soon = shared.copy_limit.keep(shared.range, &shared.counters, room, count);
         let moved = moving::step(shared, state, is_short);
         if matches!(moved, Step::Again) {
             return moved;
