@@ -12,7 +12,8 @@
 //! Pieces that have not been mapped anew when a [`Hold`] ends move back. If the kernel refuses that, the program's
 //! writes would be lost, and the process is aborted.
 //!
-//! No thread sees the pieces between 1 and 2. Only the thread that has the arena locked uses the place aside.
+//! No thread sees the pieces between 1 and 2. Only the thread that has the arena locked uses the place aside. No memory
+//! is allocated meanwhile: a stopped thread may have the allocator's lock.
 
 use std::io::Write;
 
@@ -42,7 +43,7 @@ pub(super) struct Hold<'a> {
     shared: &'a Shared,
     uffd: &'a Uffd<ReservedFd>,
     part: VirtRange,
-    pieces: Vec<VirtRange>,
+    pieces: &'a [(VirtRange, Prot)],
     aside: Option<OwnedRange>,
     /// Pages up to here are aside.
     moved_to: usize,
@@ -56,15 +57,14 @@ impl<'a> Hold<'a> {
         shared: &'a Shared,
         service: &'a Service,
         part: VirtRange,
-        pieces: &[(VirtRange, Prot)],
+        pieces: &'a [(VirtRange, Prot)],
         by: By,
     ) -> Result<Self, Errno> {
-        let pieces: Vec<VirtRange> = pieces.iter().map(|(piece, _)| *piece).collect();
         let (moved_to, done_to) = (part.start, part.start);
         if let By::Protection(mode) = by {
             let uffd = &service.uffd;
             let hold = Self { shared, uffd, part, pieces, aside: None, moved_to, done_to };
-            for piece in &hold.pieces {
+            for (piece, _) in pieces {
                 uffd.register(*piece, mode)?;
                 write_protect(uffd, *piece, true)?;
             }
@@ -78,10 +78,10 @@ impl<'a> Hold<'a> {
         let uffd = &service.hold;
         let aside = Some(service.aside.first(part.len));
         let mut hold = Self { shared, uffd, part, pieces, aside, moved_to, done_to };
-        for piece in hold.pieces.clone() {
-            uffd.register(piece, mode)?;
-            let place = hold.content(piece);
-            let piece = shared.piece(piece);
+        for (piece, _) in pieces {
+            uffd.register(*piece, mode)?;
+            let place = hold.content(*piece);
+            let piece = shared.piece(*piece);
             // A child forked without our knowledge meanwhile lacks this memory, just as it lacks live memory.
             let _ = piece.advise(Advice::DontFork);
             move_pages(*piece, place, &mut hold.moved_to)?;
@@ -106,8 +106,7 @@ impl<'a> Hold<'a> {
     }
 
     fn let_go(&mut self) {
-        for i in 0..self.pieces.len() {
-            let piece = self.pieces[i];
+        for &(piece, _) in self.pieces {
             if piece.end() <= self.done_to {
                 continue;
             }

@@ -154,10 +154,12 @@ impl<'a> Thawing<'a> {
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
+            let pieces = state.pieces(part);
+            let mut runs = Vec::with_capacity(most_runs(part, &pieces));
             let mut part_of = || {
                 let began_ns = process::now_ns();
-                let moved =
-                    self.part(state, chunks.clone(), part, number, &file, prepared.as_ref());
+                let part = Part { range: part, pieces: &pieces, chunks: chunks.clone() };
+                let moved = self.part(state, &part, &mut runs, number, &file, prepared.as_ref());
                 (moved, process::now_ns() - began_ns)
             };
             let (moved, stall_ns) = match self.guard {
@@ -223,14 +225,13 @@ impl<'a> Thawing<'a> {
     fn part(
         &self,
         state: &mut State,
-        chunks: Range<usize>,
-        part: VirtRange,
+        Part { range: part, pieces, chunks }: &Part<'_>,
+        runs: &mut Vec<Run>,
         number: u8,
         file: &BackingFile,
         prepared: Option<&Base<'_>>,
     ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
-        let pieces = state.pieces(part);
         let mut mapped_to = part.start;
         let by = match state.chunk(chunks.start) {
             _ if shared.pages == Pages::Hugetlb => By::Protection(RegisterMode::WP),
@@ -241,7 +242,7 @@ impl<'a> Thawing<'a> {
             // Held memory is kept from children, and stays so after an error.
             state.inheritance = ForkInheritance::Part;
         }
-        let hold = self.guard.map(|service| Hold::begin(shared, service, part, &pieces, by));
+        let hold = self.guard.map(|service| Hold::begin(shared, service, *part, pieces, by));
         let (mut hold, refused) = match hold.transpose() {
             Ok(hold) => (hold, None),
             Err(errno) => (None, Some(errno)),
@@ -256,9 +257,10 @@ impl<'a> Thawing<'a> {
             let pages = if state.chunk(chunks.start) == Chunk::Live {
                 0
             } else {
-                self.save_private(state, chunks.clone(), part, &pieces, file, hold.as_ref())?
+                self.find_private(pieces, runs, hold.as_ref())?;
+                self.save_private(state, chunks.clone(), *part, runs, file)?
             };
-            for (piece, prot) in &pieces {
+            for (piece, prot) in *pieces {
                 self.map(state, file, *piece, *prot)?;
                 mapped_to = piece.end();
                 if let Some(hold) = &mut hold {
@@ -273,33 +275,46 @@ impl<'a> Thawing<'a> {
         if moved.is_err() {
             let first = shared.chunk_range(chunks.start, 1).start;
             let done = VirtRange::between(first, mapped_to);
-            mark_partial(shared, state, chunks, done, number);
+            mark_partial(shared, state, chunks.clone(), done, number);
         }
         moved.map(|pages| (pages, writers))
     }
 
-    /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file, and returns their number.
-    fn save_private(
+    /// Finds the private pages of `pieces`: `EAGAIN` if there is no room left for them in `runs`.
+    fn find_private(
         &self,
-        state: &State,
-        chunks: Range<usize>,
-        part: VirtRange,
         pieces: &[(VirtRange, Prot)],
-        file: &BackingFile,
+        runs: &mut Vec<Run>,
         hold: Option<&Hold<'_>>,
-    ) -> Result<u64, Errno> {
+    ) -> Result<(), Errno> {
         let shared = self.shared;
-        let mut runs = Vec::new();
+        let mut is_full = false;
         for (piece, prot) in pieces {
             let content = hold.map_or_else(|| *shared.piece(*piece), |hold| hold.content(*piece));
             self.scanner.private_runs(*content, |source| {
                 let place = piece.start + (source.start - content.start);
                 for (_, to) in shared.by_chunk(VirtRange::new(place, source.len)) {
                     let from = VirtRange::new(source.start + (to.start - place), to.len);
-                    runs.push(Run { from: content.part(from), to, prot: *prot });
+                    is_full |= runs.len() == runs.capacity();
+                    if !is_full {
+                        runs.push(Run { from: content.part(from), to, prot: *prot });
+                    }
                 }
             })?;
         }
+        if is_full { Err(Errno::AGAIN) } else { Ok(()) }
+    }
+
+    /// Copies the private pages `runs` of a `part` of `chunks` into the file, and returns their number.
+    fn save_private(
+        &self,
+        state: &State,
+        chunks: Range<usize>,
+        part: VirtRange,
+        runs: &[Run],
+        file: &BackingFile,
+    ) -> Result<u64, Errno> {
+        let shared = self.shared;
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
             let is_unused = state.vma_map.is_unused(range);
@@ -317,6 +332,18 @@ impl<'a> Thawing<'a> {
         }
         Ok(pages)
     }
+}
+
+/// A part of chunks that becomes live at once.
+struct Part<'a> {
+    range: VirtRange,
+    pieces: &'a [(VirtRange, Prot)],
+    chunks: Range<usize>,
+}
+
+/// The most runs of private pages that a part of one chunk can have. A part of several chunks had none a moment ago.
+fn most_runs(part: VirtRange, pieces: &[(VirtRange, Prot)]) -> usize {
+    part.len.min(CHUNK_BYTES) / page_size_bytes() / 2 + 1 + pieces.len()
 }
 
 /// Thaws a chunk by itself: one that has no file, or of which a part is live.
