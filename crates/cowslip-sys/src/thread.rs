@@ -13,29 +13,61 @@
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::failpoints::{self, Op};
 use crate::memory::{self, Prot};
 use crate::units::{VirtRange, page_size_bytes, round_up};
 use crate::{Errno, Result, process};
 
-/// The number of living threads, below the number of their process: a forked child has none of its parent's.
-static LIVING: AtomicU64 = AtomicU64::new(0);
+/// A number of threads, below the number of their process: a forked child has none of its parent's.
+#[derive(Debug, Default)]
+pub struct ThreadCount(AtomicU64);
 
-fn living(of_process: u64, word: u64) -> u64 {
-    if word >> 32 == of_process { word & u64::from(u32::MAX) } else { 0 }
+impl ThreadCount {
+    /// No thread.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Counts one more.
+    pub fn add(&self) {
+        self.change(|count| count + 1);
+    }
+
+    /// Counts one less.
+    pub fn remove(&self) {
+        self.change(|count| count.saturating_sub(1));
+    }
+
+    /// The number of threads of this process.
+    pub fn get(&self) -> u64 {
+        Self::of_process(process::pid() as u64, self.0.load(SeqCst))
+    }
+
+    /// In a forked child: forgets the threads of other processes. A descendant may get the number of an ancestor that
+    /// has ended.
+    fn forget_others(&self) {
+        let pid = process::pid() as u64;
+        let _ = self.0.fetch_update(SeqCst, SeqCst, |word| (word >> 32 != pid).then_some(0));
+    }
+
+    fn change(&self, change: fn(u64) -> u64) {
+        let pid = process::pid() as u64;
+        let changed = |word| Some(pid << 32 | change(Self::of_process(pid, word)));
+        let _ = self.0.fetch_update(SeqCst, SeqCst, changed);
+    }
+
+    fn of_process(pid: u64, word: u64) -> u64 {
+        if word >> 32 == pid { word & u64::from(u32::MAX) } else { 0 }
+    }
 }
 
-fn recount(change: fn(u64) -> u64) {
-    let pid = process::pid() as u64;
-    let _ =
-        LIVING.fetch_update(Relaxed, Relaxed, |word| Some(pid << 32 | change(living(pid, word))));
-}
+static LIVING: ThreadCount = ThreadCount::new();
 
 /// The number of threads of this process that [`Thread::start`] has started. It never counts one that does not live.
 pub fn ours() -> u64 {
-    living(process::pid() as u64, LIVING.load(Relaxed))
+    LIVING.get()
 }
 
 /// A stack, above a guard of a page.
@@ -137,10 +169,7 @@ impl Thread {
 
     /// Forgets the thread in a forked child, where it does not exist.
     pub fn forget_in_child(self) {
-        // A descendant may get the number of an ancestor that has ended.
-        let _ = LIVING.fetch_update(Relaxed, Relaxed, |word| {
-            (word >> 32 != process::pid() as u64).then_some(0)
-        });
+        LIVING.forget_others();
         let _ = ManuallyDrop::new(self);
     }
 }
@@ -160,9 +189,9 @@ extern "C" fn begin<F: FnOnce()>(work: *mut c_void) -> *mut c_void {
     // SAFETY: `start` passes a box of this type, and gives it up.
     let (name, work) = *unsafe { Box::from_raw(work.cast::<(&'static CStr, F)>()) };
     let _ = rustix::thread::set_name(name);
-    recount(|living| living + 1);
+    LIVING.add();
     work();
     // libc's work at the end of a process's last thread counts as that of a program's thread.
-    recount(|living| living.saturating_sub(1));
+    LIVING.remove();
     ptr::null_mut()
 }

@@ -8,10 +8,10 @@
 //! It leaves while it has the lock and nothing is frozen, so that no freeze relies on it. A fork waits until all threads
 //! are back ([`lock_while_none_is_away`]), with the locks under which they leave: its child must not inherit the allocator's locks.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{MutexGuard, OnceLock};
 use std::time::Duration;
 
+use cowslip_sys::thread::ThreadCount;
 use cowslip_sys::{process, waiting};
 
 use crate::arena::state::{Shared, State};
@@ -31,8 +31,8 @@ const LONGEST_AWAY_NS: u64 = 2 * LOOK_NS;
 
 static GIVES_BACK: OnceLock<fn()> = OnceLock::new();
 
-/// The number of threads that are away.
-static AWAY: AtomicUsize = AtomicUsize::new(0);
+/// The threads that are away.
+static AWAY: ThreadCount = ThreadCount::new();
 
 /// Has `gives_back` called while the program rests.
 pub(crate) fn call(gives_back: fn()) {
@@ -42,9 +42,8 @@ pub(crate) fn call(gives_back: fn()) {
 /// Locks all of `arenas` for a fork, none of which is held, while no thread is away and may hold locks of the program.
 pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
     let mut states = io::lock_released(arenas);
-    // A child that was forked unseen has the number without the threads.
     let until_ns = process::now_ns() + LONGEST_AWAY_NS;
-    while AWAY.load(SeqCst) > 0 && process::now_ns() < until_ns {
+    while AWAY.get() > 0 && process::now_ns() < until_ns {
         drop(states);
         let _ = waiting::nap(NAP);
         states = io::lock_released(arenas);
@@ -102,7 +101,7 @@ impl Rest {
             if state.not_live() > 0 || !state.retired_views.is_empty() {
                 return true;
             }
-            AWAY.fetch_add(1, SeqCst);
+            AWAY.add();
             service.set_away(true);
         }
         service.set_urgent(false);
@@ -111,7 +110,7 @@ impl Rest {
         let is_current = shared.services.is_running(service);
         service.set_away(!is_current);
         drop(locked);
-        AWAY.fetch_sub(1, SeqCst);
+        AWAY.remove();
         self.used_before_ns = process::cpu_ns();
         self.not_before_ns = process::now_ns() + AGAIN_NS;
         is_current
