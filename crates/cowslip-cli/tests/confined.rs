@@ -15,6 +15,9 @@ fn goes_on(words: &[&str]) {
     let folder = Folder::new("confined");
     let Some(program) = compile(&folder, "confined") else { return };
     let natively = run(Command::new(&program).args(words));
+    if natively.status.code() == Some(77) {
+        return println!("SKIPPED: root: {words:?}");
+    }
     assert!(natively.status.success(), "natively, {words:?}: {}", natively.stderr);
     let mut all = vec![program.as_os_str()];
     all.extend(words.iter().map(OsStr::new));
@@ -59,6 +62,11 @@ fn standard_descriptors_that_it_closed_stay_closed() {
 #[test]
 fn a_fork_leaves_a_thread_on_its_processors() {
     goes_on(&["affinity"]);
+}
+
+#[test]
+fn children_in_a_new_process_namespace() {
+    goes_on(&["namespace"]);
 }
 
 /// A control group that counts tasks.
@@ -113,4 +121,15 @@ fn a_fork_or_a_thread_where_one_more_task_is_allowed() {
             }
         }
     }
+}
+
+/// The limit is that of the address space: the service thread's task is not in the way.
+#[test]
+fn a_thread_that_is_refused_for_its_stack_costs_no_arena() {
+    let folder = Folder::new("stack");
+    let Some(program) = compile(&folder, "confined") else { return };
+    let (ran, report) = under_cowslip(&[], &[program.as_os_str(), "stack".as_ref()]);
+    assert!(ran.status.success() && !ran.stderr.contains("leaves no task"), "{}", ran.stderr);
+    let report = report.unwrap();
+    assert!(report["forks"] == 2 && report["used_bytes"] != 0, "{report}");
 }

@@ -13,6 +13,8 @@
 //! the task has ended. Its work is therefore that of this thread, done elsewhere.
 
 use core::ffi::c_void;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::failpoints::{self, Op};
@@ -21,6 +23,8 @@ use crate::units::VirtRange;
 
 /// Work, and its result once the task has ended.
 struct Job<F, T> {
+    /// The process that waits.
+    pid: i32,
     work: Option<F>,
     result: Option<std::thread::Result<T>>,
 }
@@ -34,6 +38,38 @@ pub fn is_possible() -> bool {
     mode == UNFILTERED || process::tracer_pid().is_none()
 }
 
+/// Returns true if the kernel allows this process one more task now: starts one that ends at once.
+pub fn is_task_allowed() -> bool {
+    extern "C" fn nothing(_: *mut c_void) {}
+    let _blocked = BlockedSignals::enter();
+    if !has_children_here() {
+        return false;
+    }
+    let mut stack = [0_u128; 512];
+    let stack = VirtRange::new(stack.as_mut_ptr() as usize, size_of_val(&stack));
+    // SAFETY: the stack is used by nothing else until the task has ended.
+    let pid = unsafe { begin(stack, nothing, core::ptr::null_mut()) };
+    wait_for(pid);
+    pid > 0
+}
+
+/// Waits for a task that has ended. On an error another thread has waited for it.
+fn wait_for(pid: isize) {
+    if pid > 0 {
+        let nothing = core::ptr::null_mut::<c_void>();
+        // SAFETY: wait4(2) writes nothing.
+        unsafe {
+            crate::passthrough::by_number()(
+                libc::SYS_wait4,
+                pid as i32,
+                nothing,
+                libc::__WALL,
+                nothing,
+            )
+        };
+    }
+}
+
 /// Does `work` in a task that no stop of this process interrupts, or in this thread if the kernel allows no further task.
 /// The work neither asks for its process nor for its thread, and starts none.
 ///
@@ -42,19 +78,14 @@ pub fn is_possible() -> bool {
 pub unsafe fn run<F: FnOnce() -> T, T>(stack: VirtRange, work: F) -> T {
     // A handler would run as another process.
     let blocked = BlockedSignals::enter();
-    let mut job = Job { work: Some(work), result: None };
+    let mut job = Job { pid: process::pid(), work: Some(work), result: None };
     let place = (&raw mut job).cast();
+    let is_refused = failpoints::check(Op::TaskStart).is_err() || !has_children_here();
     // SAFETY: the caller lends the stack; `job` stays here, and is of the type that the function takes.
-    let start = |()| unsafe { begin(stack, run_job::<F, T>, place) };
-    let pid = failpoints::check(Op::TaskStart).map_or(-1, start);
-    if pid > 0 {
-        let pid = pid as i32;
-        let nothing = core::ptr::null_mut::<c_void>();
-        // SAFETY: wait4(2) writes nothing. On an error another thread has waited for it.
-        unsafe {
-            crate::passthrough::by_number()(libc::SYS_wait4, pid, nothing, libc::__WALL, nothing)
-        };
-    } else if let Some(work) = job.work.take() {
+    let pid = if is_refused { -1 } else { unsafe { begin(stack, run_job::<F, T>, place) } };
+    wait_for(pid);
+    // No task was started, or it was killed before it began.
+    if let Some(work) = job.work.take() {
         drop(blocked);
         return work();
     }
@@ -67,18 +98,30 @@ pub unsafe fn run<F: FnOnce() -> T, T>(stack: VirtRange, work: F) -> T {
     }
 }
 
+/// Returns true if a child of this thread is in this process' PID namespace. The first child in a new one is its init
+/// (`unshare(2)`): when that ends, the kernel allows no other child.
+fn has_children_here() -> bool {
+    let inode = |name| fs::metadata(name).map(|namespace| namespace.ino());
+    let here = inode("/proc/thread-self/ns/pid");
+    here.is_ok_and(|here| inode("/proc/thread-self/ns/pid_for_children").is_ok_and(|it| it == here))
+}
+
 extern "C" fn run_job<F: FnOnce() -> T, T>(job: *mut c_void) {
     // SAFETY: `run` passes a job of this type, and waits.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
-    if let Some(work) = job.work.take() {
-        // A stop of the process group would stop it as well. It ends with this thread: it has the descriptors of a
-        // process that may be killed meanwhile, and their locks and ports.
-        // SAFETY: setpgid(2) and prctl(2) take no pointer here.
-        unsafe {
-            crate::passthrough::by_number()(libc::SYS_setpgid, 0, 0);
-            let signal = libc::SIGKILL as libc::c_ulong;
-            crate::passthrough::by_number()(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, signal);
-        }
+    // A stop of the process group would stop it as well. It ends with this thread: it has the descriptors of a process
+    // that may be killed meanwhile, and their locks and ports.
+    // SAFETY: setpgid(2), prctl(2) and getppid(2) take no pointer here.
+    let parent = unsafe {
+        crate::passthrough::by_number()(libc::SYS_setpgid, 0, 0);
+        let signal = libc::SIGKILL as libc::c_ulong;
+        crate::passthrough::by_number()(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, signal);
+        crate::passthrough::by_number()(libc::SYS_getppid)
+    };
+    // The signal does not come if it has ended already.
+    if parent == libc::c_long::from(job.pid)
+        && let Some(work) = job.work.take()
+    {
         job.result = Some(catch_unwind(AssertUnwindSafe(work)));
     }
 }
@@ -136,6 +179,7 @@ mod tests {
     fn work_is_done_outside_with_the_memory_and_the_panics_of_this_thread() {
         let mut stack = vec![0u128; 16 << 10];
         let stack = VirtRange::new(stack.as_mut_ptr() as usize, 256 << 10);
+        assert!(is_task_allowed());
         let here = (process::pid(), process::thread_id());
         let mut seen = Vec::new();
         for i in 0..100 {
@@ -148,7 +192,7 @@ mod tests {
             };
             assert!(there.0 == there.1 && there.0 != here.0, "{there:?} {here:?}");
         }
-        assert!(seen.iter().enumerate().all(|(i, it)| *it == [i; 100]));
+        assert!(seen.iter().enumerate().all(|(i, item)| *item == [i; 100]));
         assert_eq!((process::pid(), process::thread_id()), here);
         // SAFETY: as above.
         let panics = catch_unwind(|| unsafe { run(stack, || panic!("outside")) });

@@ -249,12 +249,67 @@ static void last_task(const char *what, const char *limit)
 		fail(what);
 }
 
+/* Memory of several mappings. The first child is the init of a new namespace: with it all of them would end. */
+static void process_namespace(void)
+{
+	unsigned char *memory = fill(1);
+	pid_t children[3];
+
+	if (mprotect(memory + 2 * MIB, MIB, PROT_READ))
+		fail("mprotect");
+	fork_and_compare(memory);
+	if (unshare(CLONE_NEWPID))
+		exit(77);
+	for (int i = 0; i < 3; i++) {
+		memset(memory + 3 * MIB, i, 5 * MIB);
+		children[i] = fork();
+		if (children[i] < 0)
+			fail("a fork into a new namespace");
+		if (!children[i]) {
+			nap(i == 0 ? 600000 : 0);
+			_exit(memory[5 * MIB] != i);
+		}
+	}
+	for (int i = 2; i >= 0; i--) {
+		int status;
+
+		if (i == 0)
+			kill(children[i], SIGKILL);
+		if (waitpid(children[i], &status, 0) != children[i] || (i && status))
+			fail("a child in a new namespace");
+	}
+}
+
+/* Refused natively as well. */
+static void too_large_a_stack(void)
+{
+	unsigned char *memory = fill(1);
+	pthread_attr_t attributes;
+	pthread_t thread;
+
+	fork_and_compare(memory);
+	pthread_attr_init(&attributes);
+	if (pthread_attr_setstacksize(&attributes, (size_t)1 << 46))
+		fail("the size of a stack");
+	if (pthread_create(&thread, &attributes, set, memory) != EAGAIN)
+		fail("a thread with such a stack");
+	fork_and_compare(memory);
+}
+
 int main(int count, char **words)
 {
 	const char *mode = count > 1 ? words[1] : "";
 
 	if (!strcmp(mode, "tasks")) {
 		last_task(words[2], words[3]);
+		return 0;
+	}
+	if (!strcmp(mode, "namespace")) {
+		process_namespace();
+		return 0;
+	}
+	if (!strcmp(mode, "stack")) {
+		too_large_a_stack();
 		return 0;
 	}
 	if (!strcmp(mode, "children")) {

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip::raw::Departure;
 use cowslip_sys::Errno;
+use cowslip_sys::outside;
 use cowslip_sys::process::{self, BlockedSignals};
 
 use crate::arena::detach;
@@ -65,9 +66,14 @@ pub(crate) fn is_lacking() -> bool {
 
 /// Called after a fork, or the start of a thread, was refused. Returns true if it may succeed now:
 /// a limit that leaves room for one more task has it in use for a service thread. That ends, and
-/// all memory is the kernel's from then on.
+/// all memory is the kernel's from then on. A call that was refused for another reason, such as a
+/// stack that is too large, changes nothing.
 pub(crate) fn gives_way(errno: Errno) -> bool {
-    if errno != Errno::AGAIN || STARTING.load(Ordering::Relaxed) || count() == 0 {
+    if errno != Errno::AGAIN
+        || STARTING.load(Ordering::Relaxed)
+        || count() == 0
+        || outside::is_task_allowed()
+    {
         return false;
     }
     let end = || {

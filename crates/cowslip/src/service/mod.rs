@@ -186,6 +186,7 @@ impl Service {
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         // Other threads thaw as well, with their own priority.
         let is_service = self.thread_id.load(Relaxed) == process::thread_id();
+        let was_urgent = self.is_urgent.load(Relaxed);
         if is_service {
             // The task inherits it.
             self.set_urgent(true);
@@ -195,7 +196,7 @@ impl Service {
             None => work(),
         };
         if is_service {
-            self.set_urgent(false);
+            self.set_urgent(was_urgent);
         }
         done
     }
