@@ -86,6 +86,10 @@ the_server() {
   # A client that gets no answer reads the file.
   cowslip serve --metrics >/opt/said || fail "no server: $(journalctl -u cowslip-serve --no-pager | tail -5)"
   grep -Eq '^cowslip_serve_(templates|lent)_total [1-9]' /opt/said || fail "it served nothing: $(cat /opt/said)"
+  # Before Linux 6.15 no tmpfs can be handed out for reading only.
+  if [ "$(printf '%s\n' 6.15 "$(uname -r)" | sort -V | head -1)" = 6.15 ]; then
+    ! journalctl -u cowslip-serve --no-pager | grep -q 'kept in memfds' || fail "it may not make its own tmpfs"
+  fi
   systemctl disable --now --quiet cowslip-serve.socket cowslip-serve.service
   rm /etc/cowslip/serve.env
   cd / && rm -r /opt/image

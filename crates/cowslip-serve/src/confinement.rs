@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cowslip_sys::capabilities::{self, CapabilitySet};
-use cowslip_sys::{OwnedFd, memfile};
+use cowslip_sys::{Errno, OwnedFd, memfile};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
@@ -47,11 +47,19 @@ pub struct Needs {
 pub fn confine(needs: &Needs, tell: fn(&str)) -> io::Result<()> {
     // Needs a capability, so it is made now.
     let memory = memfile::huge_tmpfs();
-    if memory.is_err() && memfile::may_mount_tmpfs() {
-        tell(
-            "this kernel clones no mount for reading only (Linux 6.15 does): images are kept in memfds, on huge pages \
-             only as /sys/kernel/mm/transparent_hugepage/shmem_enabled allows",
-        );
+    if let Err(errno) = &memory
+        && memfile::may_mount_tmpfs()
+    {
+        let why = match *errno {
+            Errno::INVAL | Errno::NOSYS => {
+                "this kernel clones no mount for reading only, Linux 6.15 does".to_owned()
+            }
+            errno => format!("a read-only clone of its mount: {}", io::Error::from(errno)),
+        };
+        tell(&format!(
+            "no tmpfs of the server's own ({why}): images are kept in memfds, on huge pages only as \
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled allows"
+        ));
     }
     let kept = capabilities::effective()? & CapabilitySet::DAC_READ_SEARCH;
     capabilities::give_up_all_but(kept)?;

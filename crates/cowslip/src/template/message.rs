@@ -154,6 +154,9 @@ fn accept(
         Errno::ACCESS => corrupt("the token cannot be written"),
         errno => Error::from_errno(RECEIVE, errno),
     })?;
+    // All receivers have the same open file description, and each of them can keep its position locked for ever, by a
+    // read into memory that never comes.
+    let base = memfile::reopen_read_only(base.as_fd()).unwrap_or(base);
     let hold = |file| File::new(ReservedFd::hold(file)).during(RECEIVE);
     let (file, shared) = (hold(base)?, shared.map(hold).transpose()?);
     let (pin, offered) = (Arc::new(pin), Offered::default());
