@@ -105,14 +105,14 @@ pub fn append_in_place(path: &Path) -> io::Result<File> {
 }
 
 fn open_in_place(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    refuse_planted(path)?;
-    // Since then another user may have put something there, which was none of these.
-    let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
+    let before = fs::symlink_metadata(path).ok();
+    before.iter().try_for_each(|there| refuse_there(path, there, has_names))?;
+    let is_link = before.is_some_and(|there| there.is_symlink());
     let flags = if is_link { 0 } else { libc::O_NOFOLLOW };
     let file = options.create(true).custom_flags(flags).open(path)?;
-    let there = file.metadata()?;
-    if !is_link && there.is_file() {
-        refuse_there(path, &there, has_names)?;
+    if !is_link {
+        // Another user may have put it there since.
+        refuse_there(path, &file.metadata()?, has_names)?;
     }
     Ok(file)
 }
@@ -134,7 +134,7 @@ fn refuse_there(
     if !is_for_all || (may.contains(&there.uid()) && !suspect(there)) {
         return Ok(());
     }
-    let message = "another user may have put it there, in a folder where everybody may";
+    let message = "another user may have put it there, in a folder for all users";
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
