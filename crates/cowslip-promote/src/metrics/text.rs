@@ -149,8 +149,8 @@ fn sums(
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         // A counter keeps the part of processes that have ended.
         let counted = |it: &&ProcessTally| *kind == COUNTER || !it.has_ended;
-        for it in tally.processes.values().filter(counted) {
-            if let (Some(label), Some(value)) = (of_process(it), value(it)) {
+        for process in tally.all().filter(counted) {
+            if let (Some(label), Some(value)) = (of_process(process), value(process)) {
                 *sums.entry(label).or_default() += value;
             }
         }

@@ -1,6 +1,7 @@
 //! The results for each process, for tables and metrics.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use crate::model::{
     Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, LazyFreeSource, Limit, Look,
@@ -62,11 +63,24 @@ pub struct ProcessTally {
     pub has_ended: bool,
 }
 
+impl ProcessTally {
+    /// Adds the counts of `other`, which has none afterwards.
+    fn take_counts(&mut self, other: &mut Self) {
+        self.promotions += take(&mut other.promotions);
+        self.splits += take(&mut other.splits);
+        self.freed_bytes += take(&mut other.freed_bytes);
+        self.overtaken += take(&mut other.overtaken);
+        self.stall_ns += take(&mut other.stall_ns);
+    }
+}
+
 /// The results for all processes, and the effort.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// By process.
     pub processes: BTreeMap<ProcessId, ProcessTally>,
+    /// Counts of processes from when they had another name or group, by name and group.
+    pub earlier: BTreeMap<(String, Option<String>), ProcessTally>,
     /// Looks at all processes.
     pub looks: u64,
     /// Processor time of looking.
@@ -91,6 +105,16 @@ impl Tally {
         self.system = look.system;
         for process in &look.processes {
             let tally = self.processes.entry(process.process).or_default();
+            let is_renamed = tally.name != process.name || tally.group != process.group;
+            if is_renamed && !tally.name.is_empty() {
+                // Otherwise a sum by name would fall, and another one rise by the same.
+                let (name, group) = (take(&mut tally.name), take(&mut tally.group));
+                let earlier = self.earlier.entry((name, group)).or_insert_with_key(|key| {
+                    let (name, group) = key.clone();
+                    ProcessTally { name, group, has_ended: true, ..ProcessTally::default() }
+                });
+                earlier.take_counts(tally);
+            }
             tally.name.clone_from(&process.name);
             tally.weight = process.weight;
             tally.group.clone_from(&process.group);
@@ -151,7 +175,12 @@ impl Tally {
 
     /// Huge pages split, of all processes.
     pub fn splits(&self) -> u64 {
-        self.processes.values().map(|it| it.splits).sum()
+        self.all().map(|tally| tally.splits).sum()
+    }
+
+    /// The results for all processes, also under earlier names.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ProcessTally> {
+        self.processes.values().chain(self.earlier.values())
     }
 
     /// The coverage of all processes that still run, as `of` selects it.
@@ -165,6 +194,30 @@ impl Tally {
 mod tests {
     use super::*;
     use crate::model::{ProcessLook, Region};
+
+    #[test]
+    fn counts_stay_with_the_name_under_which_they_were_made() {
+        let mut tally = Tally::default();
+        for name in ["python3", "worker", "python3"] {
+            let process = ProcessLook { name: name.into(), ..ProcessLook::default() };
+            tally.see(&Look { processes: vec![process], ..Look::default() }, &[], 0);
+            tally.did(&ActionOutcome {
+                process: ProcessId::default(),
+                address: 0,
+                action: Action::Promote,
+                at_ns: 0,
+                took_ns: 1,
+                cpu_ns: 0,
+                effect: Effect::Done,
+                freed_pages: 0,
+            });
+        }
+        let count = |name: &str| -> u64 {
+            tally.all().filter(|tally| tally.name == name).map(|tally| tally.promotions).sum()
+        };
+        assert_eq!((count("python3"), count("worker")), (2, 1));
+        assert_eq!(tally.earlier.len(), 2);
+    }
 
     #[test]
     fn bloat_ends_with_the_last_huge_page() {
