@@ -257,7 +257,7 @@ fn a_command_that_enters_a_limited_group_is_throttled_as_long_as_the_kernel_says
     };
     let busy = "exec dd if=/dev/zero of=/dev/null bs=2 count=400000 2> /dev/null";
     let (counted, known) = run(&format!("echo $$ > {}/cgroup.procs; {busy}", group.0.display()));
-    assert!(known > 0.05 && (counted - known).abs() < 1e-6, "{counted}, not {known}");
+    assert!(known > 0.01 && (counted - known).abs() < 1e-6, "{counted}, not {known}");
     let (counted, _) = run(busy);
     assert_eq!(counted, 0.0);
 }
