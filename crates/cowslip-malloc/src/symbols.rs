@@ -89,7 +89,7 @@ impl Tables {
             entry = unsafe { entry.add(1) };
         }
         let [symbols, strings, hashes] = [symbols, strings, hashes].map(|address| address as usize);
-        (hashes != 0).then(|| Self {
+        (hashes != 0).then_some(Self {
             symbols: symbols as *const _,
             strings: strings as *const _,
             hashes: hashes as *const _,
