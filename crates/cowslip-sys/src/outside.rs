@@ -103,7 +103,9 @@ pub unsafe fn run<F: FnOnce() -> T, T>(stack: VirtRange, work: F) -> T {
 fn has_children_here() -> bool {
     let inode = |name| fs::metadata(name).map(|namespace| namespace.ino());
     let here = inode("/proc/thread-self/ns/pid");
-    here.is_ok_and(|here| inode("/proc/thread-self/ns/pid_for_children").is_ok_and(|it| it == here))
+    here.is_ok_and(|here| {
+        inode("/proc/thread-self/ns/pid_for_children").is_ok_and(|node| node == here)
+    })
 }
 
 extern "C" fn run_job<F: FnOnce() -> T, T>(job: *mut c_void) {

@@ -1,5 +1,6 @@
 // A library that counts calls for memory and passes them on, each by a lookup at its first call. With SOME it has
-// `malloc` and `free` alone, with ONE `free`. With DIRECT it also has a `munmap` that makes the system call, as tcmalloc has.
+// `malloc` and `free` alone, with ONE `free`. With DIRECT it also has a `munmap` that makes the system call, as tcmalloc
+// has.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>

@@ -62,8 +62,8 @@
 //!   Private pages of clean chunks that were moved are moved back before any thread is woken; their content in the file
 //!   by then is older or the same. A chunk that cannot be thawed moves back and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
-//! * **I6, no thread hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call, and
-//!   that call waits for no other thread. A stop of all threads finds none half-way. A child has no registration: the
+//! * **I6, no thread hangs.** A waiting thread is woken by the call that made it wait, on every path out of that call,
+//!   and that call waits for no other thread. A stop of all threads finds none half-way. A child has no registration: the
 //!   kernel drops it at fork. A thread that freezes, or a thread of the program that thaws, has no signals meanwhile: a
 //!   handler could touch R, on a stack of its own, and wait for itself. A thread does not thaw the memory that holds its
 //!   stack ([`crate::arena::chunk::enter`]).
