@@ -137,7 +137,8 @@ unsafe fn begin(stack: VirtRange, entry: extern "C" fn(*mut c_void), job: *mut c
     let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_UNTRACED;
     let top = stack.end() & !15;
     let answer: isize;
-    // SAFETY: the task has the registers of this thread but for its stack, calls `entry`, and ends. It returns nowhere.
+    // SAFETY: the task has the registers of this thread but for its stack, calls `entry`, and ends. It returns nowhere:
+    // the tables for unwinding say so, or a backtrace in `entry` would read past the stack.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -145,11 +146,14 @@ unsafe fn begin(stack: VirtRange, entry: extern "C" fn(*mut c_void), job: *mut c
             "jnz 2f",
             "xor ebp, ebp",
             "mov rdi, {job}",
+            ".cfi_remember_state",
+            ".cfi_undefined rip",
             "call {entry}",
             "xor edi, edi",
             "mov eax, {exit}",
             "syscall",
             "ud2",
+            ".cfi_restore_state",
             "2:",
             job = in(reg) job,
             entry = in(reg) entry,
