@@ -71,6 +71,7 @@ pub mod image;
 mod mapping;
 mod memory;
 mod metrics;
+mod plan;
 mod progress;
 #[cfg(feature = "internal")]
 #[doc(hidden)]

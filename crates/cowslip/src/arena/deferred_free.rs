@@ -8,17 +8,14 @@ use cowslip_sys::process;
 
 use super::inheritance::youngest_read;
 use super::state::{Role, Shared, State};
-use crate::memory::backoff::backoff;
-
-const FIRST_DELAY_NS: u64 = 500_000;
-const LAST_DELAY_NS: u64 = 250_000_000;
+use crate::plan::settings::thaw::RECLAIM;
 
 /// Makes chunks without readers live, all zeroes.
 pub(crate) fn reclaim(shared: &Shared, state: &mut State) {
     if state.deferred_free.chunks.is_empty() || state.role != Role::Owner {
         return;
     }
-    if process::now_ns() < state.deferred_free.not_before_ns {
+    if !state.plan.reclaim.is_due(process::now_ns()) {
         return;
     }
     let others = youngest_read(shared, state);
@@ -31,14 +28,13 @@ pub(crate) fn reclaim(shared: &Shared, state: &mut State) {
         if !state.chunk(chunk).is_private() || !is_free {
             return false;
         }
-        !state.is_unread(chunk, read) || shared.revive(state, chunk).is_err()
+        !state.map.is_unread(chunk, read) || shared.revive(state, chunk).is_err()
     });
     let has_found = left.len() < before;
     state.deferred_free.chunks = left;
     if has_found {
-        state.deferred_free.delay_ns = 0;
+        state.plan.reclaim.succeed();
     } else {
-        let delay = backoff(&mut state.deferred_free.delay_ns, FIRST_DELAY_NS, LAST_DELAY_NS);
-        state.deferred_free.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+        state.plan.reclaim.put_off(process::now_ns(), RECLAIM);
     }
 }

@@ -1,11 +1,10 @@
 //! A program's memory begins on base pages, as it does natively, and becomes huge when it is dense.
 //!
 //! The mapping decides the page that a fault takes: [chunks](crate::memory::page_size) that take base pages are mapped with
-//! `MADV_NOHUGEPAGE`. Memory that [`crate::memory::density`] trusts to be filled is mapped without it before it is touched. The
+//! `MADV_NOHUGEPAGE`. Memory that [`crate::plan::density`] trusts to be filled is mapped without it before it is touched. The
 //! service thread makes the rest huge, one chunk at a time (`MADV_COLLAPSE`): only threads that touch it have to wait.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -13,23 +12,9 @@ use cowslip_sys::{Errno, memfile, process};
 
 use super::state::{Chunk, Role, Shared, State};
 use crate::mapping::backing_file::offset;
-use crate::memory::backoff::backoff;
-use crate::memory::density::{PageSet, is_dense, trusted_bytes};
-use crate::memory::step::Step;
-use crate::memory::vma_map::Usage;
-
-/// The pause after a round is this many times as long as the round.
-const REST: u64 = 16;
-const FIRST_ROUND_NS: u64 = 20_000_000;
-const LAST_ROUND_NS: u64 = 2_000_000_000;
-/// Chunks looked at in one step.
-const LOOK_CHUNKS: usize = 16;
-/// The most borders between runs of base pages and runs of huge ones: each run is a mapping, which every freeze has to
-/// move.
-const MOST_BORDERS: usize = 64;
-/// Samples of trusted memory that are read before more is trusted.
-const SAMPLES: usize = 32;
-const SAMPLE_BYTES: usize = 512;
+use crate::memory::density::PageSet;
+use crate::plan::density::trusted_bytes;
+use crate::plan::settings::density::{MOST_BORDERS, SAMPLE_BYTES, SAMPLES};
 
 impl Shared {
     /// Maps a piece so that writes reach the file, with the page size chosen for its faults.
@@ -119,8 +104,7 @@ impl Shared {
             let _ = self.set_huge(state, first..at);
         }
         // Touched chunks become huge when they are dense.
-        state.density.tending.has_changed = true;
-        state.density.tending.hurry();
+        state.plan.density.change();
         self.notify(state);
     }
 
@@ -190,101 +174,8 @@ impl Shared {
     }
 }
 
-/// The work of the background when nothing is to be thawed.
-pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
-    let may = state.role == Role::Owner && !state.is_pinned && !state.io.any();
-    let has_any = state.density.has_any() || !state.vma_map.base_chunks.is_empty();
-    if !may || !has_any || !shared.is_thp() {
-        return Step::Idle;
-    }
-    let now = process::now_ns();
-    if state.density.tending.not_before_ns == 0 {
-        // The thread was started for a fork, which waits for the arena's lock.
-        state.density.tending.not_before_ns = now + FIRST_ROUND_NS;
-    }
-    if now < state.density.tending.not_before_ns {
-        return Step::Later(Duration::from_nanos(state.density.tending.not_before_ns - now));
-    }
-    if state.density.tending.next == 0 && !begin_round(state) {
-        return end_round(state);
-    }
-    for _ in 0..LOOK_CHUNKS {
-        let Some(chunk) = next_wanted(shared, state) else { return end_round(state) };
-        state.density.tending.next = chunk + 1;
-        if tend_chunk(shared, state, chunk) {
-            state.density.tending.has_changed = true;
-            break;
-        }
-    }
-    state.density.tending.busy_ns += process::now_ns() - now;
-    Step::Again
-}
-
-/// True if there may be something to do.
-fn begin_round(state: &mut State) -> bool {
-    let held_bytes = state.files.allocated_bytes();
-    let is_any_due = state.density.is_any_due();
-    let tending = &mut state.density.tending;
-    let has_grown = std::mem::replace(&mut tending.held_bytes, held_bytes) != held_bytes;
-    if has_grown {
-        tending.delay_ns = 0;
-    }
-    std::mem::take(&mut tending.has_changed) || has_grown || is_any_due
-}
-
-fn end_round(state: &mut State) -> Step {
-    let tending = &mut state.density.tending;
-    let rest_ns = std::mem::take(&mut tending.busy_ns) * REST;
-    let delay = backoff(&mut tending.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
-    let delay = delay.max(Duration::from_nanos(rest_ns));
-    tending.next = 0;
-    tending.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
-    Step::Later(delay)
-}
-
-/// The next chunk of this round that may need work.
-fn next_wanted(shared: &Shared, state: &State) -> Option<usize> {
-    let from = state.density.tending.next;
-    let end = shared.chunks_of(shared.range).end;
-    let given = state.density.next_given(from);
-    // Memory that was never handed out holds nothing.
-    let rest = VirtRange::between(shared.range.start + from * CHUNK_BYTES, shared.range.end());
-    let mut used = state.vma_map.within(rest).filter(|span| span.usage == Usage::Used);
-    let base = used.find_map(|span| {
-        let chunks = shared.chunks_of(span.range);
-        state.vma_map.base_chunks.next(chunks.start, chunks.end.min(end))
-    });
-    given.into_iter().chain(base).min()
-}
-
-/// Splits a chunk or makes it huge, if one of them is due. True if it did, or will.
-fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
-    if state.chunk(chunk) != Chunk::Live {
-        // The next round looks at it again.
-        state.density.tending.has_changed = true;
-        return false;
-    }
-    if state.density.is_due(chunk) {
-        return shared.trim(state, chunk).is_ok();
-    }
-    let place = shared.chunk_range(chunk, 1);
-    let is_one_mapping = || {
-        let prot = state.pieces(place).first().map_or(Prot::NONE, |(_, prot)| *prot);
-        state.pieces(place) == [(place, prot)] && prot.contains(Prot::RW)
-    };
-    let may = !state.density.tending.is_futile
-        && (state.vma_map.base_chunks.contains(chunk) || state.density.is_split(chunk))
-        && !state.density.refused.contains(chunk)
-        && state.vma_map.is_all(place, Usage::Used)
-        && is_one_mapping();
-    let at = offset(shared.range, place);
-    may && memfile::held(state.file_at(place.start).fd(), at, CHUNK_BYTES as u64)
-        .is_ok_and(|held| is_dense(held.bytes) && held.evicted_bytes == 0)
-        && make_huge(shared, state, chunk)
-}
-
 /// Makes a dense chunk huge. True if it did, or will.
-fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
+pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     let place = shared.chunk_range(chunk, 1);
     let was_base = state.vma_map.base_chunks.contains(chunk);
     if was_base
@@ -322,7 +213,7 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
 
 /// Where the kernel cannot make file memory huge afterwards, all memory that the program lets be huge begins so.
 fn give_up(shared: &Shared, state: &mut State) {
-    state.density.tending.is_futile = true;
+    state.plan.density.give_up();
     state.density.begins_small = false;
     for chunk in shared.chunks_of(shared.range) {
         let is_small = state.vma_map.base_chunks.contains(chunk);

@@ -15,20 +15,21 @@
 //!
 //! Only pages in memory are mapped: none is allocated in a hole, or read back from swap.
 
+use cowslip_sys::memfile;
 use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{memfile, process};
 
 use super::state::{Chunk, Shared, State};
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::memory::vma_map::Usage;
+use crate::plan::settings::residency::STEP_BYTES;
 
-/// Maps a part of the unmapped memory. True if there was one.
-pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
-    let Some(part) = state.unmapped.take() else { return false };
+/// Maps a part of the unmapped memory.
+pub(crate) fn map_some(shared: &Shared, state: &mut State) {
+    let Some(part) = state.unmapped.take(STEP_BYTES) else { return };
     if shared.pages == Pages::Hugetlb {
         // Counted elsewhere, and paid for by a pool.
-        return true;
+        return;
     }
     let is_file = |chunk| matches!(chunk, Chunk::Live | Chunk::Frozen | Chunk::Clean);
     for (i, whole) in shared.by_chunk(part) {
@@ -45,7 +46,6 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
             state.map.set_mapped_singly(i, true);
         }
     }
-    true
 }
 
 /// True if a frozen chunk needs no look any more: a huge page maps it, or all its pages in memory were mapped singly.
@@ -78,20 +78,4 @@ pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange
         map(data, hole);
         from = hole;
     }
-}
-
-/// Queues all frozen memory to be mapped again, if it is time for that and pages were written since. Returns the time
-/// to the next look, if there is one.
-pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
-    if state.not_live() == 0 {
-        return None;
-    }
-    let now_ns = process::now_ns();
-    let rounds = &mut state.unmapped.rounds;
-    if now_ns >= rounds.next_ns && rounds.look(now_ns, process::anonymous_pages()) {
-        for run in state.map.runs(|chunk| chunk == Chunk::Frozen) {
-            state.unmapped.add(shared.chunk_range(run.start, run.len()));
-        }
-    }
-    Some(state.unmapped.rounds.next_ns - now_ns)
 }

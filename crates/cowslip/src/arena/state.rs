@@ -16,20 +16,18 @@ use super::zero_pages::ZeroPages;
 use crate::mapping::backing_file::{BackingFile, Pages};
 use crate::mapping::{ArenaPiece, OwnPage, OwnSpace, OwnedRange};
 use crate::memory::chunk_map::ChunkMap;
-use crate::memory::consolidating::Consolidating;
 use crate::memory::deferred_free::DeferredFree;
 use crate::memory::density::Density;
-use crate::memory::moving::Moving;
 use crate::memory::role::Holds;
 use crate::memory::tracking::{Known, Tracking};
 use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::{Usage, VmaMap};
 use crate::metrics::Counters;
+use crate::plan::Plan;
 use crate::service::{Service, Services};
 
 pub(crate) use crate::memory::chunk_map::{Chunk, Event};
 pub(crate) use crate::memory::role::{ForkInheritance, Hold, Role};
-pub(crate) use crate::memory::thaw_state::{Look, ThawState};
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -67,13 +65,8 @@ pub(crate) struct State {
     pub(crate) retired_views: Vec<OwnSpace>,
     /// Memory to be mapped again.
     pub(crate) unmapped: Unmapped,
-    /// Before this time nothing is done in the background: a fork is being finished.
-    pub(crate) quiet_until_ns: u64,
-    /// The last fork came while the one before it was still being finished.
-    pub(crate) forks_often: bool,
-    pub(crate) thaw: ThawState,
-    pub(crate) moving: Moving,
-    pub(crate) consolidating: Consolidating,
+    pub(crate) is_thaw_paused: bool,
+    pub(crate) plan: Plan,
     pub(crate) tracking: Tracking,
     pub(crate) density: Density,
 }
@@ -138,11 +131,8 @@ impl Shared {
             retired_views: Vec::new(),
             unmapped: Unmapped::default(),
             io: Holds::default(),
-            quiet_until_ns: 0,
-            forks_often: false,
-            thaw: ThawState::default(),
-            moving: Moving::default(),
-            consolidating: Consolidating::default(),
+            is_thaw_paused: false,
+            plan: Plan::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
             density: Density::new(range.len / CHUNK_BYTES),
         };
@@ -344,14 +334,9 @@ impl State {
             (Hold::Reader, self.role == Role::Reader),
             (Hold::Pinned, self.is_pinned),
             (Hold::Io, self.io.any()),
-            (Hold::Paused, self.thaw.paused),
+            (Hold::Paused, self.is_thaw_paused),
         ];
         holds.into_iter().find_map(|(hold, is_so)| is_so.then_some(hold))
-    }
-
-    /// True if a chunk has no readers when generations up to `read` are read: it was frozen later.
-    pub(crate) fn is_unread(&self, index: usize, read: Option<u64>) -> bool {
-        read.is_none_or(|read| self.map.since(index) > read)
     }
 
     /// True if it is closed and all its memory has left.
@@ -368,26 +353,5 @@ impl State {
     pub(crate) fn number_freeze(&mut self) -> Known {
         let map = &self.map;
         self.tracking.freeze(|chunk| map.get(chunk) == Chunk::Frozen)
-    }
-
-    /// Like [`ChunkMap::next_run`], for chunks that a freeze made private and that have no readers if generations up to
-    /// `read` are read.
-    pub(crate) fn next_unread(
-        &self,
-        from: usize,
-        most: usize,
-        read: Option<u64>,
-        wanted: impl Fn(Chunk) -> bool,
-    ) -> Option<std::ops::Range<usize>> {
-        let mut from = from;
-        while let Some(run) = self.map.next_run(from, usize::MAX, &wanted) {
-            let is_unread = |chunk: &usize| self.is_unread(*chunk, read);
-            if let Some(first) = run.clone().find(is_unread) {
-                let count = (first..run.end).take(most).take_while(is_unread).count();
-                return Some(first..first + count);
-            }
-            from = run.end;
-        }
-        None
     }
 }

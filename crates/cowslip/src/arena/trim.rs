@@ -10,7 +10,7 @@
 //!
 //! The call that gives the eighth back trims the chunk: a program that never forks has no service thread, and other
 //! threads that write to the chunk wait for one look at 2 MiB at most. If that fails, it is done in the background
-//! ([`super::grow::tend`]).
+//! ([`crate::plan::density`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +25,9 @@ use super::residency::map_resident;
 use super::state::{Chunk, Shared, State};
 use crate::arena::own_memory;
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
-use crate::memory::density::{PageSet, is_worth_splitting};
+use crate::memory::density::PageSet;
 use crate::memory::vma_map::Usage;
+use crate::plan::density::is_worth_splitting;
 use crate::retry::retry_until_ok;
 use crate::service::FEATURES;
 
@@ -34,7 +35,7 @@ use crate::service::FEATURES;
 const LOOK_BYTES: usize = 4096;
 
 impl Shared {
-    pub(super) fn is_thp(&self) -> bool {
+    pub(crate) fn is_thp(&self) -> bool {
         matches!(self.pages, Pages::HugeTmpfs | Pages::HugeMemfd)
     }
 
@@ -108,7 +109,7 @@ impl Shared {
     }
 
     fn keep(&self, state: &mut State, chunk: usize, pages: PageSet) {
-        if self.is_thp() && state.density.keep(chunk, pages) {
+        if self.is_thp() && is_worth_splitting(state.density.keep(chunk, pages)) {
             // If it fails the pages stay, as zeroes.
             let _ = self.trim(state, chunk);
         }

@@ -13,11 +13,12 @@ use cowslip_sys::error::{Error, Result};
 use cowslip_sys::process;
 
 use crate::arena::Arena;
-use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, enter};
+use crate::arena::chunk::{Thawing, enter};
 use crate::arena::inheritance::youngest_read;
 use crate::arena::own_memory;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::mapping::backing_file::Pages;
+use crate::plan::task::{Pace, many_pages};
 
 /// The most views of an arena that may live at a time. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
@@ -136,7 +137,7 @@ fn move_if_written(
     }
     let mut private = 0;
     for (piece, _) in state.pieces(range) {
-        private += service.scanner.count_private(piece, MANY_PAGES)?;
+        private += service.scanner.count_private(piece, many_pages())?;
     }
     if private == 0 && !is_anonymous {
         return Ok(false);
@@ -144,8 +145,8 @@ fn move_if_written(
     if state.has_left(range) {
         return Err(Errno::BUSY);
     }
-    let pace = if is_anonymous { Pace::AtOnce } else { Pace::of(private) };
-    let target = if state.is_unread(chunk, read) { None } else { Some(shared.target(state)?) };
+    let pace = if is_anonymous { Pace::AtOnce } else { Pace::new(private) };
+    let target = if state.map.is_unread(chunk, read) { None } else { Some(shared.target(state)?) };
     let _blocked = enter(range)?;
     let thawing = Thawing::new(shared, &service);
     let moved = match target {

@@ -29,16 +29,13 @@ use crate::arena::inheritance::set_inherited;
 use crate::arena::own_memory;
 use crate::arena::readers::UsersToken;
 use crate::arena::share;
-use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
+use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State};
 use crate::mapping::backing_file::Pages;
 use crate::memory::deferred_free::DeferredFree;
 use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::Usage;
+use crate::plan::Plan;
 use crate::thaw::{self, rest};
-
-/// The caller of fork has work of its own to finish, such as an allocator's handlers: background work would hold it up,
-/// and take the processor of the child.
-const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 
 /// Arenas frozen and locked, about to be forked.
 ///
@@ -107,9 +104,7 @@ impl<'a> PreparedFork<'a> {
     pub fn in_parent(mut self) {
         drop(self.gate);
         for snapshot in &mut self.snapshots {
-            let now = process::now_ns();
-            snapshot.state.forks_often = now < snapshot.state.quiet_until_ns;
-            snapshot.state.quiet_until_ns = now + QUIET_AFTER_FORK_NS;
+            snapshot.state.plan.quiet.begin(process::now_ns());
             snapshot.discard_view();
         }
     }
@@ -139,7 +134,8 @@ impl<'a> PreparedFork<'a> {
             if state.role == Role::Owner {
                 keep_place(snapshot.shared, state);
                 snapshot.copies.place(snapshot.shared, state);
-                state.thaw = ThawState::default();
+                state.plan = Plan::default();
+                state.is_thaw_paused = false;
                 state.deferred_free = DeferredFree::default();
                 state.tracking.is_on = false;
             }
@@ -171,7 +167,7 @@ impl<'a> PreparedFork<'a> {
 /// Makes the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does
 /// so anyway if it looked a moment ago.
 fn tell_service(snapshot: &Snapshot<'_>) {
-    if process::now_ns() >= snapshot.state.quiet_until_ns {
+    if !snapshot.state.plan.quiet.lasts(process::now_ns()) {
         snapshot.shared.notify(&snapshot.state);
     }
 }
@@ -220,7 +216,7 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
         }
         state.inheritance = ForkInheritance::Whole;
     }
-    state.thaw.forked = true;
+    state.plan.thaw.fork();
     shared.counters.forks.fetch_add(1, Relaxed);
     Ok(())
 }
@@ -228,7 +224,7 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
 /// Watches a child that was forked just now.
 pub(crate) fn watch_child(shared: &Shared, pid: i32) {
     shared.copy_limit.note(pid);
-    if !shared.lock().forks_often {
+    if !shared.lock().plan.quiet.forks_often {
         // The service thread looks again soon after a fork, and finds it then.
         share::watch(shared, pid);
     }

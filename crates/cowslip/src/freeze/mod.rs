@@ -456,7 +456,7 @@ impl Drop for Frozen {
         let mut state = self.handle.shared.lock();
         state.generations.end_view(self.generation);
         // The service thread looks at once.
-        state.thaw.delay_ns = 0;
+        state.plan.thaw.look_soon();
         if let Some(service) = self.handle.shared.service(&state) {
             if !view.is_empty() {
                 state.retired_views.push(view);

@@ -139,7 +139,8 @@ fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
     }
     for Part { piece, file, .. } in &parts {
         shared.mark_base(state, *piece);
-        state.unmapped.add_frozen(*piece);
+        state.unmapped.add(*piece);
+        state.plan.residency.freeze();
         for chunk in shared.chunks_of(*piece) {
             give_base_back(shared, state, chunk, *file);
         }
@@ -149,7 +150,7 @@ fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
         shared.release_unread(state, others);
     }
     state.files.forget_target();
-    state.moving.forget();
+    state.plan.freeze();
     let _ = set_inherited(shared, state, Advice::DontFork);
     shared
         .counters

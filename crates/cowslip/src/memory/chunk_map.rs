@@ -211,6 +211,11 @@ impl ChunkMap {
         }
     }
 
+    /// The number of chunks.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
     pub(crate) fn get(&self, chunk: usize) -> Chunk {
         self.chunks[chunk]
     }
@@ -320,6 +325,32 @@ impl ChunkMap {
         let alike = run_of(rest, |chunk| *chunk == rest[0]);
         let more = rest[alike..].iter().take_while(|&&chunk| wanted(chunk)).count();
         Some(first..first + alike + more)
+    }
+
+    /// True if a chunk has no readers when generations up to `read` are read: it was frozen later.
+    pub(crate) fn is_unread(&self, chunk: usize, read: Option<u64>) -> bool {
+        read.is_none_or(|read| self.since(chunk) > read)
+    }
+
+    /// Like [`Self::next_run`], for chunks that a freeze made private and that have no readers if generations up to
+    /// `read` are read.
+    pub(crate) fn next_unread(
+        &self,
+        from: usize,
+        most: usize,
+        read: Option<u64>,
+        wanted: impl Fn(Chunk) -> bool,
+    ) -> Option<Range<usize>> {
+        let mut from = from;
+        while let Some(run) = self.next_run(from, usize::MAX, &wanted) {
+            let is_unread = |chunk: &usize| self.is_unread(*chunk, read);
+            if let Some(first) = run.clone().find(is_unread) {
+                let count = (first..run.end).take(most).take_while(is_unread).count();
+                return Some(first..first + count);
+            }
+            from = run.end;
+        }
+        None
     }
 
     /// The runs of chunks for which `wanted` holds.

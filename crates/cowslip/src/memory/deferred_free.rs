@@ -4,9 +4,6 @@
 #[derive(Debug, Default)]
 pub(crate) struct DeferredFree {
     pub(crate) chunks: Vec<usize>,
-    /// No attempt before this time.
-    pub(crate) not_before_ns: u64,
-    pub(crate) delay_ns: u64,
 }
 
 impl DeferredFree {

@@ -1,16 +1,11 @@
 //! Data about an arena, without a system call: the state of each chunk, the use of each address, density, pages written.
 
-pub(crate) mod backoff;
 pub(crate) mod chunk_map;
-pub(crate) mod consolidating;
 pub(crate) mod deferred_free;
 pub(crate) mod density;
 pub(crate) mod departure;
-pub(crate) mod moving;
 pub(crate) mod page_size;
 pub(crate) mod role;
-pub(crate) mod step;
-pub(crate) mod thaw_state;
 pub(crate) mod tracking;
 pub(crate) mod unmapped;
 pub(crate) mod vma_map;

@@ -103,14 +103,14 @@ impl RawArena<'_> {
 
     /// Stops the thaw after its current chunk, until [`Self::resume_thaw`].
     pub fn pause_thaw(&self) {
-        self.shared().lock().thaw.paused = true;
+        self.shared().lock().is_thaw_paused = true;
     }
 
     /// Lets the thaw go on.
     pub fn resume_thaw(&self) {
         let shared = self.shared();
         let mut state = shared.lock();
-        state.thaw.paused = false;
+        state.is_thaw_paused = false;
         shared.notify(&state);
     }
 }

@@ -18,6 +18,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, outside, process, scheduling};
 
 use crate::mapping::OwnSpace;
+use crate::plan::settings::thaw::RUN_CHUNKS;
 
 pub(crate) use pressure::{Gauge, Look};
 pub(crate) use window::Window;
@@ -34,8 +35,6 @@ pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
 /// The features that a freeze and a thaw need to keep threads from memory.
 const HOLD_FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 
-/// The most chunks that are thawed in one step.
-pub(crate) const RUN_CHUNKS: usize = 16;
 const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
 const OUTSIDE_STACK_BYTES: usize = 256 << 10;
 

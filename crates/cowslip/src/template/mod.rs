@@ -154,7 +154,7 @@ impl Drop for Owner {
         }
         if let Some(handle) = self.arena.upgrade() {
             let mut state = handle.shared.lock();
-            state.thaw.delay_ns = 0;
+            state.plan.thaw.look_soon();
             handle.shared.notify(&state);
         }
     }

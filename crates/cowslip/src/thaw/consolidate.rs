@@ -7,64 +7,15 @@
 //! for the copy of one chunk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use cowslip_sys::{Errno, process};
+use cowslip_sys::Errno;
 
-use crate::arena::chunk::{Pace, Thawing};
+use crate::arena::chunk::Thawing;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::mapping::backing_file::BackingFile;
-use crate::memory::backoff::backoff;
 use crate::memory::chunk_map::MOST_FILES;
-use crate::memory::consolidating::Consolidating;
-use crate::memory::step::Step;
 use crate::memory::vma_map::Usage;
-
-/// The pause after a move is this many times as long as the move.
-const REST: u64 = 10;
-/// Delay before the first move: another fork may come soon, which undoes it.
-const FIRST_NS: u64 = 100_000_000;
-const RETRY_LAST_NS: u64 = 5_000_000_000;
-
-/// Moves one chunk.
-pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
-    if state.files.is_single() || state.ask_before_thaw.is_some_and(|asks| asks()) {
-        state.consolidating = Consolidating::default();
-        return Step::Idle;
-    }
-    let now = process::now_ns();
-    if state.consolidating.not_before_ns == 0 {
-        state.consolidating.not_before_ns = now + FIRST_NS;
-    }
-    if now < state.consolidating.not_before_ns {
-        return Step::Later(Duration::from_nanos(state.consolidating.not_before_ns - now));
-    }
-    let target = fullest(shared, state);
-    match move_next(shared, state, target) {
-        Ok(true) => {
-            let end_ns = process::now_ns();
-            let rest_ns = (end_ns - now) * REST;
-            state.consolidating.not_before_ns = end_ns + rest_ns;
-            Step::Later(Duration::from_nanos(rest_ns))
-        }
-        Ok(false) if state.files.is_single() => {
-            state.consolidating = Consolidating::default();
-            Step::Idle
-        }
-        Ok(false) => {
-            // Chunks that stay where they are may be gone later.
-            state.consolidating.next = 0;
-            let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
-            state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
-            Step::Later(delay)
-        }
-        Err(_) => {
-            let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
-            state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
-            Step::Later(delay)
-        }
-    }
-}
+use crate::plan::task::Pace;
 
 /// The file that holds the most memory in use; exposed files come last, since nothing becomes live in them.
 fn fullest(shared: &Shared, state: &State) -> u8 {
@@ -79,19 +30,21 @@ fn fullest(shared: &Shared, state: &State) -> u8 {
     state.files.all().max_by_key(key).expect("an arena has a file").0
 }
 
-/// Moves the next chunk in use that lies in another file; after the last, free space. True if there may be more.
-fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Errno> {
+/// Moves the next chunk in use from `from` on that lies in another file than the fullest; after the last, free space. True if
+/// there may be more.
+pub(super) fn move_next(shared: &Shared, state: &mut State, from: usize) -> Result<bool, Errno> {
+    let target = fullest(shared, state);
     let end = shared.chunks_of(shared.range).end;
     let is_elsewhere = |state: &State, chunk: usize| {
         state.chunk(chunk) == Chunk::Live && state.map.file(chunk) != target
     };
-    for chunk in state.consolidating.next..end {
+    for chunk in from..end {
         let range = shared.chunk_range(chunk, 1);
         let stays = !is_elsewhere(state, chunk) || state.is_small(chunk);
         if stays || state.vma_map.is_unused(range) {
             continue;
         }
-        state.consolidating.next = chunk + 1;
+        state.plan.consolidate.pass_to(chunk + 1);
         let [(piece, _)] = state.pieces(range)[..] else { continue };
         if piece != range || !state.vma_map.is_all(range, Usage::Used) {
             continue;

@@ -27,41 +27,26 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 use crate::arena::child::{self, Child};
 use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
+use crate::plan::settings::serve::{
+    LONGEST_REST_NS, LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, REST_WHEN_FELT, SLICE_NS,
+    STAY_AWAY_NS,
+};
+use crate::plan::task::Step;
 use crate::service::{Running, Service};
+use crate::thaw;
 use crate::thaw::last_thread::LastThread;
 use crate::thaw::rest::Rest;
-use crate::thaw::{self, Step};
 
 const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Pause after the lock was found taken. Looking more often would take the processor that a fork is about to put its
-/// child on.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
-
-/// Pause when others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
-const STAY_AWAY: Duration = Duration::from_micros(500);
-
 /// Pause between looks for an event where no call waits for one.
 const NAP: Duration = Duration::from_millis(1);
 
-/// The most false alarms in a row before it sleeps.
-const MOST_FALSE_ALARMS: u32 = 3;
-
-/// Pause after a slice of time in which nothing changed.
-const NO_PROGRESS: Duration = Duration::from_millis(5);
-
 /// Longest wait for a joined thread to end, which takes microseconds.
 const PATIENCE_NS: u64 = 100_000_000;
-
-/// Length of its work at a time, unless others want the arena's lock: these wait for a step.
-const SLICE: Duration = Duration::from_micros(200);
-
-/// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
-const REST_WHEN_FELT: u64 = 99;
-const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// Starts the arena's service thread if there is none and userfaultfd is available and wanted. True if it runs now.
 pub(crate) fn ensure(shared: &Shared) -> bool {
@@ -218,7 +203,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
         let listed = share::try_watched(&shared).map(|children| children.clone());
-        let again = listed.is_none().then_some(LOOK_AGAIN);
+        let again = listed.is_none().then_some(Duration::from_nanos(LOOK_AGAIN_NS));
         let children = listed.unwrap_or_default();
         let ends = || children.iter().filter_map(|child| child.end.as_ref());
         let mut fds = vec![service.uffd.as_fd(), service.wake_fd()];
@@ -273,11 +258,11 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         // Every other time: a thread that never comes for the lock must not end all thaws.
         has_stayed_away = !has_stayed_away && shared.is_wanted();
         if has_stayed_away {
-            due_ns = Some(process::now_ns() + STAY_AWAY.as_nanos() as u64);
+            due_ns = Some(process::now_ns() + STAY_AWAY_NS);
             continue;
         }
         let Some(mut state) = shared.try_lock() else {
-            due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
+            due_ns = Some(process::now_ns() + LOOK_AGAIN_NS);
             continue;
         };
         let pause = work(service, &shared, &mut state);
@@ -314,8 +299,8 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     let before = progress(shared, state);
     let step = loop {
         let step = thaw::step(shared, state);
-        let took = Duration::from_nanos(process::now_ns() - began_ns);
-        let is_over = took >= SLICE || state.thaw.felt_ns > 0 || shared.is_wanted();
+        let took_ns = process::now_ns() - began_ns;
+        let is_over = took_ns >= SLICE_NS || state.plan.felt_ns > 0 || shared.is_wanted();
         if !matches!(step, Step::Again) || is_over {
             break step;
         }
@@ -329,11 +314,11 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
         Step::Again => {
             if before == progress(shared, state) {
                 // Work without a result must not take a processor from other threads.
-                return Some(NO_PROGRESS);
+                return Some(Duration::from_nanos(NO_PROGRESS_NS));
             }
             service.look_for_crowd(began_ns);
-            let rest_ns = std::mem::take(&mut state.thaw.felt_ns) * REST_WHEN_FELT;
-            Some(Duration::from_nanos(rest_ns).min(LONGEST_REST))
+            let rest_ns = std::mem::take(&mut state.plan.felt_ns) * REST_WHEN_FELT;
+            Some(Duration::from_nanos(rest_ns.min(LONGEST_REST_NS)))
         }
         Step::Later(delay) => Some(delay),
         Step::Idle => None,
@@ -348,14 +333,14 @@ fn progress(shared: &Shared, state: &State) -> [u64; 9] {
         state.not_live() as u64,
         stale_bytes as u64,
         state.unmapped.bytes() as u64,
-        state.thaw.look.next as u64,
+        state.plan.clean.place() as u64,
         state.borrowed_base.as_ref().map_or(0, |base| base.filled().end as u64),
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
         counters.moved_chunks.load(Relaxed)
             + state.files.vacated_bytes()
             + state.files.all().count() as u64,
-        state.density.tending.next as u64,
+        state.plan.density.place() as u64,
     ]
 }
 
@@ -367,6 +352,7 @@ mod tests {
 
     use super::*;
     use crate::arena::Arena;
+    use crate::plan::settings::thaw::VIEW_STEP_BYTES;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -398,10 +384,10 @@ mod tests {
         let shared = arena.shared();
         let frozen = arena.freeze().unwrap();
         // The view is unmapped in two steps, and by this thread.
-        shared.lock().quiet_until_ns = u64::MAX;
+        shared.lock().plan.quiet.set_until(u64::MAX);
         drop(frozen);
         let mut state = shared.lock();
-        state.quiet_until_ns = 0;
+        state.plan.quiet.set_until(0);
         let service = shared.service(&state).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| drop(shared.lock()));
@@ -409,7 +395,7 @@ mod tests {
                 thread::yield_now();
             }
             work(&service, shared, &mut state);
-            assert_eq!(state.retired_views[0].len, (64 << 20) - thaw::VIEW_STEP_BYTES);
+            assert_eq!(state.retired_views[0].len, (64 << 20) - VIEW_STEP_BYTES);
             drop(state);
         });
         assert!(arena.wait_live(PATIENCE));

@@ -31,6 +31,7 @@ use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::plan::task::Pace;
 use crate::service::{Service, Window};
 use base::Base;
 pub(crate) use base::fill as fill_base;
@@ -38,29 +39,9 @@ use copy::{Run, copy_out};
 use hold::{By, Hold};
 pub(crate) use hold::{move_back, move_pages};
 
-/// More private pages than this are thawed part by part.
-pub(crate) const MANY_PAGES: u64 = 128;
 const PART_BYTES: usize = 1 << 20;
 /// The most stack that a thaw and its callers need; every thread has at least as much.
 const REACH_BYTES: usize = 64 << 10;
-
-/// Paces of a move, by the pages that are copied while accesses to the chunk wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pace {
-    /// The private pages.
-    AtOnce,
-    /// The private pages, in two parts.
-    Gently,
-    /// The base as well: otherwise a run of writes, which is faster, would reach the chunk's end meanwhile.
-    Held,
-}
-
-impl Pace {
-    /// The pace for a chunk with `pages` private pages.
-    pub(crate) fn of(pages: u64) -> Self {
-        if pages > MANY_PAGES { Self::Gently } else { Self::AtOnce }
-    }
-}
 
 /// The tools of a thaw.
 pub(crate) struct Thawing<'a> {
@@ -169,7 +150,7 @@ impl<'a> Thawing<'a> {
             if self.guard.is_some() {
                 shared.counters.stalled(stall_ns);
                 if let (Ok((_, writers)), None) = (moved, target) {
-                    state.thaw.felt_ns += stall_ns * writers;
+                    state.plan.felt_ns += stall_ns * writers;
                 }
             }
             if moved.is_err() && target.is_some() && state.chunk(chunks.start) != Chunk::Partial {

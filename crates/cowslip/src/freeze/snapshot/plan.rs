@@ -260,12 +260,12 @@ impl<'a> Snapshot<'a> {
                     state.map.set_since(chunk, self.generation);
                 }
             }
-            state.unmapped.add_frozen(*piece);
+            state.unmapped.add(*piece);
+            state.plan.residency.freeze();
             self.shared.chunks_of(*piece).for_each(|it| state.map.set_mapped_singly(it, false));
         }
         state.files.forget_target();
-        state.moving.forget();
-        self.state.thaw.clean_from = 0;
+        state.plan.freeze();
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
             let is_whole = match self.state.chunk(border) {

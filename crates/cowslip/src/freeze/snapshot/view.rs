@@ -9,7 +9,7 @@ use crate::arena::inheritance::set_inherited;
 use crate::freeze::method::FreezeMethod;
 use crate::mapping::OwnSpace;
 use crate::mapping::backing_file::offset;
-use crate::thaw;
+use crate::plan::settings::thaw::VIEW_STEP_BYTES;
 
 impl Snapshot<'_> {
     /// Keeps the view for a reader in this process.
@@ -64,7 +64,7 @@ impl Snapshot<'_> {
             return false;
         }
         let moved_bytes: usize = self.pieces.iter().map(|(piece, _)| piece.len).sum();
-        let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.service().is_some();
+        let is_left = moved_bytes > VIEW_STEP_BYTES && self.service().is_some();
         if is_left {
             self.state.retired_views.push(view);
         }

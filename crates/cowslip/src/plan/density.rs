@@ -1,0 +1,169 @@
+//! Which chunks have huge pages.
+//!
+//! ```text
+//!            first touch                    15/16 are there
+//!   base pages ─────▶ 4 KiB each ───────────────────────────▶ huge page
+//!        ▲                 ▲                                       │
+//!        │                 └── an eighth was given back: split ────┘
+//!        └─ as much again of the next mapping begins huge once three quarters of what was handed out before are there
+//! ```
+//! The eighth bounds memory: at least 7/8 of a huge page that stays are used, so that it holds at most 8/7 = 1.143
+//! times the memory in use. A page is made huge again at 15/16 only, so that a program that gives back and takes again
+//! around one of the two does not have pages split and made in turn.
+
+use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
+
+use super::facts::Facts;
+use super::pace::Turn;
+use super::settings::density::{LOOK_CHUNKS, MISSING_SHARE, REST, ROUND, SPLIT_SHARE, TRUST};
+use super::task::{Decision, Task};
+use crate::memory::chunk_map::Chunk;
+
+/// Progress of the rounds that make chunks huge and split them.
+#[derive(Debug, Default)]
+pub(crate) struct Tending {
+    /// The next chunk to look at.
+    next: usize,
+    turn: Turn,
+    /// The size of the files' content when a round began.
+    held_bytes: u64,
+    /// In this round something was done, or could not be done yet.
+    has_changed: bool,
+    /// Time that this round took.
+    busy_ns: u64,
+    /// The kernel cannot make file memory huge afterwards.
+    is_futile: bool,
+}
+
+impl Tending {
+    /// The place of the round.
+    pub(crate) fn place(&self) -> usize {
+        self.next
+    }
+
+    /// Looks again at once: chunks that could not be looked at may be ready now.
+    pub(crate) fn hurry(&mut self) {
+        self.turn.hurry();
+    }
+
+    /// Notes that the program has changed its mind about huge pages.
+    pub(crate) fn change(&mut self) {
+        self.has_changed = true;
+        self.hurry();
+    }
+
+    /// Notes that the kernel makes no file memory huge.
+    pub(crate) fn give_up(&mut self) {
+        self.is_futile = true;
+    }
+
+    /// Notes that a chunk was split or made huge, or will be.
+    pub(crate) fn worked(&mut self, has_changed: bool, took_ns: u64) {
+        self.has_changed |= has_changed;
+        self.busy_ns += took_ns;
+    }
+
+    /// Looks at some chunks, and splits one or makes it huge.
+    pub(super) fn next(&mut self, facts: &impl Facts) -> Decision {
+        if !facts.can_tend() {
+            return Decision::Nothing;
+        }
+        let now_ns = facts.now_ns();
+        if self.turn.is_new() {
+            // The thread was started for a fork, which waits for the arena's lock.
+            self.turn.set(now_ns + ROUND.first_ns);
+        }
+        let left_ns = self.turn.left_ns(now_ns);
+        if left_ns > 0 {
+            return Decision::After(left_ns);
+        }
+        if self.next == 0 && !self.begin_round(facts) {
+            return Decision::After(self.end_round(facts.now_ns()));
+        }
+        for _ in 0..LOOK_CHUNKS {
+            let Some(chunk) = facts.next_sparse(self.next) else {
+                return Decision::After(self.end_round(facts.now_ns()));
+            };
+            self.next = chunk + 1;
+            if let Some(task) = self.choose(facts, chunk) {
+                self.busy_ns += facts.now_ns() - now_ns;
+                return Decision::Do(task);
+            }
+        }
+        self.busy_ns += facts.now_ns() - now_ns;
+        Decision::Do(Task::LookOn)
+    }
+
+    fn choose(&mut self, facts: &impl Facts, chunk: usize) -> Option<Task> {
+        if facts.map().get(chunk) != Chunk::Live {
+            // The next round looks at it again.
+            self.has_changed = true;
+            return None;
+        }
+        if facts.is_split_due(chunk) {
+            return Some(Task::Split(chunk));
+        }
+        let may = !self.is_futile && facts.bytes_to_collapse(chunk).is_some_and(is_dense);
+        may.then_some(Task::Collapse(chunk))
+    }
+
+    /// True if there may be something to do.
+    fn begin_round(&mut self, facts: &impl Facts) -> bool {
+        let held_bytes = facts.held_bytes();
+        let has_grown = std::mem::replace(&mut self.held_bytes, held_bytes) != held_bytes;
+        if has_grown {
+            self.turn.succeed();
+        }
+        std::mem::take(&mut self.has_changed) || has_grown || facts.is_any_split_due()
+    }
+
+    /// Returns the time to the next round.
+    fn end_round(&mut self, now_ns: u64) -> u64 {
+        self.next = 0;
+        let rest_ns = std::mem::take(&mut self.busy_ns) * REST;
+        let delay_ns = self.turn.double(ROUND).max(rest_ns);
+        self.turn.set(now_ns + delay_ns);
+        delay_ns
+    }
+}
+
+/// True if this many pages of a huge one are better given back than kept for the sake of the rest.
+pub(crate) fn is_worth_splitting(given_pages: usize) -> bool {
+    given_pages * page_size_bytes() * SPLIT_SHARE >= CHUNK_BYTES
+}
+
+/// True if a chunk of base pages is better one huge page.
+fn is_dense(held_bytes: u64) -> bool {
+    (CHUNK_BYTES as u64).saturating_sub(held_bytes) * MISSING_SHARE <= CHUNK_BYTES as u64
+}
+
+/// The amount of new memory that may begin on huge pages in a program that has used `used_bytes` so far, of which
+/// `held_bytes` are in memory: as much again, so that unused memory is bounded by used memory.
+pub(crate) fn trusted_bytes(used_bytes: u64, held_bytes: u64) -> u64 {
+    let (enough, all) = TRUST;
+    if held_bytes.saturating_mul(all) >= used_bytes.saturating_mul(enough) { used_bytes } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_huge_holds_little_that_is_not_used_and_what_becomes_huge_is_not_split_at_once() {
+        let pages = |count: usize| (count * page_size_bytes()) as u64;
+        let all = CHUNK_BYTES / page_size_bytes();
+        let most_given = (0..=all).filter(|&given| !is_worth_splitting(given)).max().unwrap();
+        assert!(all as f64 / (all - most_given) as f64 <= 1.15);
+        let least_held = (0..=all).find(|&held| is_dense(pages(held))).unwrap();
+        assert!(!is_worth_splitting(2 * (all - least_held) - 1), "{least_held}");
+        assert!(is_dense(pages(all)) && !is_dense(0));
+    }
+
+    #[test]
+    fn new_memory_begins_huge_in_a_program_that_fills_what_it_has() {
+        assert_eq!(trusted_bytes(0, 0), 0);
+        assert_eq!(trusted_bytes(100, 74), 0);
+        assert_eq!(trusted_bytes(100, 75), 100);
+        assert_eq!(trusted_bytes(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

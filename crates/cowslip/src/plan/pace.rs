@@ -1,0 +1,97 @@
+//! Turns of work that is repeated.
+//!
+//! ```text
+//!   due ──▶ done ──────────────────▶ rests for a multiple of the time it took ──▶ due
+//!    ▲        └─ found nothing, or failed ──▶ waits twice as long as last time ────┘
+//! ```
+
+/// The bounds of a delay that doubles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+}
+
+impl Delays {
+    pub(crate) const fn new(first_ns: u64, last_ns: u64) -> Self {
+        Self { first_ns, last_ns }
+    }
+}
+
+/// The next time of a piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Turn {
+    /// 0 if it never was due.
+    not_before_ns: u64,
+    /// 0 if it last succeeded.
+    delay_ns: u64,
+}
+
+impl Turn {
+    /// Time until it is due; 0 if it is.
+    pub(crate) fn left_ns(self, now_ns: u64) -> u64 {
+        self.not_before_ns.saturating_sub(now_ns)
+    }
+
+    pub(crate) fn is_due(self, now_ns: u64) -> bool {
+        self.left_ns(now_ns) == 0
+    }
+
+    /// True if it has no time: it never was due, or [hurries](Self::hurry).
+    pub(crate) fn is_new(self) -> bool {
+        self.not_before_ns == 0
+    }
+
+    /// True if it failed or found nothing the last time.
+    pub(crate) fn is_delayed(self) -> bool {
+        self.delay_ns > 0
+    }
+
+    /// Makes it due at a time.
+    pub(crate) fn set(&mut self, not_before_ns: u64) {
+        self.not_before_ns = not_before_ns;
+    }
+
+    /// Makes it due at once.
+    pub(crate) fn hurry(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Notes a success: the next delay is the first one.
+    pub(crate) fn succeed(&mut self) {
+        self.delay_ns = 0;
+    }
+
+    /// Doubles the delay, and returns it. The turn stays.
+    pub(crate) fn double(&mut self, delays: Delays) -> u64 {
+        self.delay_ns = (self.delay_ns * 2).clamp(delays.first_ns, delays.last_ns);
+        self.delay_ns
+    }
+
+    /// Puts the turn off, for twice as long as the last time. Returns the delay.
+    pub(crate) fn put_off(&mut self, now_ns: u64, delays: Delays) -> u64 {
+        let delay_ns = self.double(delays);
+        self.set(now_ns + delay_ns);
+        delay_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAYS: Delays = Delays::new(10, 60);
+
+    #[test]
+    fn delays_double_up_to_the_last_and_begin_anew_after_a_success() {
+        let mut turn = Turn::default();
+        assert!(turn.is_due(0) && turn.is_new() && !turn.is_delayed());
+        assert_eq!([(); 4].map(|()| turn.put_off(1000, DELAYS)), [10, 20, 40, 60]);
+        assert!(turn.is_delayed() && !turn.is_due(1059) && turn.is_due(1060));
+        turn.succeed();
+        assert_eq!(turn.left_ns(1050), 10, "a success changes the next delay alone");
+        assert_eq!(turn.double(DELAYS), 10);
+        turn.hurry();
+        assert_eq!(turn, Turn::default());
+    }
+}

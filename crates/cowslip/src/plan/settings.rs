@@ -1,0 +1,180 @@
+//! Every constant of the decisions about background work: times in nanoseconds, sizes in bytes.
+//!
+//! # Budgets
+//! * Mappings: each border between two kinds of chunks is one more mapping, and every freeze moves all of them.
+//!   [`BORDERS`] are shared among the decisions that make borders.
+//! * Processor time: work of a kind that took some time rests for a multiple of it. Moves rest for [`moving::REST`],
+//!   density for [`density::REST`], consolidation for [`consolidate::REST`]: together at most a fifth of a processor.
+//!   Time for which writers wait counts once more, by [`serve::REST_WHEN_FELT`].
+
+use cowslip_sys::units::page_size_bytes;
+
+use super::pace::Delays;
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Borders between runs of chunks that background work may make in an arena.
+const BORDERS: usize = 256;
+
+/// The pages that `bytes` are; at least one.
+pub(crate) fn pages(bytes: usize) -> u64 {
+    (bytes / page_size_bytes()).max(1) as u64
+}
+
+/// When frozen memory is thawed.
+pub(crate) mod thaw {
+    use super::*;
+
+    /// Chunks that are thawed in one step.
+    pub(crate) const RUN_CHUNKS: usize = 16;
+    /// Borrowed chunks that are filled before they become live. Each is held twice meanwhile.
+    pub(crate) const FILLED_CHUNKS: usize = 8;
+    /// Of an old view, unmapped in one step.
+    pub(crate) const VIEW_STEP_BYTES: usize = 32 * MIB;
+    /// From this many old views on, they are unmapped though a fork is being finished: each holds address space and
+    /// mappings.
+    pub(crate) const MANY_VIEWS: usize = 4;
+    /// Between looks for readers.
+    pub(crate) const READERS: Delays = Delays::new(2 * MILLISECOND, 250 * MILLISECOND);
+    /// The same while memory is short.
+    pub(crate) const READERS_WHEN_SHORT: Delays = Delays::new(2 * MILLISECOND, 10 * MILLISECOND);
+    /// Longest wait of a fork for a thaw, while memory is short.
+    pub(crate) const LONGEST_BEFORE_FORK_NS: u64 = 50 * MILLISECOND;
+    /// The least time that a program stays frozen after its last child's end. It still has to wait for that child, and
+    /// another fork at once finds the arena ready.
+    pub(crate) const LINGER_NS: u64 = 20 * MILLISECOND;
+    /// The longest.
+    pub(crate) const LINGER_MOST_NS: u64 = SECOND;
+    /// It also stays frozen for the time of this many thaws: a program that forks just too seldom spends a fifth of a
+    /// processor on thaws that its next fork undoes.
+    pub(crate) const LINGER_THAWS: u64 = 4;
+    /// Unless it has copied more than one in this many of its used pages: the copies cost memory, and each fork copies
+    /// their page tables.
+    pub(crate) const PRIVATE_SHARE: u64 = 8;
+    /// After a thaw that failed.
+    pub(crate) const RETRY: Delays = Delays::new(20 * MILLISECOND, 5 * SECOND);
+    /// Private memory of a chunk above which it is thawed part by part, so that a writer waits for a part.
+    pub(crate) const PARTS_ABOVE_BYTES: usize = 512 * KIB;
+    /// A fork's caller has work of its own to finish, such as an allocator's handlers: background work would hold it
+    /// up, and take the processor of the child.
+    pub(crate) const QUIET_AFTER_FORK_NS: u64 = 10 * MILLISECOND;
+    /// Between attempts to reuse chunks that were given back while others read them.
+    pub(crate) const RECLAIM: Delays = Delays::new(500 * MICROSECOND, 250 * MILLISECOND);
+}
+
+/// Which chunks move out of frozen memory while others read it.
+pub(crate) mod moving {
+    use super::*;
+
+    /// A move costs as much as first writes to this much, and their thaw: 720 KiB where the host keeps free pages, up to
+    /// 1.5 MiB where it takes them.
+    pub(crate) const HOT_BYTES: usize = MIB;
+    /// Private memory at the beginning of a chunk, in one piece, that a run of writes has begun. As much at random
+    /// places is no run.
+    pub(crate) const BEGUN_BYTES: usize = 32 * KIB;
+    /// New copies, in one piece, that make a chunk the possible front of a run.
+    pub(crate) const FRONT_BYTES: usize = 128 * KIB;
+    /// Private memory of a chunk that a run has passed: it is too late to save the copies.
+    pub(crate) const PASSED_BYTES: usize = MIB;
+    pub(crate) const MOST_FRONTS: usize = 8;
+    pub(crate) const MOST_AHEAD: usize = 16;
+    /// Time for which a run of writes is known.
+    pub(crate) const KNOWN_NS: u64 = 5 * SECOND;
+    /// Between looks at the private pages.
+    pub(crate) const LOOK: Delays = Delays::new(MILLISECOND, 20 * MILLISECOND);
+    /// After fewer faults than this there is no look.
+    pub(crate) const WORTH_A_LOOK: u64 = 64;
+    /// The pause after a look is this many times as long, and doubles each time that a look finds nothing to move.
+    pub(crate) const REST: u64 = 30;
+    pub(crate) const MOST_DOUBLINGS: u32 = 3;
+    /// After a move that failed.
+    pub(crate) const RETRY: Delays = Delays::new(20 * MILLISECOND, 5 * SECOND);
+    /// Borders between moved chunks and others.
+    pub(crate) const MOST_BORDERS: usize = BORDERS / 2;
+    /// Pause between two looks at a run of writes that goes on: a step passes over all chunks, and may take a tenth of
+    /// the time.
+    pub(crate) const PURSUIT_NS: u64 = 100 * MICROSECOND;
+    pub(crate) const PURSUIT_NS_PER_CHUNK: u64 = 20;
+    /// Time for which a run goes on after chunks ahead of it were moved.
+    pub(crate) const PURSUED_NS: u64 = 3 * MILLISECOND;
+}
+
+/// When clean chunks that were written become live.
+pub(crate) mod clean {
+    use super::*;
+
+    /// Chunks looked at in one step.
+    pub(crate) const LOOK_CHUNKS: usize = 64;
+    pub(crate) const LOOK: Delays = Delays::new(20 * MILLISECOND, 250 * MILLISECOND);
+    /// Runs of clean chunks.
+    pub(crate) const MOST_RUNS: usize = BORDERS / 4;
+}
+
+/// When the chunks of several files come into one.
+pub(crate) mod consolidate {
+    use super::*;
+
+    /// The pause after a move is this many times as long as the move.
+    pub(crate) const REST: u64 = 10;
+    /// Before the first move, since another fork may come soon, which undoes it; and after a move that failed.
+    pub(crate) const RETRY: Delays = Delays::new(100 * MILLISECOND, 5 * SECOND);
+}
+
+/// Which chunks have huge pages.
+pub(crate) mod density {
+    use super::*;
+
+    /// A huge page is split once one in this many of its pages was given back.
+    pub(crate) const SPLIT_SHARE: usize = 8;
+    /// A chunk of base pages is made huge if at most one in this many of its pages is missing.
+    pub(crate) const MISSING_SHARE: u64 = 16;
+    /// The part of memory handed out that must be there before more of it may begin on huge pages.
+    pub(crate) const TRUST: (u64, u64) = (3, 4);
+    /// The pause after a round is this many times as long as the round.
+    pub(crate) const REST: u64 = 16;
+    /// Between rounds.
+    pub(crate) const ROUND: Delays = Delays::new(20 * MILLISECOND, 2 * SECOND);
+    /// Chunks looked at in one step.
+    pub(crate) const LOOK_CHUNKS: usize = 16;
+    /// Borders between runs of base pages and runs of huge ones.
+    pub(crate) const MOST_BORDERS: usize = BORDERS / 4;
+    /// Samples of trusted memory that are read before more is trusted.
+    pub(crate) const SAMPLES: usize = 32;
+    pub(crate) const SAMPLE_BYTES: usize = 512;
+}
+
+/// When unmapped memory is mapped again.
+pub(crate) mod residency {
+    use super::*;
+
+    /// Mapped in one step: other threads may wait for the mappings meanwhile.
+    pub(crate) const STEP_BYTES: usize = 8 * MIB;
+    /// Between rounds.
+    pub(crate) const ROUND: Delays = Delays::new(50 * MILLISECOND, 2 * SECOND);
+    /// A program that writes to a new page in less time than this writes much.
+    pub(crate) const FEW_WRITES_NS: u64 = 100 * MICROSECOND;
+}
+
+/// How the service thread shares the arena's lock and the processor.
+pub(crate) mod serve {
+    use super::*;
+
+    /// Pause after the lock was found taken. Looking more often would take the processor that a fork is about to put its
+    /// child on.
+    pub(crate) const LOOK_AGAIN_NS: u64 = 2 * MILLISECOND;
+    /// Pause when others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
+    pub(crate) const STAY_AWAY_NS: u64 = 500 * MICROSECOND;
+    /// False alarms in a row before it sleeps.
+    pub(crate) const MOST_FALSE_ALARMS: u32 = 3;
+    /// Pause after a slice of time in which nothing changed.
+    pub(crate) const NO_PROGRESS_NS: u64 = 5 * MILLISECOND;
+    /// Length of its work at a time, unless others want the arena's lock: these wait for a step.
+    pub(crate) const SLICE_NS: u64 = 200 * MICROSECOND;
+    /// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
+    pub(crate) const REST_WHEN_FELT: u64 = 99;
+    pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
+}
