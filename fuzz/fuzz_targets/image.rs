@@ -110,7 +110,7 @@ fn sign_content(image: &Image, bytes: &mut [u8]) {
         content.fill(0);
         let (arena, chunk) = (u32_at(bytes, at) as u32, u32_at(bytes, at + 4) as u32);
         if image.read_chunk(arena, chunk, &mut content).is_err() {
-            put(bytes, at + 32, &Checksum::of(&content).0);
+            put(bytes, at + 32, &Checksum::from_bytes(&content).0);
         }
     }
     sign_header(bytes);
@@ -122,7 +122,7 @@ fn write_working_set(image: &Image, path: &Path, entries: &[u8]) {
     bytes.extend(image.identity().0);
     bytes.extend((entries.len() as u64 / 8).to_le_bytes());
     bytes.extend([0; 8]);
-    let sum = Checksum::of(&[&bytes, entries].concat());
+    let sum = Checksum::from_bytes(&[&bytes, entries].concat());
     bytes.extend(sum.0);
     bytes.extend(entries);
     fs::write(path, bytes).expect("a working set");

@@ -158,7 +158,7 @@ fn serve(world: &World, input: &[u8], client: impl FnOnce(&Image, &Path)) {
     let mut bytes = bytes.to_vec();
     let parts = [world.files(*first), world.files(*second)];
     for (number, file) in parts.iter().flatten().take(3).enumerate() {
-        let identity = FileIdentity::of(file.as_fd()).map_or([0; 2], FileIdentity::to_numbers);
+        let identity = FileIdentity::from_fd(file.as_fd()).map_or([0; 2], FileIdentity::to_numbers);
         put(&mut bytes, FILES_AT + number * 16, &identity.map(u64::to_le_bytes).concat());
     }
     let at = bytes.len().min(if *at == 255 { usize::MAX } else { usize::from(*at) });

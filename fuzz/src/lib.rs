@@ -60,7 +60,7 @@ pub fn u32_at(bytes: &[u8], at: usize) -> usize {
 
 /// Puts the checksum of `of` at `at`, if both lie in the bytes.
 pub fn sign(bytes: &mut [u8], of: Range<usize>, at: usize) {
-    let Some(signed) = bytes.get(of).map(Checksum::of) else { return };
+    let Some(signed) = bytes.get(of).map(Checksum::from_bytes) else { return };
     put(bytes, at, &signed.0);
 }
 

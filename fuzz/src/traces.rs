@@ -15,12 +15,12 @@ use cowslip_trace::symbols::Names;
 /// Reads a trace, sums it up, draws and exports it; `None` for one that is damaged.
 pub fn look(bytes: &[u8]) -> Option<Trace> {
     let trace = Trace::read_from(bytes).ok()?;
-    let cost = FaultCost::of(&trace.header);
-    let analysis = Analysis::of(&trace, cost);
+    let cost = FaultCost::from_header(&trace.header);
+    let analysis = Analysis::new(&trace, cost);
     patterns::find(&analysis);
     let both = [&analysis, &analysis];
     let mut names = [Names::default(), Names::default()];
-    let diff = Diff::of(both, names.each_mut(), Basis::fitting(both));
+    let diff = Diff::new(both, names.each_mut(), Basis::fitting(both));
     assert!(diff.is_empty(), "a trace differs from itself: {diff:?}");
     for format in [Format::Csv, Format::JsonLines] {
         let mut reader = Reader::new(bytes).expect("a trace");

@@ -49,7 +49,7 @@ pub(crate) const OF_COMMANDS: &str = "Exit code: the command's, or 128+N if sign
 cowslip failed, 126: the command cannot be run, 127: it was not found.";
 
 /// The exit code that passes on how a command ended, as a shell would.
-pub(crate) fn of(status: ExitStatus) -> u8 {
+pub(crate) fn from_status(status: ExitStatus) -> u8 {
     let killed = status.signal().map(|signal| KILLED + signal);
     let code = status.code().or(killed).and_then(|code| u8::try_from(code).ok());
     code.unwrap_or(NOT_THE_COMMAND)
@@ -98,7 +98,7 @@ impl fmt::Display for Failure {
 
 impl From<cowslip::Error> for Failure {
     fn from(error: cowslip::Error) -> Self {
-        Self::new(exit_code::of(&error), error)
+        Self::new(exit_code::from_error(&error), error)
     }
 }
 

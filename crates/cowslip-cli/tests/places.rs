@@ -113,7 +113,7 @@ fn images_refuse_what_is_no_file() {
     save_at(&frozen, &image).unwrap();
     places.each("a save", false, |place| {
         let refused = save_at(&frozen, place).unwrap_err();
-        Some((cowslip_sys::exit_code::of(&refused).into(), refused.to_string()))
+        Some((cowslip_sys::exit_code::from_error(&refused).into(), refused.to_string()))
     });
     let image = image.to_str().unwrap();
     places.each("a merge", false, |place| {

@@ -88,9 +88,9 @@ fn as_many_runs_as_advised_have_the_promised_power() {
         let mut side = |mean: f64, deviation: f64| -> Vec<f64> {
             (0..runs).map(|_| mean + deviation * normal()).collect()
         };
-        let good = Moments::of(&side(100.0, good)).unwrap();
-        let bad = Moments::of(&side(100.0 + noise.means.0 / 100.0, bad)).unwrap();
-        Welch::of(&good, &bad, 0.05).unwrap().p < 0.05
+        let good = Moments::from_values(&side(100.0, good)).unwrap();
+        let bad = Moments::from_values(&side(100.0 + noise.means.0 / 100.0, bad)).unwrap();
+        Welch::new(&good, &bad, 0.05).unwrap().p < 0.05
     });
     let power = found.count() as f64 / f64::from(trials);
     println!("{runs} runs: power {power}");

@@ -8,26 +8,26 @@ use cowslip_compare::stats::{
 use cowslip_compare::{Options, compare};
 
 fn moments(values: &[f64]) -> Moments {
-    Moments::of(values).unwrap()
+    Moments::from_values(values).unwrap()
 }
 
 #[test]
 fn what_cannot_be_tested_is_refused_with_the_reason() {
-    let reason = |values: &[f64]| Moments::of(values).unwrap_err();
+    let reason = |values: &[f64]| Moments::from_values(values).unwrap_err();
     assert_eq!(reason(&[]), Unusable::TooFew);
     assert_eq!(reason(&[1.0]), Unusable::TooFew);
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {
         assert_eq!(reason(&[1.0, value]), Unusable::NotFinite);
     }
     let (three, four) = (moments(&[3.0; 4]), moments(&[4.0; 4]));
-    assert_eq!(Welch::of(&three, &four, 0.05).unwrap_err(), Unusable::NoVariation);
-    assert_eq!(RankTest::of(&[], &[1.0]).unwrap_err(), Unusable::TooFew);
-    assert_eq!(RankTest::of(&[f64::NAN], &[1.0]).unwrap_err(), Unusable::NotFinite);
+    assert_eq!(Welch::new(&three, &four, 0.05).unwrap_err(), Unusable::NoVariation);
+    assert_eq!(RankTest::new(&[], &[1.0]).unwrap_err(), Unusable::TooFew);
+    assert_eq!(RankTest::new(&[f64::NAN], &[1.0]).unwrap_err(), Unusable::NotFinite);
     assert!(two_sided_p(f64::NAN, 3.0).is_nan() && two_sided_p(1.0, 0.0).is_nan());
     assert!(two_sided_quantile(0.0, 3.0).is_nan() && two_sided_quantile(0.1, -1.0).is_nan());
     assert_eq!((two_sided_p(0.0, 3.0), two_sided_p(f64::INFINITY, 3.0)), (1.0, 0.0));
     assert_eq!(two_sided_quantile(1.0, 3.0), 0.0);
-    assert_eq!(Autocorrelation::of(&[5.0; 10]), None);
+    assert_eq!(Autocorrelation::from_values(&[5.0; 10]), None);
     assert_eq!(adjusted(&[]), Vec::<f64>::new());
 }
 
@@ -36,7 +36,7 @@ fn an_offset_does_not_change_the_test() {
     let (good, bad) = ([1.0, 2.0, 4.0, 8.0], [3.0, 5.0, 9.0, 11.0]);
     let t = |offset: f64| {
         let [good, bad] = [good, bad].map(|side| moments(&side.map(|value| value + offset)));
-        Welch::of(&good, &bad, 0.05).unwrap().t
+        Welch::new(&good, &bad, 0.05).unwrap().t
     };
     for offset in [1e6, -1e12, 9e15 - 16.0] {
         assert_eq!(t(offset), t(0.0), "{offset}");
@@ -44,7 +44,7 @@ fn an_offset_does_not_change_the_test() {
     // The sums of squares overflow or vanish without care.
     let scaled = |factor: f64| {
         let [good, bad] = [good, bad].map(|side| moments(&side.map(|value| value * factor)));
-        Welch::of(&good, &bad, 0.05).unwrap().t
+        Welch::new(&good, &bad, 0.05).unwrap().t
     };
     assert_eq!((scaled(2_f64.powi(400)), scaled(2_f64.powi(-400))), (t(0.0), t(0.0)));
 }
@@ -53,9 +53,9 @@ fn an_offset_does_not_change_the_test() {
 fn equal_samples_are_as_alike_as_can_be() {
     let values = [1.0, 5.0, 2.0, 9.0];
     let side = moments(&values);
-    let welch = Welch::of(&side, &side, 0.05).unwrap();
+    let welch = Welch::new(&side, &side, 0.05).unwrap();
     assert_eq!((welch.t, welch.p, welch.difference), (0.0, 1.0, 0.0));
-    assert_eq!(RankTest::of(&values, &values).unwrap().p, 1.0);
+    assert_eq!(RankTest::new(&values, &values).unwrap().p, 1.0);
     let effect = hedges_g(&side, &side, &welch, 0.05);
     let (low, high) = effect.interval.unwrap();
     assert!(effect.value == 0.0 && (low + high).abs() < 1e-6 && low < -1.0);
@@ -90,14 +90,14 @@ fn the_effect_is_the_published_formula_also_with_hardly_a_degree_of_freedom() {
         let (df, wanted) = formula(good, bad);
         fewest = fewest.min(df);
         let (good, bad) = (moments(good), moments(bad));
-        let effect = hedges_g(&good, &bad, &Welch::of(&good, &bad, 0.05).unwrap(), 0.05);
+        let effect = hedges_g(&good, &bad, &Welch::new(&good, &bad, 0.05).unwrap(), 0.05);
         assert!((effect.value / wanted - 1.0).abs() < 1e-9, "{df}: {} {wanted}", effect.value);
         let (low, high) = effect.interval.unwrap();
         assert!(low <= effect.value && effect.value <= high, "{low} to {high}");
     }
     assert!(fewest < 1.001, "{fewest}");
     let (good, bad) = (moments(&[1.0, 1.0]), moments(&[3.0, 5.0]));
-    let effect = hedges_g(&good, &bad, &Welch::of(&good, &bad, 0.05).unwrap(), 0.05);
+    let effect = hedges_g(&good, &bad, &Welch::new(&good, &bad, 0.05).unwrap(), 0.05);
     assert_eq!((effect.value, effect.interval), (0.0, None), "one degree of freedom");
 }
 
@@ -105,7 +105,7 @@ fn the_effect_is_the_published_formula_also_with_hardly_a_degree_of_freedom() {
 fn a_relative_change_has_bounds_only_if_the_good_mean_is_not_zero() {
     let change = |good: &[f64], bad: &[f64]| {
         let (good, bad) = (moments(good), moments(bad));
-        let welch = Welch::of(&good, &bad, 0.05).unwrap();
+        let welch = Welch::new(&good, &bad, 0.05).unwrap();
         relative_change(&good, &bad, &welch, 0.05)
     };
     let twice = change(&[10.0, 11.0, 9.0], &[20.0, 22.0, 18.0]).unwrap();

@@ -19,12 +19,12 @@ fn trial(seed: u64, changed: usize, shift: f64) -> Vec<f64> {
     let mut random = Rng::with_seed(seed);
     let mut sample = |shift: f64| {
         let values: Vec<f64> = (0..RUNS).map(|_| normal(&mut random) + shift).collect();
-        Moments::of(&values).unwrap()
+        Moments::from_values(&values).unwrap()
     };
     let p = (0..METRICS).map(|metric| {
         let good = sample(0.0);
         let bad = sample(if metric < changed { shift } else { 0.0 });
-        Welch::of(&good, &bad, 0.05).unwrap().p
+        Welch::new(&good, &bad, 0.05).unwrap().p
     });
     adjusted(&p.collect::<Vec<_>>())
 }

@@ -34,7 +34,7 @@ fn facts(kernel: &str) -> BTreeMap<String, String> {
 
 fn entry(kernel: &str, seconds: f64) -> Entry {
     let runs = [1.0, 1.01, 0.99].map(|it| Run::new("a run").with("wall_seconds", it * seconds));
-    Entry::of(&runs, &facts(kernel), 7).unwrap()
+    Entry::from_runs(&runs, &facts(kernel), 7).unwrap()
 }
 
 fn noise(random: &mut Rng) -> f64 {
@@ -129,7 +129,7 @@ fn facts_of_this_machine_are_not_those_of_runs_of_another() {
         let mut run = Run::new("a run").with("wall_seconds", 1.0).with("cpu.user_share", 0.5);
         let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         run.facts = std::sync::Arc::new(facts.collect());
-        Entry::of(&[run], &self::facts("6"), 0).unwrap()
+        Entry::from_runs(&[run], &self::facts("6"), 0).unwrap()
     };
     let here = of(&[("command", "x"), ("cpu.count", "2"), ("commit", "abc")]);
     assert_eq!((here.schema.as_str(), here.commit.as_deref()), (SCHEMA, Some("abc")));
@@ -138,7 +138,7 @@ fn facts_of_this_machine_are_not_those_of_runs_of_another() {
     assert_eq!(here.metrics.keys().collect::<Vec<_>>(), ["wall_seconds"], "not the machine's");
     let elsewhere = of(&[("cpu.count", "64")]);
     assert_eq!(elsewhere.facts, BTreeMap::from([("cpu.count".to_owned(), "64".to_owned())]));
-    let error = Entry::of(&[Run::new("a run")], &self::facts("6"), 0).unwrap_err();
+    let error = Entry::from_runs(&[Run::new("a run")], &self::facts("6"), 0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
 }
 

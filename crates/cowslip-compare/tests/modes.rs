@@ -17,7 +17,7 @@ fn found(samples: u32, count: u32, mut value: impl FnMut(&mut Rng, u32) -> f64) 
     let mut random = Rng::with_seed(2_026);
     let has_two = |_: &u32| {
         let sample: Vec<f64> = (0..count).map(|index| value(&mut random, index)).collect();
-        Modes::of(&sample, ALPHA).is_some()
+        Modes::from_values(&sample, ALPHA).is_some()
     };
     f64::from((0..samples).filter(has_two).count() as u32) / f64::from(samples)
 }
@@ -72,13 +72,16 @@ fn the_groups_are_those_that_the_sample_was_made_of() {
     let mut values: Vec<f64> = (0..14).map(|_| near(&mut random, 0.41)).collect();
     values.extend((0..6).map(|_| near(&mut random, 0.58)));
     random.shuffle(&mut values);
-    let modes = Modes::of(&values, ALPHA).unwrap();
+    let modes = Modes::from_values(&values, ALPHA).unwrap();
     assert_eq!(modes.counts, (14, 6));
     assert!((modes.near.0 - 0.41).abs() < 0.01 && (modes.near.1 - 0.58).abs() < 0.01, "{modes:?}");
     assert!((0.45..0.54).contains(&modes.between) && modes.p < 0.01, "{modes:?}");
     // An outlier or two are no mode, nor are equal values, or few.
-    assert_eq!(Modes::of(&[1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 9.0, 9.1], ALPHA), None);
-    assert_eq!(Modes::of(&[1.0; 20], ALPHA), None);
-    assert_eq!(Modes::of(&[1.0, 1.0, 1.0, 9.0, 9.0, 9.0], ALPHA), None);
-    assert_eq!(Modes::of(&[1.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0], ALPHA).unwrap().counts, (5, 3));
+    assert_eq!(Modes::from_values(&[1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 9.0, 9.1], ALPHA), None);
+    assert_eq!(Modes::from_values(&[1.0; 20], ALPHA), None);
+    assert_eq!(Modes::from_values(&[1.0, 1.0, 1.0, 9.0, 9.0, 9.0], ALPHA), None);
+    assert_eq!(
+        Modes::from_values(&[1.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0], ALPHA).unwrap().counts,
+        (5, 3)
+    );
 }

@@ -57,9 +57,9 @@ fn welch_and_ranks_of_samples() {
         let case: Value = serde_json::from_str(line).unwrap();
         let side = |name: &str| -> Vec<f64> { serde_json::from_value(case[name].clone()).unwrap() };
         let (good, bad) = (side("good"), side("bad"));
-        let moments = [&good, &bad].map(|side| Moments::of(side).unwrap());
-        let welch = Welch::of(&moments[0], &moments[1], 0.05).unwrap();
-        let rank = RankTest::of(&good, &bad).unwrap();
+        let moments = [&good, &bad].map(|side| Moments::from_values(side).unwrap());
+        let welch = Welch::new(&moments[0], &moments[1], 0.05).unwrap();
+        let rank = RankTest::new(&good, &bad).unwrap();
         exact += usize::from(rank.is_exact);
         let ours =
             [welch.t, welch.degrees, welch.p, welch.interval.0, welch.interval.1, rank.u, rank.p];
@@ -103,8 +103,8 @@ fn effects_and_power() {
     for line in text.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
         let side = |name: &str| -> Vec<f64> { serde_json::from_value(case[name].clone()).unwrap() };
-        let [good, bad] = ["good", "bad"].map(|name| Moments::of(&side(name)).unwrap());
-        let welch = Welch::of(&good, &bad, 0.05).unwrap();
+        let [good, bad] = ["good", "bad"].map(|name| Moments::from_values(&side(name)).unwrap());
+        let welch = Welch::new(&good, &bad, 0.05).unwrap();
         let g = stats::hedges_g(&good, &bad, &welch, 0.05);
         let change = stats::relative_change(&good, &bad, &welch, 0.05).unwrap().interval.unwrap();
         let (low, high) = g.interval.unwrap();

@@ -22,8 +22,8 @@ fn alarms(ends: impl Fn(&Welch, f64) -> bool) -> f64 {
             if good.len() < FEWEST {
                 continue;
             }
-            let [one, other] = [&good, &bad].map(|side| Moments::of(side).unwrap());
-            let welch = Welch::of(&one, &other, 0.05).unwrap();
+            let [one, other] = [&good, &bad].map(|side| Moments::from_values(side).unwrap());
+            let welch = Welch::new(&one, &other, 0.05).unwrap();
             let change = relative_change(&one, &other, &welch, 0.05).unwrap();
             let (low, high) = change.interval.unwrap();
             if ends(&welch, high - low) || good.len() == MOST {

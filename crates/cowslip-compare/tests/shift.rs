@@ -13,7 +13,7 @@ fn the_interval_has_the_shifts_that_the_rank_test_does_not_reject() {
             let (low, high) = shift(&first, &second, alpha).unwrap().interval.unwrap();
             let p = |by: f64| {
                 let back: Vec<f64> = second.iter().map(|value| value - by).collect();
-                RankTest::of(&first, &back).unwrap().p
+                RankTest::new(&first, &back).unwrap().p
             };
             let near = 1e-9;
             for (inside, outside) in [(low + near, low - near), (high - near, high + near)] {

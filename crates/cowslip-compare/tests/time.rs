@@ -49,7 +49,7 @@ impl Took {
 }
 
 fn split(good: Took, bad: Took) -> TimeSplit {
-    TimeSplit::of(&good.runs(), &bad.runs(), 0.05).unwrap()
+    TimeSplit::from_runs(&good.runs(), &bad.runs(), 0.05).unwrap()
 }
 
 /// The part that carries most of the added time.
@@ -121,7 +121,7 @@ impl Looked {
 fn the_ledger_adds_up_and_time_of_threads_at_once_is_taken_back() {
     let good = Looked { wall: 1.0, user: 1.7, asleep: 0.0, locked: 0.0, overlap: 0.8 };
     let bad = Looked { wall: 2.0, user: 1.7, asleep: 0.25, locked: 0.05, overlap: 0.15 };
-    let split = TimeSplit::of(&good.runs(), &bad.runs(), 0.05).unwrap();
+    let split = TimeSplit::from_runs(&good.runs(), &bad.runs(), 0.05).unwrap();
     let added = |part| split.ledger.iter().find(|it| it.part == part).unwrap().added;
     for (part, wanted) in [
         (TimePart::User, 0.0),
@@ -163,7 +163,7 @@ fn a_fault_has_a_cost_if_runs_of_one_side_show_it() {
             };
             (0..10).map(run).collect()
         };
-        TimeSplit::of(&side(100_000.0), &side(300_000.0), 0.05).unwrap()
+        TimeSplit::from_runs(&side(100_000.0), &side(300_000.0), 0.05).unwrap()
     };
     let faults = split(1e-6, 1e-3).faults;
     assert_eq!((faults.len(), faults[0].kind), (1, FaultKind::Minor));
@@ -201,6 +201,6 @@ fn little_processor_time_is_not_divided_and_unknown_waiting_is_said_to_be_that()
         run.with("rusage.user_seconds", 0.5).with("rusage.system_seconds", 0.0)
     };
     let (good, bad) = ([run(1.0), run(1.1)], [run(2.0), run(2.1)]);
-    assert_eq!(most(&TimeSplit::of(&good, &bad, 0.05).unwrap()), TimePart::NotRunning);
-    assert!(TimeSplit::of(&good, &[Run::new("other"), run(1.0)], 0.05).is_none());
+    assert_eq!(most(&TimeSplit::from_runs(&good, &bad, 0.05).unwrap()), TimePart::NotRunning);
+    assert!(TimeSplit::from_runs(&good, &[Run::new("other"), run(1.0)], 0.05).is_none());
 }

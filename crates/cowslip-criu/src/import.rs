@@ -72,7 +72,8 @@ pub fn import(
     }
     let processes: BTreeMap<_, _> =
         pagemaps.iter().filter_map(|pagemap| Some((pagemap.process?, pagemap))).collect();
-    let index = Index::of(processes.iter().map(|(process, it)| (*process, &it.stretches[..])));
+    let index =
+        Index::from_processes(processes.iter().map(|(process, it)| (*process, &it.stretches[..])));
     if index.pages() == 0 {
         let why = "it has no pagemap-PID.img with pages that may come later";
         return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(dump).because(why));

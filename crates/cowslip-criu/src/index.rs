@@ -32,7 +32,9 @@ pub(crate) struct Index {
 
 impl Index {
     /// Gives the lazy stretches of each process their places, in order.
-    pub(crate) fn of<'a>(processes: impl IntoIterator<Item = (u32, &'a [Stretch])>) -> Self {
+    pub(crate) fn from_processes<'a>(
+        processes: impl IntoIterator<Item = (u32, &'a [Stretch])>,
+    ) -> Self {
         let sorted: BTreeMap<_, _> = processes.into_iter().collect();
         let mut index = Self::default();
         for (process, stretches) in sorted {
@@ -117,7 +119,7 @@ mod tests {
         let lazy = |page, pages| Stretch { page, pages, at: 0, is_lazy: true, blocks: None };
         let eager = Stretch { page: 13, pages: 2, at: 0, is_lazy: false, blocks: None };
         let (nine, ten) = ([lazy(10, 3), eager, lazy(20, 1), lazy(21, 4)], [lazy(11, 1)]);
-        Index::of([(10, &ten[..]), (9, &nine[..])])
+        Index::from_processes([(10, &ten[..]), (9, &nine[..])])
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         tell(&error.to_string());
-        ExitCode::from(exit_code::of(&error))
+        ExitCode::from(exit_code::from_error(&error))
     })
 }
 

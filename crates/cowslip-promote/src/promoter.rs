@@ -251,7 +251,7 @@ impl Urgent {
         if !scheduling::is_crowded() || !scheduling::is_ordinary() {
             return Self(None);
         }
-        let before = Scheduling::of(THIS_THREAD).ok();
+        let before = Scheduling::from_thread(THIS_THREAD).ok();
         Self(before.filter(|_| scheduling::set_urgent(THIS_THREAD, true).is_ok()))
     }
 }

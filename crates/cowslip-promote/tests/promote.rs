@@ -152,7 +152,7 @@ fn unhurried() -> Settings {
 }
 
 impl<'a> Promotion<'a> {
-    fn of(regions: &'a Regions) -> Self {
+    fn from_regions(regions: &'a Regions) -> Self {
         let mut promoter = Promoter::new(unhurried()).unwrap();
         promoter.add(Target::open(process::pid(), 1).unwrap());
         Self { promoter, regions }
@@ -188,7 +188,7 @@ fn full_regions_become_huge(by: By) {
     let _rules = by.force();
     let before = regions.checksum();
     // Reading a page that was never written maps the zero page, which takes no memory.
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
     let outcomes = promotion.act();
     assert_eq!(outcomes.len(), 3, "{by:?}: {outcomes:?}");
@@ -221,7 +221,7 @@ fn sparse_pages_are_split(by: By) {
     }
     assert_eq!(regions.in_smaps(), (3 * CHUNK_BYTES as u64, 3 * CHUNK_BYTES as u64));
     let before = regions.checksum();
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     assert_eq!(
         promotion.reasons(),
         [(0, Reason::Filling), (1, Reason::Huge), (2, Reason::Huge)],
@@ -266,7 +266,7 @@ fn a_huge_page_of_which_a_part_was_released_is_given_back_and_no_byte_changes() 
     for number in 0..2 {
         regions.advise(regions.region(number), Advice::Collapse);
     }
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     assert_eq!(promotion.reasons(), [(0, Reason::Huge), (1, Reason::Huge)]);
     let kept = regions.region(0).start;
     let released = VirtRange::between(kept + 200 * page_size_bytes(), regions.region(0).end());
@@ -303,7 +303,7 @@ fn what_was_torn_before_anybody_looked_is_given_back_and_what_was_released_since
             return println!("SKIPPED: kpageflags: what a page is part of is told to root alone");
         };
         assert!(was_huge, "the kernel holds all of it");
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         assert_eq!(
             promotion.reasons(),
             [(0, Reason::PartiallyMapped), (1, Reason::FirstLook)],
@@ -341,7 +341,7 @@ fn no_update_of_a_writer_is_lost_while_its_memory_is_promoted_and_split() {
             }
             rounds
         });
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         let mut promoted = 0;
         for _ in 0..4 {
             promotion.act();
@@ -375,7 +375,7 @@ fn what_a_live_child_shares_is_left_alone_until_it_ends() {
 fn what_a_child_shares_is_left_alone(by: By) {
     let regions = Regions::new(&[512, 512]);
     let _rules = by.force();
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     promotion.reasons();
     let decided = promotion.decide();
     assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{decided:?}");
@@ -420,7 +420,7 @@ fn how_much_is_known_without_page_tables_is_said() {
         let regions = Regions::new(pages);
         let _rules = by.force();
         prepare(&regions);
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         let (look, _) = promotion.promoter.look(0).unwrap();
         let process = &look.processes[0];
         let mine = process
@@ -457,7 +457,7 @@ fn pages_that_were_only_read_are_not_taken_for_a_childs() {
         let _rules = by.force();
         regions.advise(regions.range, Advice::NoHugePage);
         assert_eq!((500..512).map(|page| regions.word(0, page).load(Relaxed)).sum::<u64>(), 0);
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         promotion.reasons();
         assert_eq!(promotion.reasons(), [(0, Reason::Full)], "{by:?}");
         let (look, _) = promotion.promoter.look(0).unwrap();
@@ -474,7 +474,7 @@ fn what_was_lazily_freed_is_not_made_huge_and_what_is_written_again_is() {
         let _rules = by.force();
         let is_told = is_of_a_huge_page(regions.range.start).is_some();
         let sees_frames = is_told && matches!(by, By::Scan | By::Entries);
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         promotion.reasons();
         let decided = promotion.decide();
         assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{by:?}: {decided:?}");
@@ -566,7 +566,7 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
 #[test]
 fn what_was_just_released_is_not_filled_again() {
     let regions = Regions::new(&[512]);
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     promotion.reasons();
     assert_eq!(promotion.reasons(), [(0, Reason::Full)]);
     let first = VirtRange::new(regions.range.start, 20 * page_size_bytes());
@@ -578,7 +578,7 @@ fn what_was_just_released_is_not_filled_again() {
 fn refusals_of_the_kernel_are_told_apart() {
     let after = |errno| {
         let regions = Regions::new(&[512, 512]);
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         promotion.reasons();
         let decided = promotion.decide();
         let rule = failpoints::fail(Op::ProcessMadvise, 0, 1, errno);
@@ -598,7 +598,7 @@ fn refusals_of_the_kernel_are_told_apart() {
 fn a_huge_page_that_is_refused_is_asked_for_again_at_once() {
     let after = |refusals| {
         let regions = Regions::new(&[512]);
-        let mut promotion = Promotion::of(&regions);
+        let mut promotion = Promotion::from_regions(&regions);
         promotion.reasons();
         let decided = promotion.decide();
         let rule = failpoints::fail(Op::Madvise, 0, refusals, Errno::NOMEM);
@@ -614,7 +614,7 @@ fn a_huge_page_that_is_refused_is_asked_for_again_at_once() {
 fn memory_that_must_not_be_huge_is_given_up() {
     let regions = Regions::new(&[512]);
     regions.advise(regions.range, Advice::NoHugePage);
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     promotion.reasons();
     let outcomes = promotion.act();
     assert_eq!(outcomes[0].effect, Effect::Refused(Errno::INVAL.raw_os_error()));
@@ -626,7 +626,7 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     let regions = Regions::new(&[512, 512]);
     let target = Target::open(process::pid(), 1).unwrap();
     let before = target.coverage().unwrap();
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     promotion.promoter.watch_heat(HeatSource::Mappings);
     promotion.reasons();
     assert_eq!(promotion.act().len(), 2);
@@ -662,7 +662,7 @@ fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
         return;
     }
     let regions = Regions::new(&[512; 32]);
-    let mut promotion = Promotion::of(&regions);
+    let mut promotion = Promotion::from_regions(&regions);
     promotion.promoter.watch_heat(HeatSource::Damon);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -77,7 +77,7 @@ impl Cache {
         let location = Location::parse(url)?;
         let found = block_on(location.cancel(), find(&location, OpenOptions::default()))?;
         let opened = Arc::new(Mutex::new(Vec::new()));
-        let source = CachedImage::of(found, &self.0, &opened);
+        let source = CachedImage::new(found, &self.0, &opened);
         let image = Image::open_source(source)?;
         let chain = std::iter::once(&image).chain(image.ancestors());
         for (image, source) in chain.zip(locked(&opened).iter().filter_map(Weak::upgrade)) {
@@ -214,7 +214,7 @@ struct Kept {
 }
 
 impl CachedImage {
-    fn of(
+    fn new(
         remote: RemoteImage,
         folder: &Arc<Folder>,
         opened: &Arc<Mutex<Vec<Weak<Self>>>>,
@@ -325,7 +325,7 @@ impl ImageSource for CachedImage {
         identity: ImageIdentity,
     ) -> Result<Arc<dyn ImageSource>> {
         let parent = self.remote.parent(name, identity)?;
-        Ok(Self::of(parent, &self.folder, &self.opened))
+        Ok(Self::new(parent, &self.folder, &self.opened))
     }
 
     fn read_working_set(&self) -> Option<Vec<u8>> {

@@ -35,7 +35,7 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    pub(crate) fn of(name: &str, image: &Image) -> Self {
+    pub(crate) fn from_image(name: &str, image: &Image) -> Self {
         Self {
             schema: SCHEMA.into(),
             image: name.into(),
@@ -82,7 +82,7 @@ fn decoded(location: &Location, bytes: &[u8]) -> Result<Pointer> {
 /// object is there.
 pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
     let location = Location::parse(pointer)?.for_writing()?;
-    set(&location, Pointer::of(name, image))
+    set(&location, Pointer::from_image(name, image))
 }
 
 /// Has a pointer with the value `now` name another place of the same image. A concurrent change by another writer

@@ -110,7 +110,7 @@ fn prune_at(place: &Location, options: PruneOptions, progress: OnProgress<'_>) -
     let mut listed = list_at(place)?;
     let mut pruned = Pruned::default();
     if let Some(longest) = options.merge {
-        for name in Folder::of(&listed, None).longer_chains(longest) {
+        for name in Folder::from_listed(&listed, None).longer_chains(longest) {
             let merged = merge_chain(&folder, &name, &listed, options.dry_run, &mut *progress)?;
             pruned.merged.push((name, merged));
         }
@@ -119,7 +119,8 @@ fn prune_at(place: &Location, options: PruneOptions, progress: OnProgress<'_>) -
         }
     }
     let before = SystemTime::now().checked_sub(options.grace).unwrap_or(SystemTime::UNIX_EPOCH);
-    let needed = [None, Some(before)].map(|at| Folder::of(&listed, at).needed(options.keep));
+    let needed =
+        [None, Some(before)].map(|at| Folder::from_listed(&listed, at).needed(options.keep));
     for image in listed.iter().filter(|it| matches!(it.kind, ListedKind::Image { .. })) {
         let is_needed = needed.iter().any(|names| names.contains(image.name.as_str()));
         if is_needed || image.modified > before {
@@ -155,7 +156,7 @@ fn merge_chain(
         if let ListedKind::Pointer(now) = &pointer.kind
             && now.is_of(image.identity())
         {
-            repoint(&folder.within(&pointer.name), now, Pointer::of(&merged, &image))?;
+            repoint(&folder.within(&pointer.name), now, Pointer::from_image(&merged, &image))?;
         }
     }
     Ok(merged)
@@ -190,7 +191,7 @@ struct Entry<'a> {
 
 impl<'a> Folder<'a> {
     /// A folder with the present images that existed at some time.
-    fn of(listed: &'a [Listed], at: Option<SystemTime>) -> Self {
+    fn from_listed(listed: &'a [Listed], at: Option<SystemTime>) -> Self {
         let mut images = Vec::new();
         let mut pointers = Vec::new();
         for listed in listed {
@@ -269,7 +270,7 @@ mod tests {
 
     fn needed(listed: &[Listed], at: Option<u64>, keep: usize) -> Vec<String> {
         let at = at.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
-        let folder = Folder::of(listed, at);
+        let folder = Folder::from_listed(listed, at);
         let mut names: Vec<_> = folder.needed(keep).into_iter().map(str::to_owned).collect();
         names.sort();
         names
@@ -304,7 +305,7 @@ mod tests {
             image("c", 3, Some(2), 70),
             image("d", 4, Some(1), 60),
         ];
-        let folder = Folder::of(&listed, None);
+        let folder = Folder::from_listed(&listed, None);
         assert_eq!(folder.longer_chains(2), ["c"]);
         assert!(folder.longer_chains(3).is_empty());
         let circle = [image("a", 1, Some(2), 90), image("b", 2, Some(1), 80)];

@@ -89,7 +89,7 @@ fn push_to(
     }
     send(&image, &location, progress)?;
     let latest = latest.map(|name| {
-        let pointer = Pointer::of(location.file_name(), &image);
+        let pointer = Pointer::from_image(location.file_name(), &image);
         set(&location.beside(name).for_writing()?, pointer)
     });
     let url = location.to_string();

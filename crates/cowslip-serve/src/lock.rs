@@ -24,7 +24,7 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Waits for other servers that begin to listen at `socket`, up to `patience`.
-    pub(crate) fn of(socket: &Path, patience: Duration) -> io::Result<Self> {
+    pub(crate) fn take(socket: &Path, patience: Duration) -> io::Result<Self> {
         let deadline = Instant::now() + patience;
         loop {
             let (path, file) = open(socket)?;

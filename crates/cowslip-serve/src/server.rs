@@ -85,7 +85,7 @@ impl Server {
     /// `AddrInUse` if a server listens there, `AlreadyExists` if something else is at `path`; `WouldBlock` if another
     /// process of this user holds the lock by which its servers begin one after the other; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
-        let locked = Lock::of(path, PATIENCE)?;
+        let locked = Lock::take(path, PATIENCE)?;
         let listener = match socket::listen_privately(path) {
             Err(Errno::ADDRINUSE) if is_left_over(path) => {
                 fs::remove_file(path)?;

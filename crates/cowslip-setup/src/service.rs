@@ -257,7 +257,7 @@ mod tests {
 
     fn of(service: &str) -> Result<String, Trouble> {
         let (command, libraries) = ("/usr/bin/cowslip".to_owned(), "/usr/lib/cowslip".to_owned());
-        drop_in(&Unit::of(&format!("[Service]\n{service}")), &Installed { command, libraries })
+        drop_in(&Unit::parse(&format!("[Service]\n{service}")), &Installed { command, libraries })
     }
 
     #[test]

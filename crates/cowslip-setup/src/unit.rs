@@ -69,7 +69,7 @@ impl Unit {
     }
 
     #[cfg(test)]
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         Self { name: "a.service".into(), settings: parse(text) }
     }
 }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_systemd_reads_them() {
-        let unit = Unit::of(
+        let unit = Unit::parse(
             "[Unit]\nExecStart=no\n[Service]\nExecStart=/bin/a \\\n# between\n  b\nPrivateDevices=true\n\
              SystemCallFilter=@one\nSystemCallFilter=\nSystemCallFilter=~@two\n Type = notify \nPrivateDevices=\n\
              [Install]\nType=no\n",

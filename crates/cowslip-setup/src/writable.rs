@@ -38,14 +38,14 @@ mod tests {
 
     #[test]
     fn the_shipped_unit_may_write_to_its_runtime_directory_only() {
-        let unit = Unit::of(include_str!("../../../packaging/cowslip-promote.service"));
+        let unit = Unit::parse(include_str!("../../../packaging/cowslip-promote.service"));
         assert_eq!(unit.get("ProtectSystem"), Some("strict"));
         assert_eq!(folders(&unit), [Path::new("/run/cowslip")]);
     }
 
     #[test]
     fn what_a_drop_in_opens_is_writable() {
-        let unit = Unit::of(
+        let unit = Unit::parse(
             "[Service]\nReadWritePaths=/a\nReadWritePaths=\nReadWritePaths=-/var/lib/node_exporter +/b\n\
              RuntimeDirectory=one two:link\nStateDirectory=three\n",
         );

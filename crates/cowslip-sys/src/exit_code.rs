@@ -21,7 +21,7 @@ pub const FAILED: u8 = 70;
 
 /// The exit code of an error. A file that cannot be written for lack of space is not a wrong
 /// request.
-pub fn of(error: &Error) -> u8 {
+pub fn from_error(error: &Error) -> u8 {
     let is_short = || {
         let errno = error.errno().map(Errno::from_raw_os_error);
         errno.is_some_and(|errno| of_file(&errno.into()) == FAILED)
@@ -86,15 +86,19 @@ mod tests {
         ] {
             let error = || io::Error::from(errno);
             assert_eq!(of_file(&error()), code, "{errno}");
-            assert_eq!(of(&file_error("write", Path::new("image"), error())), code, "{errno}");
-            assert_eq!(of(&Error::from_io("write", &error())), code, "{errno}");
+            assert_eq!(
+                from_error(&file_error("write", Path::new("image"), error())),
+                code,
+                "{errno}"
+            );
+            assert_eq!(from_error(&Error::from_io("write", &error())), code, "{errno}");
             let system = if code == USAGE { FAILED } else { code };
             assert_eq!(of_system(&error()), system, "{errno}");
             // Errors of crates that name the file.
             let told = io::Error::new(io_kind(&error()), format!("image: {errno}"));
             assert_eq!(of_file(&told), code, "{errno}");
-            assert_eq!(of(&Error::from_io("write", &told)), code, "{errno}");
-            assert_eq!(of(&file_error("write", Path::new("image"), told)), code, "{errno}");
+            assert_eq!(from_error(&Error::from_io("write", &told)), code, "{errno}");
+            assert_eq!(from_error(&file_error("write", Path::new("image"), told)), code, "{errno}");
         }
     }
 }

@@ -88,7 +88,7 @@ pub struct Scheduling(libc::sched_attr);
 impl Scheduling {
     /// The scheduling of the thread `thread` (0: this one): `sched_getattr(2)`; `ESRCH` if there is
     /// none.
-    pub fn of(thread: i32) -> Result<Self> {
+    pub fn from_thread(thread: i32) -> Result<Self> {
         // SAFETY: plain numbers, for which zero is a value.
         let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
         let size = size_of::<libc::sched_attr>();
@@ -120,7 +120,7 @@ impl Scheduling {
     /// ```
     /// use cowslip_sys::scheduling::Scheduling;
     ///
-    /// Scheduling::of(0)?.patient().assign(0)?;
+    /// Scheduling::from_thread(0)?.patient().assign(0)?;
     /// # Ok::<(), cowslip_sys::Errno>(())
     /// ```
     pub fn assign(&self, thread: i32) -> Result<()> {
@@ -173,7 +173,7 @@ impl Processors {
     ///
     /// # Errors
     /// `EINVAL` on a machine with more than 1,024 processors; `ESRCH` if there is no such thread.
-    pub fn of(thread: i32) -> Result<Self> {
+    pub fn from_thread(thread: i32) -> Result<Self> {
         sched_getaffinity(Pid::from_raw(thread)).map(Self)
     }
 
@@ -203,7 +203,7 @@ impl Processors {
     /// ```
     /// use cowslip_sys::scheduling::{Processors, current_processor};
     ///
-    /// let before = Processors::of(0)?;
+    /// let before = Processors::from_thread(0)?;
     /// let here = current_processor();
     /// Processors::only(here)?.assign(0)?;
     /// assert_eq!(current_processor(), here);
@@ -221,9 +221,9 @@ mod tests {
 
     #[test]
     fn who_was_urgent_for_a_while_is_as_patient_as_before() {
-        let before = Scheduling::of(0).unwrap();
+        let before = Scheduling::from_thread(0).unwrap();
         before.patient().assign(0).unwrap();
-        let patient = Scheduling::of(0).unwrap();
+        let patient = Scheduling::from_thread(0).unwrap();
         // Linux before 6.12 does not support slices.
         assert!([0, LONGEST_SLICE_NS].contains(&patient.0.sched_runtime), "{patient:?}");
         match set_urgent(0, true) {
@@ -232,9 +232,9 @@ mod tests {
         }
         patient.assign(0).unwrap();
         assert!(is_ordinary());
-        assert_eq!(Scheduling::of(0).unwrap().0.sched_runtime, patient.0.sched_runtime);
-        assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, before.0.sched_nice);
-        assert_eq!(Scheduling::of(i32::MAX).unwrap_err(), Errno::SRCH);
+        assert_eq!(Scheduling::from_thread(0).unwrap().0.sched_runtime, patient.0.sched_runtime);
+        assert_eq!(Scheduling::from_thread(0).unwrap().0.sched_nice, before.0.sched_nice);
+        assert_eq!(Scheduling::from_thread(i32::MAX).unwrap_err(), Errno::SRCH);
     }
 
     #[test]
@@ -242,17 +242,17 @@ mod tests {
         // Runs in a thread of its own, which may have to stay idle.
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let niceness = Scheduling::of(0).unwrap().0.sched_nice;
+                let niceness = Scheduling::from_thread(0).unwrap().0.sched_nice;
                 let may = may_end_idle();
-                assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, niceness);
+                assert_eq!(Scheduling::from_thread(0).unwrap().0.sched_nice, niceness);
                 set_idle(0, true).unwrap();
-                let policy = || Scheduling::of(0).unwrap().0.sched_policy as i32;
+                let policy = || Scheduling::from_thread(0).unwrap().0.sched_policy as i32;
                 assert_eq!(policy(), libc::SCHED_IDLE);
                 if may {
                     set_idle(0, false).unwrap();
                     assert_eq!(policy(), libc::SCHED_OTHER);
                 }
-                assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, niceness);
+                assert_eq!(Scheduling::from_thread(0).unwrap().0.sched_nice, niceness);
             });
         });
         assert_eq!(set_idle(i32::MAX, true), Err(Errno::SRCH));
@@ -260,17 +260,17 @@ mod tests {
 
     #[test]
     fn a_thread_runs_where_it_may_and_everywhere_again() {
-        let before = Processors::of(0).unwrap();
+        let before = Processors::from_thread(0).unwrap();
         let last = (0..CpuSet::MAX_CPU).rfind(|&processor| before.0.is_set(processor)).unwrap();
         Processors::only(last).unwrap().assign(0).unwrap();
         assert_eq!(current_processor(), last);
-        assert_eq!(Processors::of(0), Processors::only(last));
+        assert_eq!(Processors::from_thread(0), Processors::only(last));
         Processors::every().assign(0).unwrap();
         assert!(
             (0..CpuSet::MAX_CPU)
-                .all(|it| !before.0.is_set(it) || Processors::of(0).unwrap().0.is_set(it))
+                .all(|it| !before.0.is_set(it) || Processors::from_thread(0).unwrap().0.is_set(it))
         );
         assert_eq!(Processors::only(CpuSet::MAX_CPU), Err(Errno::INVAL));
-        assert_eq!(Processors::of(i32::MAX), Err(Errno::SRCH));
+        assert_eq!(Processors::from_thread(i32::MAX), Err(Errno::SRCH));
     }
 }

@@ -49,9 +49,9 @@ impl Refusal {
     ///
     /// ```
     /// use cowslip_sys::{Errno, target::Refusal};
-    /// assert_eq!(Refusal::of(Errno::AGAIN), Refusal::Retry);
+    /// assert_eq!(Refusal::from_errno(Errno::AGAIN), Refusal::Retry);
     /// ```
-    pub fn of(errno: Errno) -> Self {
+    pub fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::AGAIN | Errno::BUSY | Errno::INTR => Self::Retry,
             Errno::NOMEM => Self::SlowDown,
@@ -138,7 +138,7 @@ impl Target {
         rustix::io::write(&file, b"1").map(|_| ())
     }
 
-    /// Gives advice about `range` of its memory (`process_madvise(2)`); [`Refusal::of`] interprets
+    /// Gives advice about `range` of its memory (`process_madvise(2)`); [`Refusal::from_errno`] interprets
     /// an error.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<()> {
         failpoints::check(Op::ProcessMadvise)?;

@@ -111,7 +111,7 @@ fn our_tmpfs_is_mounted_once_and_again_if_the_program_closes_it() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let made = || {
         let file = memfile::huge_tmpfs_file(4 << 20)?;
-        let [device, inode] = FileIdentity::of(file.as_fd())?.to_numbers();
+        let [device, inode] = FileIdentity::from_fd(file.as_fd())?.to_numbers();
         Ok::<_, Errno>((file, device, inode))
     };
     let (_one, device, inode) = match made() {
@@ -142,7 +142,7 @@ fn held_descriptors_are_high_known_and_closed_once() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let file = memfile::memfd("test", MemfdKind::Shmem, 4096).unwrap();
     let low = file.as_raw_fd();
-    let identity = FileIdentity::of(file.as_fd()).unwrap();
+    let identity = FileIdentity::from_fd(file.as_fd()).unwrap();
     let held = ReservedFd::hold(file);
     let high = held.as_raw_fd();
     assert!(high > 100 && high > low, "{high}");
@@ -176,17 +176,21 @@ fn a_number_that_was_given_up_stays_taken_and_one_that_was_left_stays_open() {
     let [file, other] =
         ["file", "other"].map(|name| memfile::memfd(name, MemfdKind::Shmem, 4096).unwrap());
     let (held, other) = (ReservedFd::hold(file), ReservedFd::hold(other));
-    let (number, wanted) = (held.as_raw_fd(), FileIdentity::of(other.as_fd()).unwrap());
+    let (number, wanted) = (held.as_raw_fd(), FileIdentity::from_fd(other.as_fd()).unwrap());
     held.give_up_for(&other);
     assert_eq!(held.as_raw_fd(), number);
     assert!(same_file(held.as_fd(), wanted) && is_held(number));
     held.leave_open();
-    assert_eq!(FileIdentity::of(held.as_fd()), Err(Errno::BADF), "no descriptor of this value");
-    assert_eq!(FileIdentity::of(borrowed(number).as_fd()), Ok(wanted), "open for others");
+    assert_eq!(
+        FileIdentity::from_fd(held.as_fd()),
+        Err(Errno::BADF),
+        "no descriptor of this value"
+    );
+    assert_eq!(FileIdentity::from_fd(borrowed(number).as_fd()), Ok(wanted), "open for others");
     assert!(is_held(number), "and no program closes it");
     held.give_up_for(&other);
     drop(held);
-    assert_eq!(FileIdentity::of(borrowed(number).as_fd()), Ok(wanted));
+    assert_eq!(FileIdentity::from_fd(borrowed(number).as_fd()), Ok(wanted));
 }
 
 #[test]
@@ -197,7 +201,7 @@ fn a_child_keeps_what_it_inherits_or_claims_and_closes_nothing_that_it_shares() 
     let inherited = ReservedFd::hold(open().unwrap());
     let [private, claimed] = [(); 2].map(|()| ReservedFd::open(open).unwrap());
     let all = [&inherited, &private, &claimed].map(AsRawFd::as_raw_fd);
-    let are_open = || all.map(|fd| FileIdentity::of(borrowed(fd).as_fd()).is_ok());
+    let are_open = || all.map(|fd| FileIdentity::from_fd(borrowed(fd).as_fd()).is_ok());
     for shares_descriptors in [false, true] {
         let gate = ForkGate::close();
         // SAFETY: the child makes system calls only, and ends.
@@ -208,7 +212,7 @@ fn a_child_keeps_what_it_inherits_or_claims_and_closes_nothing_that_it_shares() 
                 let kept = [true, shares_descriptors, true];
                 let is_right = are_open() == kept
                     && all.map(is_held) == kept
-                    && FileIdentity::of(private.as_fd()).is_ok() == shares_descriptors;
+                    && FileIdentity::from_fd(private.as_fd()).is_ok() == shares_descriptors;
                 [&inherited, &private, &claimed].into_iter().for_each(ReservedFd::close_early);
                 let is_right = is_right && are_open() == [shares_descriptors; 3];
                 // The gate is open, though the other process is in the middle of a fork.
@@ -290,7 +294,7 @@ fn a_file_goes_over_a_socket_for_reading_only() {
     let (len, mut files) = socket::receive(theirs.as_fd(), &mut word).unwrap();
     assert_eq!((&word[..len], files.len()), (&b"word"[..], 1));
     let received = files.pop().unwrap();
-    let identity = FileIdentity::of(file.as_fd()).unwrap();
+    let identity = FileIdentity::from_fd(file.as_fd()).unwrap();
     assert!(same_file(received.as_fd(), identity));
     let mut byte = [0];
     assert_eq!(memfile::read_at(received.as_fd(), &mut byte, 7), Ok(1));

@@ -145,7 +145,7 @@ fn memory_that_cannot_be_huge_is_given_up() {
     let (chunk, target) = (Chunk::new(), myself());
     chunk.write(0, 1);
     let refused = target.advise(chunk.0, Advice::Collapse).unwrap_err();
-    assert_eq!(Refusal::of(refused), Refusal::GiveUp, "{refused}: it asked for base pages");
+    assert_eq!(Refusal::from_errno(refused), Refusal::GiveUp, "{refused}: it asked for base pages");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_has_ended_is_gone_whoever_has_its_number() {
         assert_eq!(target.open_file("maps").unwrap_err(), Errno::SRCH);
         let anywhere = VirtRange::new(CHUNK_BYTES, CHUNK_BYTES);
         let refused = target.advise(anywhere, Advice::Collapse).unwrap_err();
-        assert_eq!(Refusal::of(refused), Refusal::Vanished);
+        assert_eq!(Refusal::from_errno(refused), Refusal::Vanished);
     }
     assert_eq!(Target::open(child).unwrap_err(), Errno::SRCH);
 }

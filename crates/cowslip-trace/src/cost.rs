@@ -54,7 +54,7 @@ pub struct Cost {
 
 impl FaultCost {
     /// The cost recorded in the trace itself, if any.
-    pub fn of(header: &Header) -> Option<Self> {
+    pub fn from_header(header: &Header) -> Option<Self> {
         let (huge_ns, measured) = (header.huge_fault_ns, Measured::WithTrace);
         header.base_fault_ns.map(|base_ns| Self { base_ns, huge_ns, measured })
     }
@@ -73,7 +73,7 @@ impl FaultCost {
 impl Cost {
     /// The time that the faults of `sums` took, each of which stands for `sampling_period`: by their own
     /// latencies, else by `cost`. `None` if neither is known.
-    pub fn of(sums: &Sums, cost: Option<&FaultCost>, sampling_period: u64) -> Option<Self> {
+    pub fn from_sums(sums: &Sums, cost: Option<&FaultCost>, sampling_period: u64) -> Option<Self> {
         let period = sampling_period as f64;
         if sums.timed > 0 {
             let mean = sums.latency_ns as f64 / sums.timed as f64;
@@ -98,10 +98,10 @@ mod tests {
     fn latencies_count_before_calibration() {
         let cost = FaultCost { base_ns: 500.0, huge_ns: Some(1e5), measured: Measured::WithTrace };
         let mut sums = Sums::default();
-        assert_eq!(Cost::of(&sums, None, 1), None);
+        assert_eq!(Cost::from_sums(&sums, None, 1), None);
         sums.add(&Fault::at(0, 0), FaultKind::FirstTouch);
         sums.add(&Fault { huge: Some(true), ..Fault::at(0, 0) }, FaultKind::FirstTouch);
-        let ns = |sums: &Sums, period| Cost::of(sums, Some(&cost), period).unwrap().ns;
+        let ns = |sums: &Sums, period| Cost::from_sums(sums, Some(&cost), period).unwrap().ns;
         assert_eq!(ns(&sums, 1), 100_500.0);
         assert_eq!(ns(&sums, 10), 1_005_000.0);
         sums.add(&Fault { latency_ns: Some(700), ..Fault::at(0, 0) }, FaultKind::FirstTouch);

@@ -14,9 +14,9 @@ use scene::{MIB, PAGE, START, Scene};
 
 fn diff(first: &Scene, second: &Scene, basis: Option<Basis>) -> Diff {
     let [first, second] =
-        [first, second].map(|it| Analysis::of(&it.0, FaultCost::of(&it.0.header)));
+        [first, second].map(|it| Analysis::new(&it.0, FaultCost::from_header(&it.0.header)));
     let basis = basis.unwrap_or_else(|| Basis::fitting([&first, &second]));
-    Diff::of([&first, &second], [&mut Names::default(), &mut Names::default()], basis)
+    Diff::new([&first, &second], [&mut Names::default(), &mut Names::default()], basis)
 }
 
 /// Maps of 2 MiB, at other addresses in each run, with or without huge pages.

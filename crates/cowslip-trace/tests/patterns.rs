@@ -18,7 +18,7 @@ use scene::{MIB, PAGE, START, Scene};
 use support::Scatter;
 
 fn analysed(scene: &Scene) -> Analysis {
-    Analysis::of(&scene.0, FaultCost::of(&scene.0.header))
+    Analysis::new(&scene.0, FaultCost::from_header(&scene.0.header))
 }
 
 fn pattern(analysis: &Analysis, name: PatternName) -> Pattern {
@@ -341,7 +341,7 @@ fn nonsense_is_summed_up_without_a_panic_and_nothing_is_counted_twice() {
         let events = scatter.events(3_000, 5);
         let faults = events.iter().filter(|it| matches!(it.what, EventKind::Fault(_))).count();
         let stacks = vec![vec![1, 2, u64::MAX].into_boxed_slice(); 5];
-        let analysis = Analysis::of(&Trace { events, stacks, ..Trace::default() }, None);
+        let analysis = Analysis::new(&Trace { events, stacks, ..Trace::default() }, None);
         assert_eq!(analysis.sums.faults(), faults as u64);
         let of_threads: u64 = analysis.threads.iter().map(|it| it.sums.faults()).sum();
         let of_stacks: u64 = analysis.stacks.iter().map(|it| it.sums.faults()).sum();

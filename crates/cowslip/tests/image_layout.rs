@@ -113,7 +113,7 @@ fn an_image_of_an_unknown_version_is_refused() {
     let mut bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes[8..12], [1, 0, 0, 0]);
     bytes[8] = 2;
-    let signed = Checksum::of(&bytes[..240]);
+    let signed = Checksum::from_bytes(&bytes[..240]);
     bytes[240..256].copy_from_slice(&signed.0);
     std::fs::write(&path, &bytes).unwrap();
     let refused = Image::open(&path).unwrap_err();

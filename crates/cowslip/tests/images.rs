@@ -358,7 +358,7 @@ fn a_save_takes_no_memory_for_what_was_never_touched() {
 struct Disk(PathBuf);
 
 impl Disk {
-    fn of(size: &str, at: PathBuf) -> Option<Self> {
+    fn new(size: &str, at: PathBuf) -> Option<Self> {
         std::fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(&at).stderr(Stdio::null());
@@ -375,7 +375,7 @@ impl Drop for Disk {
 #[test]
 fn a_disk_that_is_full_keeps_the_old_image_and_gives_its_room_back() {
     let folder = Folder::new("full");
-    let Some(disk) = Disk::of("size=9m", folder.file("disk")) else {
+    let Some(disk) = Disk::new("size=9m", folder.file("disk")) else {
         return support::skip("root", "no file system can be mounted");
     };
     let path = disk.0.join("image");

@@ -44,7 +44,7 @@ fn u64_at(bytes: &[u8], at: usize) -> usize {
 }
 
 fn checksum(bytes: &mut [u8], of: Range<usize>, at: usize) {
-    let checksum = Checksum::of(bytes.get(of).unwrap_or_default());
+    let checksum = Checksum::from_bytes(bytes.get(of).unwrap_or_default());
     bytes[at..at + 16].copy_from_slice(&checksum.0);
 }
 

@@ -29,10 +29,10 @@ struct Saved {
 
 impl Saved {
     fn new(name: &str) -> Self {
-        Self::of(Arena::new(ByteCount::mib(32)).unwrap(), name)
+        Self::from_arena(Arena::new(ByteCount::mib(32)).unwrap(), name)
     }
 
-    fn of(arena: Arena, name: &str) -> Self {
+    fn from_arena(arena: Arena, name: &str) -> Self {
         let name = format!("cowslip-mapped-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let mut slice = arena.slice::<u64>(WORDS).unwrap();
@@ -117,7 +117,7 @@ fn the_original_addresses_are_taken_or_refused() {
     // An address that no other memory gets: threads of the other tests map and unmap meanwhile.
     const APART: usize = 0x5000_0000_0000;
     let arena = Arena::builder(ByteCount::mib(32)).at(APART).build().unwrap();
-    let saved = Saved::of(arena, "original");
+    let saved = Saved::from_arena(arena, "original");
     let image = Image::open(&saved.path).unwrap();
     let start = image.description().arenas[0].start_address as usize;
     let memory = image.map(0, Place::Original).unwrap();

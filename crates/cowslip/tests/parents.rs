@@ -10,7 +10,7 @@ use support::images::{Folder, proceed};
 
 /// Makes the header's checksum right.
 fn sign(bytes: &mut [u8]) {
-    let header = Checksum::of(&bytes[..240]);
+    let header = Checksum::from_bytes(&bytes[..240]);
     bytes[240..256].copy_from_slice(&header.0);
 }
 
@@ -28,7 +28,7 @@ fn with_parent_file(whole: &[u8], name: &str) -> Vec<u8> {
     for (at, value) in [(80, changed.len()), (104, index_start), (136, bytes.len())] {
         bytes[at..at + 8].copy_from_slice(&(value as u64).to_le_bytes());
     }
-    bytes[88..104].copy_from_slice(&Checksum::of(changed.as_bytes()).0);
+    bytes[88..104].copy_from_slice(&Checksum::from_bytes(changed.as_bytes()).0);
     sign(&mut bytes);
     bytes
 }

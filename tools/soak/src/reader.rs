@@ -69,7 +69,7 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    pub(crate) fn of(image: &Image) -> Self {
+    pub(crate) fn from_image(image: &Image) -> Self {
         let all = std::iter::once(image).chain(image.ancestors());
         let one = |image: &Image| {
             let name = image.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -193,7 +193,7 @@ impl Node {
 
     fn restore(&mut self, strategy: Strategy) -> Result<()> {
         let (image, history) = self.open()?;
-        let damage = Damage::of(&image);
+        let damage = Damage::from_image(&image);
         let options = self.options(strategy, &damage);
         let restored = image.restore(0, &options, &mut proceed)?;
         let is_probing = self.rng.bool();
@@ -228,7 +228,7 @@ impl Node {
     /// Touches a part, which is recorded; then the rest, when its image may be gone.
     fn record(&mut self, lingers: bool) -> Result<()> {
         let (image, history) = self.open()?;
-        let damage = Damage::of(&image);
+        let damage = Damage::from_image(&image);
         let options = RestoreOptions { record: true, ..self.options(Strategy::Hybrid, &damage) };
         let restored = image.restore(0, &options, &mut proceed)?;
         let chunks = shuffled(&mut self.rng);
@@ -318,7 +318,7 @@ impl Node {
         let server = Server::bind(&socket, options, |_| {}).map_err(failed)?;
         let (stopped, mut stop) = std::io::pipe().map_err(failed)?;
         let server = std::thread::spawn(move || server.run(stopped.as_fd()));
-        let damage = Damage::of(&image);
+        let damage = Damage::from_image(&image);
         let mut options = self.options(Strategy::Hybrid, &damage);
         options.via = Via::Server(socket);
         say::begins("via-server");

@@ -256,7 +256,7 @@ fn publish(name: &str) -> Result<()> {
 fn restore(seed: u64, name: &str, rng: &mut Rng) -> Result<(Arena, History)> {
     let image: Image = cowslip_remote::open(&url(name))?;
     let history = History::at(seed, generation_of(&image)?);
-    let damage = Damage::of(&image);
+    let damage = Damage::from_image(&image);
     let strategy = if rng.bool() { Strategy::Hybrid } else { Strategy::Eager };
     let on_damage = Some(damage.listener());
     let options = RestoreOptions { strategy, on_damage, threads: 2, ..RestoreOptions::default() };

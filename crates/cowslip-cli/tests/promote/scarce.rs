@@ -101,7 +101,7 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
         target.fill(0..regions, 110);
     }
     let settings = "threshold_percent = 21\npressure_percent = 100\npromotion_cpu_percent = 100\n";
-    let mut record = Record::of(&folder, &[(poor.pid(), 1000), (rich.pid(), 1)], settings);
+    let mut record = Record::new(&folder, &[(poor.pid(), 1000), (rich.pid(), 1)], settings);
     let last = start + (RICH as u64 - 1) * 2 * MIB;
     let mut explained = |to_spare_bytes: u64| {
         record.each("look", |look| {
@@ -130,7 +130,7 @@ impl Record {
     const KEPT_PERCENT: u64 = 5;
 
     /// Records looks at processes with their weights, without promoting anything.
-    fn of(folder: &Folder, targets: &[(u32, u32)], settings: &str) -> Self {
+    fn new(folder: &Folder, targets: &[(u32, u32)], settings: &str) -> Self {
         let target =
             |(pid, weight): &(u32, u32)| format!("[[target]]\npid = {pid}\nweight = {weight}\n");
         let targets: String = targets.iter().map(target).collect();
@@ -171,7 +171,7 @@ fn memory_in_pieces_holds_promotions_back_unless_the_kernel_may_move_it_together
     let mut target = Program::start(&mut Command::new(program));
     let start = map(&mut target, 1);
     target.fill(0..1, 512);
-    let mut record = Record::of(&folder, &[(target.pid(), 1)], "");
+    let mut record = Record::new(&folder, &[(target.pid(), 1)], "");
     record.each("look", |look| look["system"]["free_huge_pages"] = 0.into());
     let mut explained = |compactions: u32| {
         record.each("start", |start| start["settings"]["compactions"] = compactions.into());

@@ -19,10 +19,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub(super) fn of(part: TimePart, values: &Both, alpha: f64) -> Self {
+    pub(super) fn new(part: TimePart, values: &Both, alpha: f64) -> Self {
         let means = means(values);
-        let [good, bad] = [&values[0], &values[1]].map(|side| Moments::of(side).ok());
-        let welch = good.zip(bad).and_then(|(good, bad)| Welch::of(&bad, &good, alpha).ok());
+        let [good, bad] = [&values[0], &values[1]].map(|side| Moments::from_values(side).ok());
+        let welch = good.zip(bad).and_then(|(good, bad)| Welch::new(&bad, &good, alpha).ok());
         let interval = welch.map(|welch| welch.interval);
         Self { part, means, added: Estimate { value: means.1 - means.0, interval } }
     }
@@ -43,7 +43,7 @@ pub(super) struct Remainder {
 type OfRuns<'a> = dyn Fn(&dyn Fn(&Run) -> Option<f64>) -> Option<Both> + 'a;
 
 impl Remainder {
-    pub(super) fn of(both: &OfRuns<'_>, wall: &Both) -> Option<Self> {
+    pub(super) fn new(both: &OfRuns<'_>, wall: &Both) -> Option<Self> {
         let seen = both(&|run| count(run, "process.seen_seconds"))?;
         let part = |name: &'static str| {
             let share = |seconds: f64, seen: f64| if seen > 0.0 { seconds / seen } else { 0.0 };
@@ -63,7 +63,7 @@ impl Remainder {
 
     /// Waits for locks beside active threads, which are no part of the wall time.
     pub(super) fn lock_wait(&self, alpha: f64) -> Option<Entry> {
-        Some(Entry::of(TimePart::LockWait, self.lock_wait.as_ref()?, alpha))
+        Some(Entry::new(TimePart::LockWait, self.lock_wait.as_ref()?, alpha))
     }
 
     /// Divides the time that is not on a processor and waits for neither a processor nor a disk. Blocked threads wait
@@ -78,7 +78,7 @@ impl Remainder {
         let unexplained = less(&less(rest, &self.asleep), &overlap);
         let asleep =
             self.locked.as_ref().map_or(self.asleep.clone(), |locked| less(&self.asleep, locked));
-        let entry = |part, values: &Both| Entry::of(part, values, alpha);
+        let entry = |part, values: &Both| Entry::new(part, values, alpha);
         let mut all: Vec<Entry> =
             self.locked.iter().map(|locked| entry(TimePart::LockWait, locked)).collect();
         all.extend([
@@ -127,7 +127,7 @@ impl Faults {
         };
         let of = |(kind, name): (FaultKind, &'static str)| {
             let counts = total(name)?;
-            let Entry { means, added, .. } = Entry::of(TimePart::System, &counts, alpha);
+            let Entry { means, added, .. } = Entry::new(TimePart::System, &counts, alpha);
             let seconds = cost(&counts, system, alpha).map(|cost| Estimate {
                 value: cost.value * added.value,
                 interval: cost.interval.map(|(low, high)| {

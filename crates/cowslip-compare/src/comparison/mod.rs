@@ -95,7 +95,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     }
     let (mut good, mut bad) = (good.to_vec(), bad.to_vec());
     let found = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
-    let unit = Unit::of(&good, &bad);
+    let unit = Unit::from_runs(&good, &bad);
     let mut comparison = Comparison {
         unit,
         runs: (good.len(), bad.len()),
@@ -120,7 +120,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         counters.rates += usize::from(measure == Measure::Rate);
         match values {
             Values::Both(good, bad) => {
-                comparison.rows.push(Row::of(name, measure, good, bad, options));
+                comparison.rows.push(Row::new(name, measure, good, bad, options));
             }
             Values::Constant => comparison.constant.push(name),
             Values::OnlyGood => comparison.only_good.push(name),

@@ -61,19 +61,20 @@ pub struct Row {
 
 impl Row {
     /// Makes a row. `good` and `bad` have two finite values or more each, and not all are the same.
-    pub(super) fn of(
+    pub(super) fn new(
         metric: String,
         measure: Measure,
         good: Vec<f64>,
         bad: Vec<f64>,
         options: &Options,
     ) -> Self {
-        let rank = RankTest::of(&good, &bad).expect("there are finite values on both sides");
-        let moments = Moments::of(&good).and_then(|it| Ok((it, Moments::of(&bad)?))).ok();
+        let rank = RankTest::new(&good, &bad).expect("there are finite values on both sides");
+        let moments =
+            Moments::from_values(&good).and_then(|it| Ok((it, Moments::from_values(&bad)?))).ok();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let means = moments.map_or((mean(&good), mean(&bad)), |(a, b)| (a.mean(), b.mean()));
         let alpha = options.alpha;
-        let tested = moments.and_then(|(a, b)| Some((a, b, Welch::of(&a, &b, alpha).ok()?)));
+        let tested = moments.and_then(|(a, b)| Some((a, b, Welch::new(&a, &b, alpha).ok()?)));
         let welch = tested.map(|(_, _, welch)| welch);
         let wanted = options.wanted_change * means.0;
         let needed =
@@ -113,7 +114,8 @@ impl Row {
     /// Measures the dependence of the samples of one run a side on the ones before.
     pub(super) fn measure_dependence(&mut self) {
         let share = |values: &[f64]| {
-            let it = Autocorrelation::of(values).filter(|it| it.is_dependent(values.len()))?;
+            let it =
+                Autocorrelation::from_values(values).filter(|it| it.is_dependent(values.len()))?;
             Some(it.effective_size / values.len() as f64)
         };
         let shares = [share(&self.good), share(&self.bad)];

@@ -96,7 +96,7 @@ const REQUESTS: [&str; 3] = [".read_wait_seconds", ".write_wait_seconds", ".flus
 
 impl TimeSplit {
     /// Divides runs that all have their wall time and the results of `wait4(2)`, two or more a side.
-    pub fn of(good: &[Run], bad: &[Run], alpha: f64) -> Option<Self> {
+    pub fn from_runs(good: &[Run], bad: &[Run], alpha: f64) -> Option<Self> {
         let both = |of: &dyn Fn(&Run) -> Option<f64>| -> Option<Both> {
             let side = |runs: &[Run]| runs.iter().map(of).collect::<Option<Vec<f64>>>();
             Some([side(good)?, side(bad)?])
@@ -109,7 +109,7 @@ impl TimeSplit {
         let running = sum(&user, &system);
         let waits = both(&|run| count(run, "process.schedstat.wait_seconds"));
         let woken = both(&total("rusage.voluntary_switches"));
-        let usual = waits.as_ref().map(|waits| Usual::of(&waits[0], &running[0], woken.as_ref()));
+        let usual = waits.as_ref().map(|waits| Usual::new(&waits[0], &running[0], woken.as_ref()));
         let of_running = usual.as_ref().map_or(0.0, |usual| usual.of_running);
         let carried = |values: &Both| zip(values, values, |it, _| it * (1.0 + of_running));
         let mut parts: Vec<(TimePart, Both, Both)> = Vec::new();
@@ -146,7 +146,7 @@ impl TimeSplit {
                 parts.push((TimePart::Asleep, carried, rest));
             }
         }
-        let remainder = Remainder::of(&both, &wall);
+        let remainder = Remainder::new(&both, &wall);
         let disk = parts.iter().find(|(part, ..)| *part == TimePart::DiskWait);
         let disk = disk.map(|(_, _, values)| values);
         let ledger = parts
@@ -155,18 +155,18 @@ impl TimeSplit {
                 Some(remainder) if *part == TimePart::Asleep => {
                     remainder.divide(values, disk, alpha)
                 }
-                _ => vec![Entry::of(*part, values, alpha)],
+                _ => vec![Entry::new(*part, values, alpha)],
             })
             .collect();
         let part = |(part, carried, values): (TimePart, Both, Both)| {
-            let [good, bad] = [&carried[0], &carried[1]].map(|side| Moments::of(side));
-            let welch = Welch::of(&good.ok()?, &bad.ok()?, alpha).ok();
+            let [good, bad] = [&carried[0], &carried[1]].map(|side| Moments::from_values(side));
+            let welch = Welch::new(&good.ok()?, &bad.ok()?, alpha).ok();
             let carried = added(&carried);
             Some(PartOfTime { part, means: means(&values), carried, welch })
         };
         let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
         let lock_wait = remainder.and_then(|it| it.lock_wait(alpha));
-        let wall = Entry::of(TimePart::Wall, &wall, alpha);
+        let wall = Entry::new(TimePart::Wall, &wall, alpha);
         Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults })
     }
 }
@@ -182,7 +182,7 @@ struct Usual {
 }
 
 impl Usual {
-    fn of(waits: &[f64], running: &[f64], woken: Option<&Both>) -> Self {
+    fn new(waits: &[f64], running: &[f64], woken: Option<&Both>) -> Self {
         let per = |count: f64| if count > 0.0 { mean(waits) / count } else { 0.0 };
         let woken = woken.map_or(0.0, |woken| mean(&woken[0]));
         // With a few wake-ups the waiting is that of running.

@@ -20,7 +20,7 @@ pub enum Unit {
 
 impl Unit {
     /// A run if there are two or more on each side, else a sample.
-    pub(super) fn of(good: &[Run], bad: &[Run]) -> Self {
+    pub(super) fn from_runs(good: &[Run], bad: &[Run]) -> Self {
         if good.len().min(bad.len()) < 2 { Self::Sample } else { Self::Run }
     }
 }

@@ -69,7 +69,7 @@ pub fn analyse(series: &Series, settings: &Settings) -> Result<History> {
     let newest = |values: &[Valued<'_>]| values.last().map(|it| it.number);
     machines.sort_by_key(|(_, values)| Reverse(newest(values)));
     let left_out = series.entries.len() - values.len();
-    let groups = machines.into_iter().map(|(machine, it)| Group::of(machine, &it, settings));
+    let groups = machines.into_iter().map(|(machine, it)| Group::new(machine, &it, settings));
     let groups = groups.collect();
     Ok(History { name: series.name.clone(), metric, left_out, groups })
 }

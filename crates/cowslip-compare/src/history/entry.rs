@@ -54,7 +54,11 @@ impl Entry {
     ///
     /// # Errors
     /// The runs have no metric.
-    pub fn of(runs: &[Run], here: &BTreeMap<String, String>, time_unix_ns: u64) -> Result<Self> {
+    pub fn from_runs(
+        runs: &[Run],
+        here: &BTreeMap<String, String>,
+        time_unix_ns: u64,
+    ) -> Result<Self> {
         let mut metrics = Metrics::new();
         for run in runs {
             let of_command = run

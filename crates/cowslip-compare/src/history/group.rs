@@ -94,7 +94,7 @@ pub(super) struct Valued<'a> {
 
 impl Group {
     /// Finds the changes in the entries of a machine; there is one or more.
-    pub(super) fn of(
+    pub(super) fn new(
         machine: BTreeMap<String, String>,
         entries: &[Valued<'_>],
         settings: &Settings,
@@ -136,7 +136,7 @@ impl Group {
             .flat_map(|level| values[level.from..level.to].iter().map(|value| value - level.mean))
             .collect();
         let correlation =
-            Autocorrelation::of(&residuals).filter(|it| it.is_dependent(values.len()));
+            Autocorrelation::from_values(&residuals).filter(|it| it.is_dependent(values.len()));
         let points = entries.iter().map(|it| Point {
             number: it.number,
             time_unix_ns: it.entry.time_unix_ns,
@@ -164,9 +164,10 @@ fn level(values: &[f64], from: usize, to: usize) -> Level {
 }
 
 fn relative(old: &[f64], new: &[f64], alpha: f64) -> Option<Estimate> {
-    let moments = Moments::of(old).and_then(|old| Ok((old, Moments::of(new)?))).ok()?;
+    let moments =
+        Moments::from_values(old).and_then(|old| Ok((old, Moments::from_values(new)?))).ok()?;
     let (old, new) = moments;
-    match Welch::of(&old, &new, alpha) {
+    match Welch::new(&old, &new, alpha) {
         Ok(welch) => relative_change(&old, &new, &welch, alpha),
         Err(_) if old.mean() == 0.0 => None,
         Err(_) => {

@@ -13,7 +13,8 @@ const SEED: u64 = 2;
 /// The step, in the unit of the values, that is found with a probability of 80 % if `newer` values of a level follow it.
 /// Found by trial: the values of the level in random order, with steps. `None` if none is seen, as with few values.
 pub fn smallest_step(level: &[f64], newer: usize, alpha: f64) -> Option<f64> {
-    let deviation = Moments::of(level).ok().map(|it| it.deviation()).filter(|it| *it > 0.0)?;
+    let deviation =
+        Moments::from_values(level).ok().map(|it| it.deviation()).filter(|it| *it > 0.0)?;
     let is_seen = |step: f64| power(level, newer, step, alpha) >= WANTED_POWER;
     let (mut low, mut high) = (0.0, deviation);
     while !is_seen(high) {

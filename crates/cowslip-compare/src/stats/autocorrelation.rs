@@ -18,10 +18,10 @@ impl Autocorrelation {
     /// ```
     /// use cowslip_compare::stats::Autocorrelation;
     /// let drifting: Vec<f64> = (0..100).map(f64::from).collect();
-    /// assert!(Autocorrelation::of(&drifting).unwrap().effective_size < 4.0);
+    /// assert!(Autocorrelation::from_values(&drifting).unwrap().effective_size < 4.0);
     /// ```
-    pub fn of(values: &[f64]) -> Option<Self> {
-        let moments = Moments::of(values).ok().filter(|it| it.variance > 0.0)?;
+    pub fn from_values(values: &[f64]) -> Option<Self> {
+        let moments = Moments::from_values(values).ok().filter(|it| it.variance > 0.0)?;
         if values.len() < 4 {
             return None;
         }

@@ -45,16 +45,18 @@ impl Modes {
     ///
     /// ```
     /// use cowslip_compare::stats::Modes;
-    /// let modes = Modes::of(&[4.0, 4.1, 4.2, 4.1, 4.0, 9.1, 9.0, 9.2, 4.2, 9.1], 0.05).unwrap();
+    /// let modes = Modes::from_values(&[4.0, 4.1, 4.2, 4.1, 4.0, 9.1, 9.0, 9.2, 4.2, 9.1], 0.05).unwrap();
     /// assert_eq!((modes.counts, modes.near.1), ((6, 4), 9.1));
     /// ```
-    pub fn of(values: &[f64], alpha: f64) -> Option<Self> {
-        if !(FEWEST..=MOST).contains(&values.len()) || Moments::of(values).ok()?.variance == 0.0 {
+    pub fn from_values(values: &[f64], alpha: f64) -> Option<Self> {
+        if !(FEWEST..=MOST).contains(&values.len())
+            || Moments::from_values(values).ok()?.variance == 0.0
+        {
             return None;
         }
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let cut = Cut::of(&sorted)?;
+        let cut = Cut::from_sorted(&sorted)?;
         let p = p(sorted.len(), cut.distance, alpha)?;
         let (low, high) = sorted.split_at(cut.below);
         let near = (median(low.iter().copied())?, median(high.iter().copied())?);
@@ -64,7 +66,7 @@ impl Modes {
 }
 
 impl Cut {
-    fn of(sorted: &[f64]) -> Option<Self> {
+    fn from_sorted(sorted: &[f64]) -> Option<Self> {
         let count = sorted.len();
         let least = LEAST.max((LEAST_SHARE * count as f64).ceil() as usize);
         let (below, above) = (Spread::each(sorted.iter()), Spread::each(sorted.iter().rev()));
@@ -119,7 +121,7 @@ fn p(count: usize, distance: f64, alpha: f64) -> Option<f64> {
         for _ in 0..DRAWS {
             let mut sample: Vec<f64> = (0..count).map(|_| kind(&mut random)).collect();
             sample.sort_by(f64::total_cmp);
-            if Cut::of(&sample).is_some_and(|cut| cut.distance >= distance) {
+            if Cut::from_sorted(&sample).is_some_and(|cut| cut.distance >= distance) {
                 as_far += 1.0;
             }
             let p = as_far / (1 + DRAWS) as f64;

@@ -17,7 +17,7 @@ pub struct Moments {
 
 impl Moments {
     /// Two passes, each with compensated sums: values far from zero keep their variance.
-    pub fn of(values: &[f64]) -> Result<Self, Unusable> {
+    pub fn from_values(values: &[f64]) -> Result<Self, Unusable> {
         if values.len() < 2 {
             return Err(Unusable::TooFew);
         }
@@ -29,9 +29,9 @@ impl Moments {
             let mean = Sum { high: values[0], low: 0.0 };
             return Ok(Self { count, mean, variance: 0.0 });
         }
-        let mean = Sum::of(values.iter().copied()).over(count);
+        let mean = Sum::from_values(values.iter().copied()).over(count);
         let residual = |value: &f64| (value - mean.high) - mean.low;
-        let squares = Sum::of(values.iter().map(residual).map(|it| it * it));
+        let squares = Sum::from_values(values.iter().map(residual).map(|it| it * it));
         Ok(Self { count, mean, variance: squares.high / (count - 1.0) })
     }
 

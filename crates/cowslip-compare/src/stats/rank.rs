@@ -24,11 +24,11 @@ impl RankTest {
     ///
     /// ```
     /// use cowslip_compare::stats::RankTest;
-    /// let test = RankTest::of(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]).unwrap();
+    /// let test = RankTest::new(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]).unwrap();
     /// assert_eq!((test.u, test.is_exact), (0.0, true));
     /// assert!((test.p - 0.1).abs() < 1e-15);
     /// ```
-    pub fn of(first: &[f64], second: &[f64]) -> Result<Self, Unusable> {
+    pub fn new(first: &[f64], second: &[f64]) -> Result<Self, Unusable> {
         if first.is_empty() || second.is_empty() {
             return Err(Unusable::TooFew);
         }

@@ -8,7 +8,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(super) fn from_values(values: impl IntoIterator<Item = f64>) -> Self {
         let sum = values.into_iter().fold(Self::default(), Self::plus);
         let high = sum.high + sum.low;
         Self { high, low: sum.low - (high - sum.high) }

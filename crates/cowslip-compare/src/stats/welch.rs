@@ -26,13 +26,13 @@ impl Welch {
     ///
     /// ```
     /// use cowslip_compare::stats::{Moments, Welch};
-    /// let good = Moments::of(&[1.0, 2.0, 3.0])?;
-    /// let bad = Moments::of(&[5.0, 7.0, 9.0])?;
-    /// let welch = Welch::of(&good, &bad, 0.05)?;
+    /// let good = Moments::from_values(&[1.0, 2.0, 3.0])?;
+    /// let bad = Moments::from_values(&[5.0, 7.0, 9.0])?;
+    /// let welch = Welch::new(&good, &bad, 0.05)?;
     /// assert!((welch.t + 3.872_983_346_207_417).abs() < 1e-14 && welch.p < 0.05);
     /// # Ok::<(), cowslip_compare::stats::Unusable>(())
     /// ```
-    pub fn of(first: &Moments, second: &Moments, alpha: f64) -> Result<Self, Unusable> {
+    pub fn new(first: &Moments, second: &Moments, alpha: f64) -> Result<Self, Unusable> {
         let standard_error = (first.of_mean() + second.of_mean()).sqrt();
         if standard_error == 0.0 {
             return Err(Unusable::NoVariation);

@@ -56,7 +56,7 @@ unsafe fn environment(
         if can_help { "helped" } else { "not helped" }
     );
     // SAFETY: as the caller promised.
-    unsafe { Environment::of(given, can_help) }
+    unsafe { Environment::from_pointer(given, can_help) }
 }
 
 /// # Safety

@@ -125,7 +125,7 @@ impl Environment {
     ///
     /// # Safety
     /// See the module.
-    pub(crate) unsafe fn of(given: *const *const c_char, helps: bool) -> Option<Self> {
+    pub(crate) unsafe fn from_pointer(given: *const *const c_char, helps: bool) -> Option<Self> {
         let hidden = HIDDEN.get().filter(|hidden| !hidden.libraries.is_empty())?;
         // SAFETY: the program's own array.
         let is_audited = unsafe { is_audited(given) };

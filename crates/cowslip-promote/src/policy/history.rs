@@ -126,7 +126,7 @@ impl ProcessHistory {
                     self.backoff.reset();
                 }
             }
-            Effect::Refused(errno) => match Refusal::of(Errno::from_raw_os_error(errno)) {
+            Effect::Refused(errno) => match Refusal::from_errno(Errno::from_raw_os_error(errno)) {
                 Refusal::Retry => region.retry.grow(now_ns, settings),
                 Refusal::SlowDown => {
                     self.lacks_huge_page = true;

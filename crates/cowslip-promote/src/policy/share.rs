@@ -28,7 +28,7 @@ struct Holdings {
 }
 
 impl Holdings {
-    fn of(look: &ProcessLook) -> Self {
+    fn from_look(look: &ProcessLook) -> Self {
         let huge = look.regions.iter().filter(|region| region.is_huge);
         let is_hot = |region: &&Region| region.heat_percent.is_none_or(|heat| heat >= HOT_PERCENT);
         let hot = huge.clone().filter(is_hot).count() as u64;
@@ -85,7 +85,7 @@ impl Claimant {
                 std::cmp::Reverse(region.address),
             )
         });
-        let own = Holdings::of(look);
+        let own = Holdings::from_look(look);
         Self { own, group: 0, allowed, wanted, idle, lacks_huge_page }
     }
 

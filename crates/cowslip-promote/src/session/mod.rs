@@ -83,7 +83,8 @@ impl Session {
         promoter.watch_heat(heat.source);
         search::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
         // Every thread that wakes up on this processor runs first. A refusal costs only that courtesy.
-        let _ = Scheduling::of(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
+        let _ =
+            Scheduling::from_thread(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
         Ok(Self {
             plan,
@@ -288,7 +289,7 @@ fn rest_ns(spent_ns: u64, percent: f64) -> u64 {
 /// Ends the session if the privilege is missing.
 fn check_permitted(outcome: &ActionOutcome) -> Result<()> {
     let Effect::Refused(errno) = outcome.effect else { return Ok(()) };
-    if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {
+    if Refusal::from_errno(Errno::from_raw_os_error(errno)) != Refusal::Denied {
         return Ok(());
     }
     let why = format!(

@@ -76,7 +76,7 @@ impl Session {
         }
         let targets: BTreeSet<i32> = self.promoter.targets().map(|it| it.id().pid).collect();
         let is_own = |group: &Group| {
-            let members = CgroupMembers::of(group.directory()).and_then(|it| it.process_ids());
+            let members = CgroupMembers::open(group.directory()).and_then(|it| it.process_ids());
             members.is_ok_and(|pids| pids.iter().all(|pid| targets.contains(pid)))
         };
         groups.into_values().filter(|(group, _)| is_own(group)).collect()

@@ -150,7 +150,7 @@ fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
         Who::All => all()?.into_iter().filter(|pid| *pid != process::pid()).collect(),
         Who::Pid(_) => Vec::new(),
         Who::Command(pid) => with_descendants(*pid, all()?),
-        Who::Cgroup(path) => CgroupMembers::of(&directory(path))?.process_ids()?,
+        Who::Cgroup(path) => CgroupMembers::open(&directory(path))?.process_ids()?,
     })
 }
 

@@ -87,7 +87,7 @@ fn find(
     }
     found.retain(|it| devices.contains(&it.device));
     let mut shared: Vec<_> =
-        found.into_iter().map(|it| FileMapping::of(it, RegionKind::Shmem)).collect();
+        found.into_iter().map(|it| FileMapping::from_mapping(it, RegionKind::Shmem)).collect();
     shared.retain(|mapping| !mapping.open(handle).is_some_and(|file| is_sealed(file.as_fd())));
     Ok(shared)
 }
@@ -103,7 +103,7 @@ pub(super) fn find_text(mappings: &[Mapping<'_>], systems: &mut FileSystems) -> 
             && systems.allows(mapping.device)
     };
     let text = mappings.iter().filter(is_text);
-    text.map(|it| FileMapping::of(it, RegionKind::Text)).collect()
+    text.map(|it| FileMapping::from_mapping(it, RegionKind::Text)).collect()
 }
 
 /// True if some of its addresses are where its file can have huge pages.
@@ -123,7 +123,7 @@ fn is_sealed(file: BorrowedFd<'_>) -> bool {
 }
 
 impl FileMapping {
-    fn of(mapping: &Mapping<'_>, kind: RegionKind) -> Self {
+    fn from_mapping(mapping: &Mapping<'_>, kind: RegionKind) -> Self {
         let Mapping { range, offset_bytes, device, inode, .. } = *mapping;
         Self { kind, range, offset_bytes, device, inode }
     }

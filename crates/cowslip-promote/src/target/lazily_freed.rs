@@ -30,12 +30,12 @@ impl Sums {
     pub(super) fn read(handle: &target::Target) -> sys::Result<Self> {
         let began_ns = process::now_ns();
         let smaps = handle.read_file("smaps")?;
-        let sums = Self::of(&procfs::smaps(&smaps));
+        let sums = Self::from_smaps(&procfs::smaps(&smaps));
         let read_at_ns = process::now_ns();
         Ok(Self { read_at_ns, took_ns: read_at_ns - began_ns, ..sums })
     }
 
-    pub(super) fn of(smaps: &[(Mapping<'_>, MappingUse)]) -> Self {
+    pub(super) fn from_smaps(smaps: &[(Mapping<'_>, MappingUse)]) -> Self {
         let freed = smaps.iter().filter(|(_, usage)| usage.lazily_freed_bytes > 0);
         let mappings = freed.map(|(mapping, usage)| (mapping.range, usage.lazily_freed_bytes));
         Self { mappings: mappings.collect(), ..Self::default() }

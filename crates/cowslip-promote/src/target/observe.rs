@@ -148,7 +148,7 @@ impl Target {
             }
         }
         let huge_source = entries.huge_source;
-        self.lazily_freed = Sums::of(&smaps);
+        self.lazily_freed = Sums::from_smaps(&smaps);
         let lazy_free_source = self.see_lazily_freed(scanner, flags.as_ref(), &mut regions)?;
         self.known = regions.iter().map(|region| (region.address, *region)).collect();
         self.agreed.retain(|address| {

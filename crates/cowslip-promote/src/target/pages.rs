@@ -28,7 +28,7 @@ impl Target {
         let maps = self.handle.read_file("maps")?;
         let mut advice = Advice::new(threshold_percent);
         for mapping in procfs::mappings(&maps).filter(procfs::Mapping::is_anonymous) {
-            let mut parts = Parts::of(mapping.range, &mut advice);
+            let mut parts = Parts::new(mapping.range, &mut advice);
             match scanner.method() {
                 Method::Scan => scanner.kinds(mapping.range, |run, kinds| {
                     if kinds.contains(PageKinds::PRESENT) && !kinds.contains(PageKinds::ZERO) {
@@ -56,7 +56,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(mapping: VirtRange, advice: &'a mut Advice) -> Self {
+    fn new(mapping: VirtRange, advice: &'a mut Advice) -> Self {
         Self { mapping, advice, part: VirtRange::default(), is_resident: Vec::new() }
     }
 

@@ -11,7 +11,7 @@ pub(crate) struct Instructions(Vec<Event>);
 
 impl Instructions {
     /// An error where the processor does not count them, or not for this user.
-    pub(crate) fn of(pid: i32) -> io::Result<Self> {
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
         Self::count_of(Kind::Instructions, pid)
     }
 

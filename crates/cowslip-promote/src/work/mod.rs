@@ -28,7 +28,7 @@ pub(crate) enum Meter {
 
 impl Meter {
     /// Begins to count. Lines that are there already do not count.
-    pub(crate) fn of(source: &WorkSource) -> io::Result<Self> {
+    pub(crate) fn new(source: &WorkSource) -> io::Result<Self> {
         match source {
             WorkSource::Lines(path) => Lines::follow(path).map(Self::Lines),
             other => other.read().map(|_| Self::Source(other.clone())),

@@ -37,9 +37,9 @@ impl Refusal {
     ///
     /// ```
     /// use cowslip_sys::{Errno, perf::Refusal};
-    /// assert_eq!(Refusal::of(Errno::ACCESS), Refusal::Denied);
+    /// assert_eq!(Refusal::from_errno(Errno::ACCESS), Refusal::Denied);
     /// ```
-    pub fn of(errno: Errno) -> Self {
+    pub fn from_errno(errno: Errno) -> Self {
         match errno {
             Errno::ACCESS | Errno::PERM => Self::Denied,
             Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NOSYS => Self::Unsupported,

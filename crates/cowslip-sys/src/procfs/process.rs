@@ -57,7 +57,7 @@ pub struct CgroupMembers {
 
 impl CgroupMembers {
     /// The group with this directory; `ENOENT` if there is none.
-    pub fn of(directory: &Path) -> Result<Self> {
+    pub fn open(directory: &Path) -> Result<Self> {
         let list = directory.join("cgroup.procs");
         std::fs::metadata(&list).map_err(|error| errno_of(&error))?;
         Ok(Self { directory: directory.to_owned() })

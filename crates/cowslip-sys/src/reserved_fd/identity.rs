@@ -5,7 +5,7 @@ use crate::{BorrowedFd, Result};
 /// Returns true if `fd` refers to the same file as when it was opened, as far as `fstat(2)` can
 /// tell.
 pub fn same_file(fd: BorrowedFd<'_>, identity: FileIdentity) -> bool {
-    FileIdentity::of(fd) == Ok(identity)
+    FileIdentity::from_fd(fd) == Ok(identity)
 }
 
 /// Device and inode of a file.
@@ -17,7 +17,7 @@ pub struct FileIdentity {
 
 impl FileIdentity {
     /// Asks `fstat(2)`.
-    pub fn of(fd: BorrowedFd<'_>) -> Result<Self> {
+    pub fn from_fd(fd: BorrowedFd<'_>) -> Result<Self> {
         let stat = rustix::fs::fstat(fd)?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }

@@ -30,7 +30,7 @@ impl Kept {
         // closes it, is not called while another thread may be here. If the program closed it, the identity below shows
         // that.
         let fd = unsafe { BorrowedFd::borrow_raw(kept as u32 as RawFd) };
-        let identity = FileIdentity::of(fd).ok()?;
+        let identity = FileIdentity::from_fd(fd).ok()?;
         (Self::pack(fd.as_raw_fd(), identity.device) == kept).then_some(fd)
     }
 
@@ -51,7 +51,7 @@ impl Kept {
         let before = self.0.load(Ordering::Acquire);
         let held = ReservedFd::hold(fd);
         if self.get().is_none()
-            && let Ok(identity) = FileIdentity::of(held.as_fd())
+            && let Ok(identity) = FileIdentity::from_fd(held.as_fd())
         {
             let now = Self::pack(held.as_raw_fd(), identity.device);
             let kept = self.0.compare_exchange(before, now, Ordering::Release, Ordering::Relaxed);

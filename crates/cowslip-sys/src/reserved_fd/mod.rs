@@ -82,7 +82,7 @@ impl ReservedFd {
         let (mut identity, mut place) = (None, None);
         if fd != CLOSED {
             // SAFETY: it is open, and this value's.
-            identity = FileIdentity::of(unsafe { BorrowedFd::borrow_raw(fd) }).ok();
+            identity = FileIdentity::from_fd(unsafe { BorrowedFd::borrow_raw(fd) }).ok();
             place = table::enter(fd, identity, scope);
         }
         Self { fd: AtomicI32::new(fd), place, identity, is_given_up: AtomicBool::new(false) }
@@ -103,7 +103,7 @@ impl ReservedFd {
 
     /// Returns true if the number refers to another file by now.
     fn is_replaced(&self) -> bool {
-        let now = FileIdentity::of(self.as_fd()).ok();
+        let now = FileIdentity::from_fd(self.as_fd()).ok();
         let is_known = now.is_some() && self.identity.is_some();
         is_known && now != self.identity && !self.is_given_up.load(Ordering::Relaxed)
     }

@@ -157,7 +157,7 @@ impl Slot {
     #[allow(unsafe_code)]
     fn close(&self, fd: RawFd) {
         // SAFETY: the number is looked at, and used no more if it is not that of our file.
-        let now = FileIdentity::of(unsafe { BorrowedFd::borrow_raw(fd) }).ok();
+        let now = FileIdentity::from_fd(unsafe { BorrowedFd::borrow_raw(fd) }).ok();
         let known = self.identity.each_ref().map(|place| place.load(Relaxed));
         if known == [0; 2] || numbers_of(now) == known {
             close_now(fd);

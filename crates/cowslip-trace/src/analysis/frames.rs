@@ -28,7 +28,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    const fn of(module: Option<Arc<str>>, offset_bytes: u64) -> Self {
+    const fn in_module(module: Option<Arc<str>>, offset_bytes: u64) -> Self {
         Self { module, offset_bytes, function: None }
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn resolve(
     code: &mut PerfMaps,
 ) -> Frame {
     if address >= KERNEL {
-        return Frame::of(Some("[kernel]".into()), 0);
+        return Frame::in_module(Some("[kernel]".into()), 0);
     }
     let found = attributor.locate(pid, address);
     let found = found.map(|(id, into)| (&attributor.mappings()[id.0 as usize], into));
@@ -143,17 +143,18 @@ pub(super) fn resolve(
         && let Place::File(name) = &mapping.place
     {
         let offset_bytes = mapping.file_offset_bytes.saturating_add(into_bytes);
-        return Frame::of(Some(name.clone()), offset_bytes);
+        return Frame::in_module(Some(name.clone()), offset_bytes);
     }
     if let function @ Some(_) = code.find(pid, address) {
-        return Frame { function, ..Frame::of(Some("[made by the program]".into()), 0) };
+        return Frame { function, ..Frame::in_module(Some("[made by the program]".into()), 0) };
     }
-    let Some((mapping, into_bytes)) = found else { return Frame::of(None, address) };
+    let Some((mapping, into_bytes)) = found else { return Frame::in_module(None, address) };
     match &mapping.place {
-        Place::MemoryFile(name) => {
-            Frame::of(Some(name.clone()), mapping.file_offset_bytes.saturating_add(into_bytes))
-        }
-        Place::Kernel(name) => Frame::of(Some(name.clone()), into_bytes),
-        other => Frame::of(Some(format!("[{other}]").into()), into_bytes),
+        Place::MemoryFile(name) => Frame::in_module(
+            Some(name.clone()),
+            mapping.file_offset_bytes.saturating_add(into_bytes),
+        ),
+        Place::Kernel(name) => Frame::in_module(Some(name.clone()), into_bytes),
+        other => Frame::in_module(Some(format!("[{other}]").into()), into_bytes),
     }
 }

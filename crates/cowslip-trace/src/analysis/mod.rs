@@ -132,10 +132,10 @@ impl Analysis {
     /// use cowslip_trace::model::{Event, Fault, Trace, EventKind};
     /// let what = EventKind::Fault(Fault::at(0x20_0000, 0x40_1000));
     /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
-    /// let analysis = Analysis::of(&Trace { events, ..Trace::default() }, None);
+    /// let analysis = Analysis::new(&Trace { events, ..Trace::default() }, None);
     /// assert_eq!(analysis.sums.of(FaultKind::Unknown), 1, "nothing was mapped there");
     /// ```
-    pub fn of(trace: &Trace, cost: Option<FaultCost>) -> Self {
+    pub fn new(trace: &Trace, cost: Option<FaultCost>) -> Self {
         let mut analyser = Analyser::new(&trace.header);
         for event in &trace.events {
             analyser.observe(event, |stack| trace.frames(stack));
@@ -156,6 +156,6 @@ impl Analysis {
 
     /// The time that some of its faults took, if known.
     pub fn cost_of(&self, sums: &Sums) -> Option<Cost> {
-        Cost::of(sums, self.cost.as_ref(), self.sampling_period)
+        Cost::from_sums(sums, self.cost.as_ref(), self.sampling_period)
     }
 }

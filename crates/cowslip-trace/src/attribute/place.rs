@@ -47,9 +47,9 @@ impl Place {
     /// use cowslip_trace::attribute::Place;
     /// use cowslip_trace::model::Map;
     /// let map = Map { name: Some("/memfd:cowslip (deleted)".into()), ..Map::default() };
-    /// assert_eq!(Place::of(&map), Place::Arena);
+    /// assert_eq!(Place::from_map(&map), Place::Arena);
     /// ```
-    pub fn of(map: &Map) -> Self {
+    pub fn from_map(map: &Map) -> Self {
         let Some(name) = map.name.as_ref().filter(|name| !name.is_empty() && &***name != "//anon")
         else {
             return match map.flags {
@@ -131,7 +131,7 @@ mod tests {
 
     fn place(name: &str, flags: u32) -> Place {
         let name = (!name.is_empty()).then(|| name.into());
-        Place::of(&Map { name, flags, ..Map::default() })
+        Place::from_map(&Map { name, flags, ..Map::default() })
     }
 
     #[test]

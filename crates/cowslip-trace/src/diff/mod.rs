@@ -7,9 +7,9 @@
 //! use cowslip_trace::diff::{Basis, Diff};
 //! use cowslip_trace::model::Trace;
 //! use cowslip_trace::symbols::Names;
-//! let analysis = Analysis::of(&Trace::default(), None);
+//! let analysis = Analysis::new(&Trace::default(), None);
 //! let names = &mut Names::default();
-//! let diff = Diff::of([&analysis, &analysis], [names, &mut Names::default()], Basis::PerRun);
+//! let diff = Diff::new([&analysis, &analysis], [names, &mut Names::default()], Basis::PerRun);
 //! assert!(diff.is_empty());
 //! ```
 
@@ -129,7 +129,7 @@ pub struct GroupSide {
 
 impl Diff {
     /// The differences between two traces, with the names of their instructions.
-    pub fn of(analyses: [&Analysis; 2], names: [&mut Names; 2], basis: Basis) -> Self {
+    pub fn new(analyses: [&Analysis; 2], names: [&mut Names; 2], basis: Basis) -> Self {
         let sides = analyses.map(|analysis| Whole {
             duration_ns: analysis.duration_ns,
             faults: analysis.scaled(analysis.sums.faults()),

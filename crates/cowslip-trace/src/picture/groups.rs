@@ -35,7 +35,7 @@ pub(super) enum Tint {
 }
 
 impl Groups {
-    pub(super) fn of(analysis: &Analysis) -> Self {
+    pub(super) fn from_analysis(analysis: &Analysis) -> Self {
         let mut rows = vec![Row {
             name: "nothing known is mapped there".to_owned(),
             detail: String::new(),

@@ -69,7 +69,7 @@ impl Scene {
         let Replay { analyser, programs, frames, threads, dots, mut used, losses, .. } = replay;
         let Replay { mapped_in, origin_ns, events, .. } = replay;
         let analysis = analyser.finish(cost);
-        let groups = Groups::of(&analysis);
+        let groups = Groups::from_analysis(&analysis);
         let bar = |span: &Span| {
             let number = span.mapping.0 as usize;
             let ended_ns = span.ended_ns.map(|ended_ns| ended_ns.saturating_sub(origin_ns));

@@ -234,7 +234,7 @@ fn refused(scope: Scope<'_>, subject: &Subject, errno: Errno) -> Error {
         return subject.unusable(errno);
     }
     let error = Error::refused(format!("attach to {}", name(scope, subject)), errno);
-    match Refusal::of(errno) {
+    match Refusal::from_errno(errno) {
         Refusal::Denied if !matches!(scope, Scope::Thread(_)) => {
             error.advise(format!("run as root, or `{SETCAP}`"))
         }

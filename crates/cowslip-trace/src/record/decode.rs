@@ -121,7 +121,7 @@ impl Decoder<'_> {
                 self.frames.clear();
                 self.frames.extend(sample.stack());
                 let callers = match &sample.copy {
-                    Some(copy) => Callers::Copied(Box::new(Copied::of(copy))),
+                    Some(copy) => Callers::Copied(Box::new(Copied::from_copy(copy))),
                     None if self.frames.is_empty() => Callers::Unknown,
                     None => Callers::Known(self.sink.stack(self.frames)?),
                 };

@@ -38,7 +38,7 @@ impl Error {
     }
 
     pub(super) fn refused(what: impl Into<String>, errno: Errno) -> Self {
-        let kind = match Refusal::of(errno) {
+        let kind = match Refusal::from_errno(errno) {
             Refusal::Denied => ErrorKind::Denied,
             Refusal::Unsupported => ErrorKind::Unsupported,
             Refusal::Vanished => ErrorKind::Vanished,

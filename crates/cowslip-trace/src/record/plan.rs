@@ -208,7 +208,7 @@ impl Plan {
         }
         sources[0].probe().map_err(|errno| {
             let error = Error::refused("open the event of page faults", errno);
-            match Refusal::of(errno) {
+            match Refusal::from_errno(errno) {
                 Refusal::Denied => error.advise(format!("run `{}`", status::PERMIT_OWN)),
                 _ => error,
             }

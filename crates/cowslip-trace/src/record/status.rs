@@ -93,7 +93,7 @@ pub(super) fn status_of<T>(tried: Result<T, Errno>, fix: &'static str) -> Permis
 }
 
 pub(super) fn refused(errno: Errno) -> PermissionStatus {
-    match Refusal::of(errno) {
+    match Refusal::from_errno(errno) {
         Refusal::Denied => PermissionStatus::denied(SETCAP),
         Refusal::Unsupported => PermissionStatus::Unsupported,
         _ => PermissionStatus::Unknown { errno: errno.raw_os_error() },

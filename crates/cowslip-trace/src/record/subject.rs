@@ -38,7 +38,7 @@ impl Subject {
         let own = std::process::id() as i32;
         let mut pids = match self {
             Self::Processes(pids) => return Ok(pids.clone()),
-            Self::ControlGroup(directory) => CgroupMembers::of(directory)
+            Self::ControlGroup(directory) => CgroupMembers::open(directory)
                 .and_then(|group| group.process_ids())
                 .map_err(|errno| self.unusable(errno))?,
             Self::Machine => procfs::process_ids()

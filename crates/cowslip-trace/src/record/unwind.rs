@@ -41,7 +41,7 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    pub(super) fn of(copy: &StackCopy<'_>) -> Self {
+    pub(super) fn from_copy(copy: &StackCopy<'_>) -> Self {
         Self { ip: copy.ip, sp: copy.sp, bp: copy.bp, stack: copy.bytes.into() }
     }
 

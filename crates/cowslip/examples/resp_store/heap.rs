@@ -44,7 +44,7 @@ impl Heap {
     }
 
     /// The heap that was in this memory.
-    pub(crate) fn of(memory: Memory) -> Self {
+    pub(crate) fn from_memory(memory: Memory) -> Self {
         Self { memory }
     }
 

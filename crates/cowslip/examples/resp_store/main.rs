@@ -134,7 +134,7 @@ fn run(args: &Args, started: Instant) -> Result<()> {
     let restored = found.as_ref().map(|found| restore(found, started)).transpose()?;
     let table = match (&found, &restored) {
         (Some(found), Some(restored)) => {
-            Table::of(Memory::of(restored.arena().clone(), &found.root))
+            Table::from_memory(Memory::from_arena(restored.arena().clone(), &found.root))
         }
         _ => Table::new(Memory::new(args.capacity)?)
             .map_err(|_| Failure::new(2, format!("--capacity {} is too little", args.capacity)))?,

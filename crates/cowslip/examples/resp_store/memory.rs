@@ -27,7 +27,7 @@ impl Memory {
     }
 
     /// The memory that [`Self::root`] described, in a restored arena.
-    pub(crate) fn of(arena: Arena, root: &Root) -> Self {
+    pub(crate) fn from_arena(arena: Arena, root: &Root) -> Self {
         Self { arena, len: root.length_bytes as usize }
     }
 

@@ -68,8 +68,8 @@ impl Table {
     }
 
     /// The table that was in this memory.
-    pub(crate) fn of(memory: Memory) -> Self {
-        Self { heap: Heap::of(memory) }
+    pub(crate) fn from_memory(memory: Memory) -> Self {
+        Self { heap: Heap::from_memory(memory) }
     }
 
     /// Puts an empty table at the start of an empty heap.

@@ -454,7 +454,7 @@ impl Shared {
     /// Makes a part of a frozen chunk read as zeroes. Its pages are given back when it is live.
     fn zero_frozen(&self, state: &mut State, part: VirtRange) -> Result<()> {
         for (i, part) in self.by_chunk(part) {
-            let _ = state.density.keep(i, PageSet::of(self.chunk_range(i, 1).start, part));
+            let _ = state.density.keep(i, PageSet::from_part(self.chunk_range(i, 1).start, part));
         }
         for (piece, prot) in state.pieces(part) {
             if prot.contains(Prot::RW) {

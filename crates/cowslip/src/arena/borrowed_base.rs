@@ -41,7 +41,7 @@ impl BorrowedBase {
         arena: VirtRange,
         extent: VirtRange,
     ) -> Result<Self, Errno> {
-        let identity = FileIdentity::of(file.as_fd())?;
+        let identity = FileIdentity::from_fd(file.as_fd())?;
         let file = ReservedFd::hold(file);
         let view = OwnSpace::reserve_apart(extent.len, CHUNK_BYTES)?;
         let (known_data, filled) = (Cell::default(), Cell::default());

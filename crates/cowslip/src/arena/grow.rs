@@ -119,7 +119,7 @@ impl Shared {
             let Ok(data) = memfile::next_data(file, at, end) else { break };
             let (from, to) = data.unwrap_or((end, end));
             let here = |at: u64| place.start + (at - start) as usize;
-            holes.add(PageSet::of(place.start, VirtRange::between(here(at), here(from))));
+            holes.add(PageSet::from_part(place.start, VirtRange::between(here(at), here(from))));
             at = to;
         }
         holes

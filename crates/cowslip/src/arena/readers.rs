@@ -68,7 +68,7 @@ impl Token {
 
     fn on(file: ReservedFd) -> Result<Self, Errno> {
         let len = page_size_bytes();
-        let identity = FileIdentity::of(file.as_fd())?;
+        let identity = FileIdentity::from_fd(file.as_fd())?;
         Ok(Self { file, identity, page: OwnSpace::reserve_apart(len, len)? })
     }
 

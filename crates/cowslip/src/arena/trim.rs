@@ -89,7 +89,7 @@ impl Shared {
         if self.is_on_base_pages(state, chunk) {
             return self.punch(state, part);
         }
-        let pages = PageSet::of(self.chunk_range(chunk, 1).start, part);
+        let pages = PageSet::from_part(self.chunk_range(chunk, 1).start, part);
         if is_worth_splitting(pages.count()) {
             self.punch(state, part)?
         } else {
@@ -104,7 +104,7 @@ impl Shared {
         if self.is_on_base_pages(state, chunk) {
             let _ = self.punch(state, part);
         } else {
-            self.keep(state, chunk, PageSet::of(self.chunk_range(chunk, 1).start, part));
+            self.keep(state, chunk, PageSet::from_part(self.chunk_range(chunk, 1).start, part));
         }
     }
 

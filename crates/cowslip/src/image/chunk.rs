@@ -18,7 +18,7 @@ impl Entry {
     pub(super) fn is_zeroes(&self) -> bool {
         self.encoding == Encoding::Zero
             && self.content == OF_ZEROES
-            && self.stored == Checksum::of(&[])
+            && self.stored == Checksum::from_bytes(&[])
     }
 }
 
@@ -61,7 +61,7 @@ impl Encoder {
         }
         let mut entry = Entry { content: checksum, stored: checksum, ..Entry::ZERO };
         if pages == 0 {
-            return (Entry { stored: Checksum::of(&[]), ..entry }, &[]);
+            return (Entry { stored: Checksum::from_bytes(&[]), ..entry }, &[]);
         }
         entry.has_page_map = PAGES - pages >= PAGES / WORTHWHILE;
         let plain = if entry.has_page_map {
@@ -89,7 +89,7 @@ impl Encoder {
         if entry.has_page_map {
             place[length..total].copy_from_slice(&map);
         }
-        entry.stored = Checksum::of(&place[..total]);
+        entry.stored = Checksum::from_bytes(&place[..total]);
         let padded = total.next_multiple_of(PAGE_BYTES);
         place[total..padded].fill(0);
         (entry, &place[..padded])
@@ -124,7 +124,7 @@ pub(super) fn decode(
     let damage = |what| Damage { offset_bytes: entry.offset_bytes, what };
     let check = |holds, what| if holds { Ok(()) } else { Err(damage(what)) };
     let same_content = |content: &[u8]| {
-        let holds = Checksum::of(content) == entry.content;
+        let holds = Checksum::from_bytes(content) == entry.content;
         check(holds, "a chunk's content is not what was saved")
     };
     if entry.is_verbatim() {
@@ -132,7 +132,7 @@ pub(super) fn decode(
         return same_content(content);
     }
     let Scratch { stored, pages, decompressor } = scratch;
-    check(Checksum::of(stored) == entry.stored, "a chunk's checksum is wrong")?;
+    check(Checksum::from_bytes(stored) == entry.stored, "a chunk's checksum is wrong")?;
     if entry.encoding == Encoding::Zero {
         check(entry.content == OF_ZEROES, "a chunk's content is not what was saved")?;
         content.fill(0);
@@ -193,7 +193,7 @@ mod tests {
 
     fn encoded(content: &[u8], compression: Compression) -> (Entry, Vec<u8>) {
         let mut encoder = Encoder::new(Compressor::new(compression).unwrap());
-        let (entry, bytes) = encoder.encode(content, Checksum::of(content));
+        let (entry, bytes) = encoder.encode(content, Checksum::from_bytes(content));
         (Entry { offset_bytes: 4096, ..entry }, bytes.to_vec())
     }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_checksum_of_zeroes_is_right() {
-        assert_eq!(OF_ZEROES, Checksum::of(&vec![0; CHUNK_BYTES]));
+        assert_eq!(OF_ZEROES, Checksum::from_bytes(&vec![0; CHUNK_BYTES]));
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
                 let (entry, bytes) = encoded(&around(pages), compression);
                 let refused = |entry: Entry, bytes: &[u8]| {
                     let length = entry.total_bytes() as usize;
-                    let stored = Checksum::of(&bytes[..length]);
+                    let stored = Checksum::from_bytes(&bytes[..length]);
                     decoded(&Entry { stored, ..entry }, bytes).unwrap_err();
                 };
                 let other =
@@ -282,14 +282,14 @@ mod tests {
                 refused(Entry { encoding: other, ..entry }, &bytes);
                 refused(Entry { pages: entry.pages - 1, has_page_map: true, ..entry }, &bytes);
                 refused(Entry { stored_bytes: entry.stored_bytes - 1, ..entry }, &bytes);
-                refused(Entry { content: Checksum::of(&[1]), ..entry }, &bytes);
+                refused(Entry { content: Checksum::from_bytes(&[1]), ..entry }, &bytes);
                 let mut scatter = 7usize;
                 for _ in 0..300 {
                     let mut bytes = bytes.clone();
                     scatter = scatter.wrapping_mul(0x5851_f42d).wrapping_add(0x1405_7b7f);
                     bytes[scatter % entry.stored_bytes as usize] ^= 1 << (scatter % 8);
                     // It may decompress to the same content in another way.
-                    let stored = Checksum::of(&bytes[..entry.total_bytes() as usize]);
+                    let stored = Checksum::from_bytes(&bytes[..entry.total_bytes() as usize]);
                     if let Ok(content) = decoded(&Entry { stored, ..entry }, &bytes) {
                         assert!(content == around(pages));
                     }

@@ -29,7 +29,7 @@ pub struct Checksum(pub [u8; 16]);
 
 impl Checksum {
     /// The checksum of some bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(XxHash3_128::oneshot(bytes).to_le_bytes())
     }
 }
@@ -110,7 +110,7 @@ impl Header {
             record.set(at + 16, section.checksum.0);
         }
         record.set(136, self.file_bytes.to_le_bytes());
-        let checksum = Checksum::of(&record.0[..240]);
+        let checksum = Checksum::from_bytes(&record.0[..240]);
         record.set(240, checksum.0);
         record.0
     }
@@ -133,7 +133,7 @@ impl Header {
         check(bytes.len() >= HEADER_BYTES, 0, "the file ends inside its header")?;
         let bytes = &bytes[..HEADER_BYTES];
         check(u32_at(bytes, 8) == VERSION, 8, "a version that this program does not know")?;
-        let checksum = Checksum::of(&bytes[..240]);
+        let checksum = Checksum::from_bytes(&bytes[..240]);
         check(checksum.0 == field(bytes, 240), 240, "the header's checksum is wrong")?;
         check(u32_at(bytes, 12) == HEADER_BYTES as u32, 12, "a header of another length")?;
         check(u64_at(bytes, 48) == 0, 48, "flags that this program does not know")?;
@@ -292,7 +292,11 @@ impl Entry {
 /// Decodes the index. `chunks` has the number of chunks of each arena.
 pub(crate) fn decode_index(bytes: &[u8], header: &Header, chunks: &[u64]) -> Checked<Vec<Entry>> {
     let begin = header.index.offset_bytes;
-    check(Checksum::of(bytes) == header.index.checksum, begin, "the index's checksum is wrong")?;
+    check(
+        Checksum::from_bytes(bytes) == header.index.checksum,
+        begin,
+        "the index's checksum is wrong",
+    )?;
     let mut entries: Vec<Entry> = Vec::with_capacity(bytes.len() / ENTRY_BYTES);
     for (i, record) in bytes.chunks_exact(ENTRY_BYTES).enumerate() {
         let at = begin + (i * ENTRY_BYTES) as u64;
@@ -329,7 +333,7 @@ mod tests {
         let section = |offset_bytes, length| Section {
             offset_bytes,
             length,
-            checksum: Checksum::of(&[length as u8]),
+            checksum: Checksum::from_bytes(&[length as u8]),
         };
         Header {
             identity: Identity([7; 16]),
@@ -358,7 +362,7 @@ mod tests {
     fn index(entries: &[Entry]) -> (Vec<u8>, Header) {
         let bytes: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
         let mut header = header();
-        header.index.checksum = Checksum::of(&bytes);
+        header.index.checksum = Checksum::from_bytes(&bytes);
         (bytes, header)
     }
 
@@ -377,7 +381,7 @@ mod tests {
         for version in [0, VERSION + 1, u32::MAX] {
             let mut bytes = header.encode();
             bytes[8..12].copy_from_slice(&version.to_le_bytes());
-            let checksum = Checksum::of(&bytes[..240]);
+            let checksum = Checksum::from_bytes(&bytes[..240]);
             bytes[240..].copy_from_slice(&checksum.0);
             let refused = Header::decode(&bytes, header.file_bytes).unwrap_err();
             assert_eq!(refused.what, "a version that this program does not know", "{version}");

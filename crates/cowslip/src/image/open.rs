@@ -163,7 +163,7 @@ impl Image {
             (section(text_at..text_end)?, section(index_at..index_end)?)
         };
         let at_text = |what| Damage { offset_bytes: text_at, what };
-        if Checksum::of(&text) != header.description.checksum {
+        if Checksum::from_bytes(&text) != header.description.checksum {
             return Err(corrupt(at_text("the description's checksum is wrong")));
         }
         let description: Description = serde_json::from_slice(&text)
@@ -337,7 +337,8 @@ impl Image {
 
     /// Returns true if `content` is the image's content of a chunk.
     pub(super) fn is_content(&self, arena: u32, chunk: u32, content: &[u8]) -> bool {
-        self.find(arena, chunk).is_some_and(|(_, entry)| Checksum::of(content) == entry.content)
+        self.find(arena, chunk)
+            .is_some_and(|(_, entry)| Checksum::from_bytes(content) == entry.content)
     }
 
     /// Finds the image of the chain that has a chunk.
@@ -371,7 +372,7 @@ impl Image {
     ) -> Result<()> {
         for _ in 0..=self.storage.rereads() {
             self.storage.read_exact_at(READ, &self.path, bytes, offset_bytes)?;
-            if Checksum::of(bytes) == checksum {
+            if Checksum::from_bytes(bytes) == checksum {
                 return Ok(());
             }
         }

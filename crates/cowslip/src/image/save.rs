@@ -243,7 +243,7 @@ impl Source for Memory<'_> {
         _: &mut Scratch,
     ) -> Result<Option<(&'a [u8], Checksum)>> {
         let content = chunk_at(self.frozen[job.arena as usize], job.chunk, room)?;
-        let now = content.map_or(OF_ZEROES, Checksum::of);
+        let now = content.map_or(OF_ZEROES, Checksum::from_bytes);
         let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(OF_ZEROES);
         Ok((now != before).then_some((content.unwrap_or(&[]), now)))
     }

@@ -121,7 +121,7 @@ impl Plan<'_> {
         let mut end = chunks.places.end_bytes();
         let mut tail = Vec::new();
         let mut section = |bytes: &[u8], length: usize| {
-            let checksum = Checksum::of(bytes);
+            let checksum = Checksum::from_bytes(bytes);
             let section = Section { offset_bytes: end, length: length as u64, checksum };
             tail.extend_from_slice(bytes);
             end += bytes.len() as u64;

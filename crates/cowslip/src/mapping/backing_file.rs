@@ -96,7 +96,7 @@ impl BackingFile {
                 (file, Pages::Hugetlb)
             }
         };
-        Self::of(file, pages).during(OPERATION)
+        Self::new(file, pages).during(OPERATION)
     }
 
     /// Another file of the same kind, `len_bytes` long.
@@ -112,13 +112,13 @@ impl BackingFile {
             }
             Pages::Hugetlb => Err(Errno::NOTSUP),
         })?;
-        Self::of(file, self.pages)
+        Self::new(file, self.pages)
     }
 
-    fn of(file: ReservedFd, pages: Pages) -> Result<Self, Errno> {
+    fn new(file: ReservedFd, pages: Pages) -> Result<Self, Errno> {
         // A file of a tmpfs refuses seals. Its inode has no name, and no seal is needed.
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
-        let identity = FileIdentity::of(file.as_fd())?;
+        let identity = FileIdentity::from_fd(file.as_fd())?;
         let is_exposed = AtomicBool::new(false);
         Ok(Self { file, identity, pages, is_exposed, on_clone: OnceLock::new() })
     }

@@ -16,7 +16,7 @@ pub(crate) struct PageSet([u64; MOST_PAGES / WORD_BITS]);
 
 impl PageSet {
     /// The whole pages of `part`, of the chunk at `chunk_start`.
-    pub(crate) fn of(chunk_start: usize, part: VirtRange) -> Self {
+    pub(crate) fn from_part(chunk_start: usize, part: VirtRange) -> Self {
         let page = page_size_bytes();
         let mut pages = Self::default();
         let (first, end) = (part.start - chunk_start, part.end() - chunk_start);
@@ -120,7 +120,7 @@ mod tests {
     const CHUNK: usize = 3 * CHUNK_BYTES;
 
     fn part(first: usize, pages: usize) -> PageSet {
-        PageSet::of(CHUNK, VirtRange::new(CHUNK + first * PAGE, pages * PAGE))
+        PageSet::from_part(CHUNK, VirtRange::new(CHUNK + first * PAGE, pages * PAGE))
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(pages.count(), 11);
         let places: Vec<_> = pages.pages(CHUNK).map(|it| (it.start - CHUNK) / PAGE).collect();
         assert_eq!(places, [60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 511]);
-        let torn = PageSet::of(CHUNK, VirtRange::new(CHUNK + 1, 2 * PAGE));
+        let torn = PageSet::from_part(CHUNK, VirtRange::new(CHUNK + 1, 2 * PAGE));
         assert_eq!(torn.count(), 1, "whole pages only");
     }
 

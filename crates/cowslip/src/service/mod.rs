@@ -81,8 +81,8 @@ impl Service {
         let hold = Uffd::new(open_uffd()?, HOLD_FEATURES).during(operation)?;
         let wake = ReservedFd::open(process::eventfd).during(operation)?;
         let identities = [
-            FileIdentity::of(uffd.as_fd()).during(operation)?,
-            FileIdentity::of(wake.as_fd()).during(operation)?,
+            FileIdentity::from_fd(uffd.as_fd()).during(operation)?,
+            FileIdentity::from_fd(wake.as_fd()).during(operation)?,
         ];
         Ok(Self {
             uffd,

@@ -58,7 +58,7 @@ fn encode(layout: &Layout, is_huge: bool, files: &[BorrowedFd<'_>]) -> Result<Ve
     let mut words = vec![u64::from_le_bytes(MAGIC), VERSION, u64::from(is_huge)];
     words.push(layout.origin() as u64);
     for file in 0..3 {
-        let identity = files.get(file).map(|file| FileIdentity::of(*file)).transpose()?;
+        let identity = files.get(file).map(|file| FileIdentity::from_fd(*file)).transpose()?;
         words.extend(identity.map_or([0; 2], FileIdentity::to_numbers));
     }
     words.push(layout.regions().len() as u64);
@@ -129,7 +129,8 @@ fn accept(
         return Err(corrupt(format!("{came} descriptors came with it, not {wanted}")));
     }
     for (file, identity) in files.iter().zip(identities) {
-        let is_same = FileIdentity::of(file.as_fd()).is_ok_and(|it| it.to_numbers() == identity);
+        let is_same =
+            FileIdentity::from_fd(file.as_fd()).is_ok_and(|it| it.to_numbers() == identity);
         if !is_same {
             return Err(corrupt("a descriptor is of another file than the message says"));
         }

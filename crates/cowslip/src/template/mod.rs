@@ -141,7 +141,7 @@ impl Template {
 
 impl File {
     pub(crate) fn new(fd: ReservedFd) -> cowslip_sys::Result<Self> {
-        let identity = FileIdentity::of(cowslip_sys::AsFd::as_fd(&fd))?;
+        let identity = FileIdentity::from_fd(cowslip_sys::AsFd::as_fd(&fd))?;
         Ok(Self { fd, identity })
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     for (name, setup) in [(NATIVE, ServerSetup::stock_4k()), (RUN, ServerSetup::cowslip(&command))]
     {
         bench.progress.phase(&format!("{DELETED}: {name}"));
-        let mut store = Store::of(&setup, VALUE_BYTES, bench.stop)?;
+        let mut store = Store::new(&setup, VALUE_BYTES, bench.stop)?;
         let group = Group::new()?;
         group.add(store.pid())?;
         store.fill(bytes as usize / 2 / VALUE_BYTES, bench.stop)?;

@@ -48,11 +48,11 @@ impl Store {
             environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
             ..ServerSetup::stock_4k()
         };
-        Self::of(&setup, value_bytes, stop)
+        Self::new(&setup, value_bytes, stop)
     }
 
     /// Starts a server as `setup` says.
-    pub(super) fn of(setup: &ServerSetup, value_bytes: usize, stop: &Interrupt) -> Result<Self> {
+    pub(super) fn new(setup: &ServerSetup, value_bytes: usize, stop: &Interrupt) -> Result<Self> {
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
         let server =

@@ -118,7 +118,7 @@ pub(super) fn children_ns() -> Result<u64> {
 }
 
 pub(super) fn mapped(pid: i32) -> Result<Mapped> {
-    Mapped::of(pid as u64).map_err(during("read the memory of a process"))
+    Mapped::from_pid(pid as u64).map_err(during("read the memory of a process"))
 }
 
 /// Anonymous memory of a process that huge pages map. Unlike [`mapped`] it looks at no page: a promotion waits for any

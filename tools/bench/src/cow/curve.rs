@@ -66,10 +66,10 @@ impl Case {
     }
 
     pub(super) fn every() -> impl Iterator<Item = Self> {
-        Self::of(&ALL_SHARES)
+        Self::all(&ALL_SHARES)
     }
 
-    fn of(shares: &[u32]) -> impl Iterator<Item = Self> {
+    fn all(shares: &[u32]) -> impl Iterator<Item = Self> {
         let both = |in_order| shares.iter().map(move |&share| Self { in_order, share });
         both(false).chain(both(true))
     }
@@ -112,7 +112,7 @@ pub(super) fn bytes(working_bytes: u64) -> u64 {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = bytes(options.working_bytes() as u64) as usize;
     let shares = if bench.clock.is_full() { &ALL_SHARES[..] } else { &SHARES };
-    let cases: Vec<_> = Case::of(shares).collect();
+    let cases: Vec<_> = Case::all(shares).collect();
     bench.progress.phase("writes by their share: filling memory");
     let mut entries = Interleaved::open(bench, &KINDS, |_| CPU.to_owned(), bytes, Vec::<Log>::new)?;
     for (i, &case) in cases.iter().enumerate() {

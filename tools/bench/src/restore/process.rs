@@ -110,7 +110,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     let room = ByteCount((place.len + place.len / 8) as u64);
     host::warm(room, &Interrupt::default())?;
     let touch_ns = span.end()?.touch_ns_per_page;
-    let before = State::of(VirtRange::default(), source)?;
+    let before = State::new(VirtRange::default(), source)?;
     let order = working_set::order(place.len, args.order);
 
     let began = Instant::now();
@@ -135,7 +135,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     }
     let complete_ns = began.elapsed().as_nanos() as f64;
     let wrong_bytes = view.wrong_bytes();
-    let state = State::of(view.0, source)?.since(&before);
+    let state = State::new(view.0, source)?.since(&before);
     let again = match held {
         Held::Arena(restored) if args.work == Work::Read => {
             Some(save_again(&restored.into_arena(), args)?)

@@ -28,7 +28,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn of(range: VirtRange, file: &Path) -> Result<Self> {
+    pub(super) fn new(range: VirtRange, file: &Path) -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/self/{name}");
             fs::read_to_string(&path).map_err(during(format!("read {path}")))

@@ -71,7 +71,7 @@ pub(super) fn phases(times: &Times, logs: &[Log]) -> ([Phase; 5], TimeLine) {
         let (from, to) = (&stamps[from], &stamps[to]);
         let cpu = to.cpu.since(from.cpu);
         let mut phase = Phase {
-            window: Window::of(logs, from.at_ns, to.at_ns, cpu.all_ns),
+            window: Window::new(logs, from.at_ns, to.at_ns, cpu.all_ns),
             main_ns: cpu.main_ns,
             ..Phase::default()
         };

@@ -193,7 +193,7 @@ fn start(
     let mut show = shown(bench.progress);
     let server = FilledServer::start(setup, place, size, bench.stop, &mut show)?;
     if let Some(mthp) = mthp {
-        mthp.check(Mapped::of(server.pid)?.resident_bytes)?;
+        mthp.check(Mapped::from_pid(server.pid)?.resident_bytes)?;
     }
     Ok(server)
 }
@@ -255,7 +255,7 @@ fn measure(
         service_ns: used.service_ns,
         child_ns: used.children_ns,
         extra_bytes: times.extra_bytes,
-        huge_coverage: Mapped::of(server.pid)?.coverage(),
+        huge_coverage: Mapped::from_pid(server.pid)?.coverage(),
         longest_stall_ns: longest_stall_ns(server.pid),
         client_processors,
     })

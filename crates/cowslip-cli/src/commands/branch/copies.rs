@@ -228,7 +228,8 @@ impl Report {
     /// The highest exit code.
     pub(super) fn worst(&self) -> u8 {
         let unseen = self.ended_by.map(ExitStatus::from_raw);
-        let codes = self.copies.iter().filter_map(|copy| copy.status).chain(unseen).map(exit::of);
+        let codes =
+            self.copies.iter().filter_map(|copy| copy.status).chain(unseen).map(exit::from_status);
         codes.max().unwrap_or(NOT_THE_COMMAND)
     }
 

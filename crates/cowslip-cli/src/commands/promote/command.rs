@@ -22,7 +22,7 @@ pub(super) fn run(args: &PromoteArgs) -> CommandResult {
 
 fn start_and_promote(args: &PromoteArgs) -> CommandResult {
     // Before the command runs: afterwards, a plan without sense would have to stop it.
-    plan::of(args, None)?;
+    plan::from_args(args, None)?;
     // The command ignores those that this process ignores.
     let signals = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter_map(unless_ignored);
     let signals = PassedOn::listen(signals).map_err(exit::system("listen for signals"))?;
@@ -34,7 +34,7 @@ fn start_and_promote(args: &PromoteArgs) -> CommandResult {
         errln!("cowslip: {failure}; the command goes on without promotion");
     }
     let status = child.wait().map_err(exit::system("wait for the command"))?;
-    Ok(ExitCode::from(exit::of(status)))
+    Ok(ExitCode::from(exit::from_status(status)))
 }
 
 /// Starts it so that only memory with advice gets huge pages, as far as the kernel can.
@@ -85,5 +85,5 @@ fn follow(args: &PromoteArgs, mut console: Box<Console>, child: &Child) -> Resul
     let pidfd =
         process::pidfd(pid).map_err(|errno| exit::system("watch the command")(errno.into()))?;
     console.follow(pidfd);
-    promote(plan::of(args, Some(pid))?, console, args, Some(pid)).map(drop)
+    promote(plan::from_args(args, Some(pid))?, console, args, Some(pid)).map(drop)
 }

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     if !args.command.is_empty() {
         return command::run(args);
     }
-    let plan = plan::of(args, None)?;
+    let plan = plan::from_args(args, None)?;
     if args.check_config {
         return check::run(&plan, args);
     }
@@ -108,7 +108,7 @@ fn start(plan: Plan, console: Box<Console>, args: &PromoteArgs) -> Result<Sessio
 /// Without `--once`: runs until SIGINT or SIGTERM, or the end of the command; SIGHUP makes it read its configuration
 /// again.
 fn go_on(session: &mut Session, args: &PromoteArgs, command: Option<i32>) -> CommandResult {
-    daemon::run(session, || plan::of(args, command).map_err(|failure| failure.to_string()))?;
+    daemon::run(session, || plan::from_args(args, command).map_err(|failure| failure.to_string()))?;
     match command {
         // Standard output is the command's.
         Some(_) => report::write_json(session, args)?,

@@ -25,15 +25,15 @@ pub(super) struct Console {
 
 impl Console {
     pub(super) fn listen() -> Result<Box<Self>, Failure> {
-        Self::of(Signals::listen(Some(SIGHUP)))
+        Self::new(Signals::listen(Some(SIGHUP)))
     }
 
     /// A console beside a command that is started after it.
     pub(super) fn of_parent() -> Result<Box<Self>, Failure> {
-        Self::of(Signals::listen_as_parent(SIGHUP))
+        Self::new(Signals::listen_as_parent(SIGHUP))
     }
 
-    fn of(signals: io::Result<Signals>) -> Result<Box<Self>, Failure> {
+    fn new(signals: io::Result<Signals>) -> Result<Box<Self>, Failure> {
         let signals = signals.map_err(exit::system("listen for signals"))?;
         Ok(Box::new(Self { signals, command: None, has_ended: false }))
     }

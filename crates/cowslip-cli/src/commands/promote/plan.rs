@@ -19,7 +19,7 @@ const ONCE_CPU_PERCENT: f64 = 100.0;
 
 /// Reads the file, if one was given; the options take precedence over it. `command` is the number of a command that was
 /// started.
-pub(super) fn of(args: &PromoteArgs, command: Option<i32>) -> Result<Plan, Failure> {
+pub(super) fn from_args(args: &PromoteArgs, command: Option<i32>) -> Result<Plan, Failure> {
     let mut plan = args.config.as_deref().map_or_else(|| Ok(Plan::default()), read)?;
     let command = command.map(|pid| Rule::new(Who::Command(pid), 1));
     plan.rules.splice(0..0, command);

@@ -17,7 +17,7 @@ use crate::exit::{self, CommandResult};
 use cowslip_report::{self as output, sink};
 
 pub(super) fn run(args: &TopArgs) -> CommandResult {
-    let mut source = top_source::of(args)?;
+    let mut source = top_source::from_args(args)?;
     if args.once || args.json.is_some() || !io::stdout().is_terminal() {
         return once(&mut source, args);
     }

@@ -11,7 +11,7 @@ use super::plan;
 use crate::exit::Failure;
 
 /// The daemon that was named, or the usual one; without one, looks of our own.
-pub(super) fn of(args: &TopArgs) -> Result<Source, Failure> {
+pub(super) fn from_args(args: &TopArgs) -> Result<Source, Failure> {
     if let Some(address) = args.metrics {
         return Ok(Source::Daemon(address));
     }

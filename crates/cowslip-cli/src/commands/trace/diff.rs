@@ -57,7 +57,7 @@ pub(super) fn run(args: &DiffArgs) -> CommandResult {
         None if first.cut_short.is_some() || second.cut_short.is_some() => Basis::PerSecond,
         None => Basis::fitting(analyses),
     };
-    let diff = Diff::of(analyses, [&mut first.names, &mut second.names], basis);
+    let diff = Diff::new(analyses, [&mut first.names, &mut second.names], basis);
     progress.finish();
     match &args.json {
         Some(path) => {

@@ -36,7 +36,7 @@ pub(super) fn load(path: &Path, progress: &mut Progress) -> Result<Loaded, Failu
             analyser.observe(&event, |stack| reader.frames(stack));
         }
     }
-    let cost = FaultCost::of(&header).or_else(|| FaultCost::measure().ok());
+    let cost = FaultCost::from_header(&header).or_else(|| FaultCost::measure().ok());
     Ok(Loaded {
         path: path.to_owned(),
         analysis: analyser.finish(cost),

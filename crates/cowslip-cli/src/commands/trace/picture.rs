@@ -34,7 +34,7 @@ pub(super) fn run(args: &HtmlArgs) -> CommandResult {
     let mut progress = Progress::brief();
     progress.phase(&format!("reading {}", file.display()));
     let mut reader = open(file)?;
-    let cost = FaultCost::of(reader.header()).or_else(|| FaultCost::measure().ok());
+    let cost = FaultCost::from_header(reader.header()).or_else(|| FaultCost::measure().ok());
     let picture = Picture::read(&mut reader, cost).map_err(unreadable(file))?;
     warn(file, cut_short(file, &reader)?.as_ref());
     progress.phase("drawing");

@@ -115,7 +115,7 @@ fn trace(args: &RecordArgs) -> CommandResult {
     if !status.success() {
         errln!("  the command ended with {status}");
     }
-    Ok(ExitCode::from(exit::of(status)))
+    Ok(ExitCode::from(exit::from_status(status)))
 }
 
 /// The running programs to record; `None` for a command.

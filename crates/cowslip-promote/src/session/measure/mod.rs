@@ -131,7 +131,7 @@ impl Session {
             return Ok(match self.examine_load(process)? {
                 Ok(()) => Ok(Meter::Time),
                 Err(why @ (Unclear::Saturated | Unclear::Unsteady)) => {
-                    Instructions::of(process.pid).map(Meter::Instructions).map_err(|_| why)
+                    Instructions::open(process.pid).map(Meter::Instructions).map_err(|_| why)
                 }
                 Err(why) => Err(why),
             });
@@ -142,7 +142,7 @@ impl Session {
         }
         let unreadable =
             |error| Error::from_io(format_args!("read the unit of work {work}"), &error);
-        Meter::of(&work).map(Ok).map_err(unreadable)
+        Meter::new(&work).map(Ok).map_err(unreadable)
     }
 
     fn examine_load(&mut self, process: ProcessId) -> Result<Result<(), Unclear>> {

@@ -111,7 +111,7 @@ impl Session {
             check_alive(&outcome)?;
             self.did(&outcome)?;
             let is_refused = matches!(outcome.effect, Effect::Refused(errno)
-                if Refusal::of(Errno::from_raw_os_error(errno)) == Refusal::SlowDown);
+                if Refusal::from_errno(Errno::from_raw_os_error(errno)) == Refusal::SlowDown);
             sample.lacked_room |= is_refused;
             if is_refused {
                 break;
@@ -153,7 +153,7 @@ impl Session {
 fn check_alive(outcome: &ActionOutcome) -> Result<()> {
     match outcome.effect {
         Effect::Refused(errno)
-            if Refusal::of(Errno::from_raw_os_error(errno)) == Refusal::Vanished =>
+            if Refusal::from_errno(Errno::from_raw_os_error(errno)) == Refusal::Vanished =>
         {
             Err(Error::new(ErrorKind::Vanished, "measure the process").because("it has ended"))
         }

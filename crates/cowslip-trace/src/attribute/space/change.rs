@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 impl Space {
     pub(in crate::attribute) fn map(&mut self, map: &Map, history: &mut MappingHistory) {
-        let place = Place::of(map);
+        let place = Place::from_map(map);
         if place == Place::Heap {
             let before = self.program_break.replace(map.range.end());
             if before == Some(map.range.start) && self.grow_heap(map.range, history) {

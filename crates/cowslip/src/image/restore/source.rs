@@ -197,7 +197,7 @@ fn read_into(
     // The file is as long as the arena. The kernel writes there: a lack of memory is an error, not a signal.
     copy.with_bytes(|bytes| {
         read_all(image, bytes, stored.offset_bytes, read)?;
-        Ok(Checksum::of(bytes) == stored.content)
+        Ok(Checksum::from_bytes(bytes) == stored.content)
     })
 }
 

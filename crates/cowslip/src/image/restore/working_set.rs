@@ -77,7 +77,7 @@ fn encode(touches: &Touches, image: Identity) -> Vec<u8> {
 }
 
 fn checksum(header: &[u8], entries: &[u8]) -> Checksum {
-    Checksum::of(&[&header[..48], entries].concat())
+    Checksum::from_bytes(&[&header[..48], entries].concat())
 }
 
 fn decode(bytes: &[u8], image: Identity) -> Option<Touches> {

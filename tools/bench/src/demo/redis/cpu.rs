@@ -26,7 +26,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    pub(crate) fn of(pid: u64) -> Result<Self, Error> {
+    pub(crate) fn from_pid(pid: u64) -> Result<Self, Error> {
         let used = process::cpu_ns_of(pid as i32);
         let all_ns = used.map_err(|errno| failed(pid)(errno.into()))?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(failed(pid))?;
@@ -85,14 +85,14 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 0 9 9 9 9 111 22 33 44 20 0 1 0 5";
         assert_eq!(children_ticks(stat), Some(77));
         let pid = u64::from(std::process::id());
-        let before = Cpu::of(pid).unwrap();
+        let before = Cpu::from_pid(pid).unwrap();
         let burn = move || {
             let began = Instant::now();
             while process::thread_cpu_ns() < 20_000_000 && began.elapsed().as_secs() < 60 {
                 black_box(0);
             }
             // The time of a thread is readable while it lives.
-            Cpu::of(pid).unwrap().since(before)
+            Cpu::from_pid(pid).unwrap().since(before)
         };
         let named = std::thread::Builder::new().name(SERVICE_THREAD.to_owned());
         let used = named.spawn(burn).unwrap().join().unwrap();

@@ -38,7 +38,7 @@ impl FilledServer {
         let pid = control.info("server")?.number("process_id")?;
         shape.fill(&mut control, stop, &format!("{}: fill", setup.title), progress)?;
 
-        let coverage = Mapped::of(pid)?.coverage();
+        let coverage = Mapped::from_pid(pid)?.coverage();
         if setup.needs_huge_pages && coverage < MIN_COVERAGE {
             return Err(Error::NotStarted {
                 server: setup.title.to_owned(),

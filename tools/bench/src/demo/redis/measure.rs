@@ -18,7 +18,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// The requests of a span in which the server used `cpu_ns`.
-    pub(crate) fn of(logs: &[Log], from_ns: u64, to_ns: u64, cpu_ns: u64) -> Self {
+    pub(crate) fn new(logs: &[Log], from_ns: u64, to_ns: u64, cpu_ns: u64) -> Self {
         let mut window = Self { ns: to_ns - from_ns, cpu_ns, ..Self::default() };
         for (sent_ns, acked_ns) in requests(logs) {
             if sent_ns < to_ns && acked_ns > from_ns {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_window_has_what_was_under_way_and_counts_what_was_acknowledged() {
-        let window = Window::of(&logs(), 1_000, 20_000_250, 5_000);
+        let window = Window::new(&logs(), 1_000, 20_000_250, 5_000);
         assert_eq!((window.latencies.n(), window.answered), (2, 1));
         assert!((window.ops() - 50.0).abs() < 0.01, "{}", window.ops());
         assert_eq!(window.cpu_ns_a_request(), 5_000.0);
@@ -108,10 +108,10 @@ mod tests {
         assert_eq!(slowest(&logs(), 20_000_000, 20_000_050), Some((100, 20_000_100)));
         assert_eq!(slowest(&logs(), 20_000_500, 20_000_600), None);
         let mut both = window.clone();
-        both.merge(&Window::of(&logs(), 20_000_250, 20_000_350, 3_000));
+        both.merge(&Window::new(&logs(), 20_000_250, 20_000_350, 3_000));
         assert_eq!((both.latencies.n(), both.answered, both.cpu_ns), (3, 2, 8_000));
         let read = Log { reads: vec![(5, 25)], ..Log::default() };
-        assert_eq!(Window::of(&[read], 10, 30, 0).latencies.max_ns(), 20);
+        assert_eq!(Window::new(&[read], 10, 30, 0).latencies.max_ns(), 20);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    pub(crate) fn of(pid: u64) -> Result<Self, Error> {
+    pub(crate) fn from_pid(pid: u64) -> Result<Self, Error> {
         let path = format!("/proc/{pid}/smaps_rollup");
         fs::read_to_string(&path).map(|text| Self::parse(&text)).map_err(Error::io(path))
     }
@@ -41,11 +41,11 @@ impl Mapped {
     /// Waits until a process's mappings stop changing, when all work of the last save has ended.
     pub(crate) fn when_stable(pid: u64, stop: &Interrupt) -> Result<Self, Error> {
         let begin = Instant::now();
-        let (mut last, mut unchanged) = (Self::of(pid)?, 0);
+        let (mut last, mut unchanged) = (Self::from_pid(pid)?, 0);
         while unchanged < 3 && begin.elapsed() < LONGEST_AFTERMATH {
             check(stop)?;
             thread::sleep(Duration::from_millis(100));
-            let now = Self::of(pid)?;
+            let now = Self::from_pid(pid)?;
             unchanged = if now == last { unchanged + 1 } else { 0 };
             last = now;
         }

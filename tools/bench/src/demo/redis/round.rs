@@ -101,7 +101,7 @@ impl Round<'_> {
     }
 
     fn stamp(&self) -> Result<Stamp, Error> {
-        Ok(Stamp { cpu: Cpu::of(self.server.pid)?, at_ns: nanoseconds(self.clock) })
+        Ok(Stamp { cpu: Cpu::from_pid(self.server.pid)?, at_ns: nanoseconds(self.clock) })
     }
 
     fn quiet(&self) -> Result<Stamp, Error> {

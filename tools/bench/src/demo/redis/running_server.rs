@@ -142,7 +142,7 @@ impl RunningServer {
         let checking = doing("check after ");
         let control = &mut self.filled.control;
         let live = session.shape.read(control, session.stop, &checking, progress)?;
-        let mapped_after = Mapped::of(pid)?;
+        let mapped_after = Mapped::from_pid(pid)?;
         let saved = self.read_saved(session, &doing("verify "), progress)?;
         let histories: Vec<History<'_>> =
             self.filled.clients.iter().zip(&logs).map(|(it, log)| it.history(log)).collect();
@@ -152,7 +152,7 @@ impl RunningServer {
         let [began_ns, _, done_ns, ended_ns] = [0, 1, 2, 3].map(|at: usize| stamps[at].at_ns);
         let span = |at: usize| {
             let (from, to) = (&stamps[at], &stamps[at + 1]);
-            Window::of(&logs, from.at_ns, to.at_ns, to.cpu.all_ns - from.cpu.all_ns)
+            Window::new(&logs, from.at_ns, to.at_ns, to.cpu.all_ns - from.cpu.all_ns)
         };
         let seconds = |ns: u64| before + (ns - began_ns) as f64 / 1e9;
         let at = |step| seconds(began_ns + step as u64 * STEP_NS);

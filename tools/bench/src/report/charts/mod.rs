@@ -42,7 +42,7 @@ impl Panel {
 }
 
 pub(super) fn charts(report: &Report) -> Vec<Chart> {
-    let palette = Palette::of(report);
+    let palette = Palette::from_report(report);
     let mut metrics: Vec<&str> = Vec::new();
     for series in &report.series {
         if !metrics.contains(&series.metric.as_str()) {
@@ -69,7 +69,7 @@ pub(super) fn charts(report: &Report) -> Vec<Chart> {
 struct Palette<'a>(Vec<&'a str>);
 
 impl<'a> Palette<'a> {
-    fn of(report: &'a Report) -> Self {
+    fn from_report(report: &'a Report) -> Self {
         let mut systems: Vec<&str> = Vec::new();
         let rows = report.rows.iter().map(|row| row.system.as_str());
         for system in rows.chain(report.series.iter().map(|series| series.system.as_str())) {

@@ -187,7 +187,7 @@ fn map_huge(file: &Path, bytes: usize) -> Result<Memory> {
 
 /// Keeps this thread where it is, and returns the processors for the helping thread.
 fn place(threads: Threads) -> Result<Processors> {
-    let allowed = Processors::of(0).map_err(during("ask for processors"))?;
+    let allowed = Processors::from_thread(0).map_err(during("ask for processors"))?;
     let here = current_processor();
     let only = |processor| Processors::only(processor).map_err(during("choose a processor"));
     let mine = only(here)?;

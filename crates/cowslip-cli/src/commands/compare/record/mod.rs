@@ -33,7 +33,7 @@ pub(super) fn record(args: &RecordArgs) -> CommandResult {
     // Read before any is added: nothing is added if one of them is unusable.
     let mut entries = Vec::new();
     for benchmark in &benchmarks {
-        let mut entry = Entry::of(&benchmark.runs, &here, time).map_err(trouble)?;
+        let mut entry = Entry::from_runs(&benchmark.runs, &here, time).map_err(trouble)?;
         entry.commit = args.commit.clone().or(entry.commit).or_else(commit::of_this_folder);
         entry.label = args.label.clone();
         if args.from.is_none() {

@@ -136,7 +136,7 @@ mod tests {
         };
         let (good, bad) = (runs(0), runs(1));
         let comparison = compare(&good, &bad, &Options::default()).unwrap();
-        let split = TimeSplit::of(&good, &bad, 0.05);
+        let split = TimeSplit::from_runs(&good, &bad, 0.05);
         sentence(&comparison, split.as_ref(), 0.05, 0.05)
     }
 
@@ -233,7 +233,7 @@ mod tests {
         };
         let (good, bad) = (runs(0), runs(1));
         let comparison = compare(&good, &bad, &Options::default()).unwrap();
-        let split = TimeSplit::of(&good, &bad, 0.05);
+        let split = TimeSplit::from_runs(&good, &bad, 0.05);
         sentence(&comparison, split.as_ref(), 0.05, 0.05)
     }
 

@@ -14,7 +14,7 @@ pub(super) type Cells = [String; 5];
 pub(super) fn rows(split: &TimeSplit, alpha: f64) -> Vec<Cells> {
     let all = || split.ledger.iter().chain([&split.wall]);
     let greatest = all().flat_map(|it| [it.means.0, it.means.1]).fold(0.0, |a, b| b.abs().max(a));
-    let unit = Unit::of(greatest);
+    let unit = Unit::new(greatest);
     let overlaps = split.ledger.iter().any(|it| it.part == TimePart::Overlap && !is_nought(it));
     let head = match overlaps {
         true => format!("{} a run, of all threads", unit.name),
@@ -52,7 +52,7 @@ struct Unit {
 }
 
 impl Unit {
-    fn of(greatest: f64) -> Self {
+    fn new(greatest: f64) -> Self {
         let (name, per_second, decimals) = match greatest {
             it if it >= 1.0 => ("s", 1.0, 3),
             it if it >= 0.01 => ("ms", 1e3, 1),

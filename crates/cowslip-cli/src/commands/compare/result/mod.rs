@@ -44,7 +44,7 @@ struct Said {
 
 /// Compares, and delivers the results as the options say.
 pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> CommandResult {
-    let split = TimeSplit::of(&good, &bad, how.alpha);
+    let split = TimeSplit::from_runs(&good, &bad, how.alpha);
     if let Some(wanted) = &how.metric {
         let is_wanted = |name: &String| {
             wanted.is_match(name)

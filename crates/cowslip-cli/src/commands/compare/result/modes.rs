@@ -33,7 +33,7 @@ pub(super) fn find(comparison: &Comparison, sides: [&[Run]; 2], how: &How) -> Ve
     let row = comparison.primary_row().filter(|_| comparison.unit == Unit::Run);
     let Some(row) = row else { return Vec::new() };
     let of = |(side, values, runs): (&'static str, &[f64], &[Run])| {
-        let modes = Modes::of(values, how.alpha)?;
+        let modes = Modes::from_values(values, how.alpha)?;
         let (low, high) = modes.near;
         (high - low >= how.relevant() * low.abs()).then(|| SideModes {
             side,

@@ -113,7 +113,7 @@ impl<'a> Once<'a> {
 
 /// A command that failed, with the exit code that `env(1)` would pass on.
 fn failed(what: &str, command: &str, status: ExitStatus, advice: &str) -> Failure {
-    let (code, why) = match exit::of(status) {
+    let (code, why) = match exit::from_status(status) {
         exit::CANNOT_RUN => (exit::CANNOT_RUN, ": it cannot be run"),
         exit::NOT_FOUND => (exit::NOT_FOUND, ": it is not there"),
         _ => (exit::NOT_THE_COMMAND, ""),
@@ -124,7 +124,7 @@ fn failed(what: &str, command: &str, status: ExitStatus, advice: &str) -> Failur
 /// The totals of the whole run, and its exit code.
 fn totals(wall: Duration, status: ExitStatus, usage: &Usage) -> BTreeMap<String, f64> {
     let values = [
-        (EXIT_CODE, f64::from(exit::of(status))),
+        (EXIT_CODE, f64::from(exit::from_status(status))),
         ("wall_seconds", wall.as_secs_f64()),
         ("rusage.user_seconds", usage.user.as_secs_f64()),
         ("rusage.system_seconds", usage.system.as_secs_f64()),
