@@ -481,6 +481,31 @@ fn a_program_is_trusted_with_as_much_again_and_not_twice_in_vain() {
 }
 
 #[test]
+fn a_place_is_huge_again_if_it_was_filled_before_it_was_given_back() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("places that are used again");
+    let Some(arena) = huge_arena() else { return };
+    arena.raw().begin_small();
+    let first = Counters::new(&arena, ByteCount::mib(8));
+    fill(&first);
+    let held_after = |is_filled: bool| {
+        let place = Counters::new(&arena, ByteCount::mib(4));
+        if is_filled {
+            fill(&place);
+        }
+        place.at(0).store(1, Relaxed);
+        held_bytes(&arena) - (8 << 20)
+    };
+    assert_eq!(held_after(true), 4 << 20);
+    assert_eq!(held_after(false), 2 << 20, "it was filled, and so it is trusted");
+    for _ in 0..3 {
+        assert_eq!(held_after(false), 4096, "it was hardly touched");
+    }
+    assert_eq!(held_after(true), 4 << 20);
+    assert_eq!(held_after(false), 2 << 20, "as much again is trusted");
+}
+
+#[test]
 fn a_program_says_where_it_wants_huge_pages_and_where_it_does_not() {
     let _alone = alone();
     let _watchdog = Watchdog::start("advice about huge pages");

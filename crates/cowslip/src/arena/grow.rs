@@ -159,9 +159,13 @@ impl Shared {
         VirtRange::new(range.start, len)
     }
 
-    /// True if the memory that was trusted last was filled: half of a sample of it is not zero.
+    /// True if the memory that was trusted last was filled.
     fn was_trust_kept(&self, state: &State) -> bool {
-        let Some(part) = state.density.trusted else { return true };
+        state.density.trusted.is_none_or(|part| self.is_filled(state, part))
+    }
+
+    /// True if half of a sample of chunks is not zero.
+    fn is_filled(&self, state: &State, part: VirtRange) -> bool {
         let step = (part.len / SAMPLES).next_multiple_of(SAMPLE_BYTES);
         let mut content = [0; SAMPLE_BYTES];
         let is_filled = |place: &usize| {
@@ -170,7 +174,33 @@ impl Shared {
                 && content.iter().any(|byte| *byte != 0)
         };
         let places = (part.start..part.end() - SAMPLE_BYTES).step_by(step);
-        places.filter(is_filled).count() * 2 >= SAMPLES
+        places.filter(is_filled).take(SAMPLES / 2).count() == SAMPLES / 2
+    }
+
+    /// Before chunks of `part` are given back: if they were not filled, their places begin on base pages the next time, as
+    /// new memory does.
+    pub(super) fn learn_use(&self, state: &mut State, part: VirtRange) {
+        let whole = part.inner_aligned(CHUNK_BYTES);
+        if !state.density.begins_small || whole.is_empty() {
+            return;
+        }
+        let (all, chunks) = (self.chunks_of(self.range), self.chunks_of(whole));
+        let base = &state.vma_map.base_chunks;
+        let has_huge = !chunks.clone().all(|chunk| base.contains(chunk));
+        let is_there = |trusted: &mut VirtRange| !trusted.intersect(whole).is_empty();
+        let is_trusted = state.density.trusted.as_mut().is_some_and(is_there);
+        if !has_huge && !is_trusted {
+            return;
+        }
+        if self.is_filled(state, whole) {
+            state.density.trusted.take_if(is_there);
+            return;
+        }
+        let is_base = |chunk: usize| all.contains(&chunk) && base.contains(chunk);
+        let has_neighbour = is_base(chunks.end) || chunks.start.checked_sub(1).is_some_and(is_base);
+        if has_huge && (has_neighbour || base.borders(all.clone()) < MOST_BORDERS) {
+            self.set_base(state, chunks);
+        }
     }
 }
 

@@ -57,6 +57,7 @@ impl Shared {
     /// Like [`Self::discard_live`], for memory that is free from here on. If it fails, the memory is cleaned when it is
     /// handed out again.
     pub(crate) fn release_live(&self, state: &mut State, part: VirtRange) {
+        self.learn_use(state, part);
         let _ = self.clean_whole(state, part);
         for (chunk, edge) in self.edges(part) {
             self.release_part(state, chunk, edge);
