@@ -23,17 +23,11 @@ use crate::mapping::backing_file::{BackingFile, Pages, offset, pool_too_small};
 use crate::memory::density::PageSet;
 use crate::memory::departure::Departure;
 use crate::memory::vma_map::Usage;
+use crate::plan::settings::freeze::{MANY_SPANS, MANY_SPANS_IN_ALL, SPANS_WORTH_A_PAGE_TABLE};
 
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
 const RELEASE: &str = "give memory back to an arena";
-
-/// A chunk of 2 MiB with more spans is not worth a huge page.
-const MANY_SPANS: usize = 32;
-/// With more than these a chunk takes longer to freeze than a fork takes to copy its page table, which matters in an arena
-/// with many.
-const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
-const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
     /// The unit, in bytes, in which memory is handed out and mapped.

@@ -13,15 +13,12 @@
 //! A child is ordinary at first, and stays so if its parent ends before the first look, as a daemon's does.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::time::Duration;
 
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{process, scheduling};
 
 use crate::metrics::Counters;
-
-/// Time between two looks of the service thread at children that give way.
-pub(crate) const LOOK: Duration = Duration::from_millis(20);
+use crate::plan::settings::children::LOOK_NS;
 
 pub(super) const NONE: u8 = 0;
 
@@ -61,7 +58,7 @@ impl Child {
     pub(crate) fn set_turn(&self, counters: &Counters) -> bool {
         let Some(it) = &self.yielding else { return true };
         let passed_ns = process::now_ns() - it.forked_ns;
-        if passed_ns < LOOK.as_nanos() as u64 {
+        if passed_ns < LOOK_NS {
             return true;
         }
         // Its pid is its own until it is waited for; then it may be another process'.

@@ -23,14 +23,8 @@ use cowslip_sys::procfs;
 use cowslip_sys::units::{ByteCount, VirtRange};
 
 use crate::metrics::Counters;
+use crate::plan::settings::children::{COUNT_NEAR_NS, COUNT_NS, ENDING_COUNTS, MANY};
 
-/// Time between two counts of the copies while there are readers: while there are few, and while there are many.
-const LOOK: Duration = Duration::from_millis(10);
-const LOOK_NEAR: Duration = Duration::from_millis(2);
-/// Looks until a killed child has ended and the memory that it read is live again: copies are added meanwhile.
-const ENDING_LOOKS: u64 = 10;
-/// If there are this many children, those that have ended are removed.
-const MANY: usize = 64;
 const NO_LIMIT: u64 = u64::MAX;
 
 /// The limit, and the children that it may end.
@@ -90,7 +84,7 @@ impl Level {
     fn new(bytes: u64, added: u64, limit_bytes: u64) -> Self {
         let near = ask_bytes(limit_bytes);
         match bytes {
-            _ if bytes > near && bytes + ENDING_LOOKS * added > limit_bytes => Self::Over,
+            _ if bytes > near && bytes + ENDING_COUNTS * added > limit_bytes => Self::Over,
             _ if bytes > near => Self::Near,
             _ if bytes > limit_bytes / 2 => Self::Half,
             _ => Self::Low,
@@ -201,11 +195,11 @@ impl CopyLimit {
         }
         let added = bytes.saturating_sub(self.copied_bytes.swap(bytes, Relaxed));
         let level = Level::new(bytes, added, limit_bytes);
-        let look = if level == Level::Low { LOOK } else { LOOK_NEAR };
+        let look_ns = if level == Level::Low { COUNT_NS } else { COUNT_NEAR_NS };
         if level > Level::Low {
-            self.near_until_ns.store(now_ns + LOOK.as_nanos() as u64, Relaxed);
+            self.near_until_ns.store(now_ns + COUNT_NS, Relaxed);
         }
-        self.next_look_ns.store(now_ns + look.as_nanos() as u64, Relaxed);
+        self.next_look_ns.store(now_ns + look_ns, Relaxed);
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|ending| process::is_running_child(ending.pid));
         match decide(level, forked.ending) {
@@ -231,7 +225,7 @@ impl CopyLimit {
                 }
             }
         }
-        Some(look)
+        Some(Duration::from_nanos(look_ns))
     }
 }
 

@@ -19,11 +19,9 @@ use cowslip_sys::units::VirtRange;
 
 use super::state::{Shared, State};
 use super::{Arena, Handle};
+use crate::plan::settings::freeze::COURTESY_NS;
 
 const OPERATION: &str = "hold memory for I/O";
-
-/// The longest wait of a new hold for a freeze that waits for others: a holder may need this one to end its own.
-const LONGEST_COURTESY: Duration = Duration::from_millis(10);
 
 /// While this lives, no freeze, fork or thaw changes the page frames of an arena's memory: see [`Arena::hold_for_io`].
 #[must_use = "memory is held until this is dropped"]
@@ -78,7 +76,7 @@ impl Arena {
         }
         // A thaw finishes its chunk before it releases the lock.
         let mut state = shared.lock();
-        let until = Instant::now() + LONGEST_COURTESY;
+        let until = Instant::now() + Duration::from_nanos(COURTESY_NS);
         while state.io.awaited > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {

@@ -10,9 +10,7 @@ use cowslip_sys::{Errno, process, scheduling};
 use super::Arena;
 use super::child::{Child, NONE, Yielding};
 use super::state::Shared;
-
-/// The most children with a descriptor to wait for their end. The end of others is noticed by a look at the readers.
-const MOST_ENDS: usize = 2;
+use crate::plan::settings::children::MOST_ENDS;
 
 /// The watched children.
 pub(crate) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {

@@ -18,12 +18,11 @@ use crate::arena::inheritance::youngest_read;
 use crate::arena::own_memory;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::mapping::backing_file::Pages;
+use crate::plan::settings::freeze::FEW_CHUNKS;
 use crate::plan::task::{Pace, many_pages};
 
 /// The most views of an arena that may live at a time. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
-/// The most chunks left to the cut; every access waits for them there.
-const FEW_CHUNKS: usize = 4;
 
 /// True if a freeze need not wait: all chunks are live, or the written ones can be found and moved.
 pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {

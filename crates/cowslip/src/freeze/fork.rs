@@ -34,7 +34,6 @@ use crate::mapping::backing_file::Pages;
 use crate::memory::deferred_free::DeferredFree;
 use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::Usage;
-use crate::plan::Plan;
 use crate::thaw::{self, rest};
 
 /// Arenas frozen and locked, about to be forked.
@@ -134,7 +133,7 @@ impl<'a> PreparedFork<'a> {
             if state.role == Role::Owner {
                 keep_place(snapshot.shared, state);
                 snapshot.copies.place(snapshot.shared, state);
-                state.plan = Plan::default();
+                state.plan.begin_child();
                 state.is_thaw_paused = false;
                 state.deferred_free = DeferredFree::default();
                 state.tracking.is_on = false;

@@ -96,6 +96,7 @@ use crate::arena::{Arena, Handle, io, own_memory};
 use crate::mapping::backing_file::{is_all_data, read_part};
 use crate::mapping::{OwnSpace, OwnedRange};
 use crate::memory::tracking::Known;
+use crate::plan::settings::freeze::{LOOK_AGAIN_NS, STOOD_ON_NS};
 use crate::thaw::{self, serve};
 
 pub use copy::FrozenCopy;
@@ -233,7 +234,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     let mut served_by = deadline;
     for &i in &order {
         if thaw::end_borrowing(arenas[i].shared())? {
-            served_by = deadline.max(Instant::now() + STOOD_ON_PATIENCE);
+            served_by = deadline.max(Instant::now() + Duration::from_nanos(STOOD_ON_NS));
         }
     }
     for &i in &order {
@@ -312,12 +313,6 @@ fn busy(state: &State) -> Error {
     }
 }
 
-/// Time until a service thread that was just started is checked for having ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-/// Longest wait for the service thread to copy the chunk or two that the freezing thread's stack is in.
-const STOOD_ON_PATIENCE: Duration = Duration::from_secs(1);
-
 /// Waits until a freeze need not wait.
 fn wait_ready<'a>(
     shared: &'a Shared,
@@ -349,7 +344,7 @@ fn wait_served(
         if shared.service(&state).is_none_or(|service| service.has_failed()) {
             drop(state);
             if serve::ensure(shared) {
-                left = left.min(LOOK_AGAIN);
+                left = left.min(Duration::from_nanos(LOOK_AGAIN_NS));
             }
             state = shared.lock();
             if is_done(shared, &state) {

@@ -16,7 +16,7 @@ pub(crate) trait Facts {
     /// The state of each chunk.
     fn map(&self) -> &ChunkMap;
 
-    /// True if memory is too short for copies to linger. The same throughout a step.
+    /// True if memory is too short for copies to linger. The same throughout a decision.
     fn is_short(&self) -> bool;
 
     /// Views that were dropped and are still mapped.

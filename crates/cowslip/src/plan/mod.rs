@@ -52,13 +52,22 @@ impl Plan {
         self.thaw.freeze();
     }
 
+    /// In a forked child: forgets what concerns the parent's readers.
+    pub(crate) fn begin_child(&mut self) {
+        self.thaw = thaw::Thaw::default();
+        self.clean = clean::Clean::default();
+        self.moving.begin_child();
+        self.reclaim.hurry();
+        self.felt_ns = 0;
+    }
+
     /// Notes that all memory is live.
     pub(crate) fn finish(&mut self) {
         self.thaw.finish();
         self.density.hurry();
     }
 
-    /// Notes the outcome of a task: true if it did something.
+    /// Notes the outcome of a task: `Ok(true)` if it did something.
     pub(crate) fn note(
         &mut self,
         task: &Task,
@@ -81,7 +90,10 @@ impl Plan {
             (Work::Thaw, Ok(_)) => self.thaw.look_soon(),
             (Work::Thaw, Err(_)) => self.thaw.fail(now_ns),
             (Work::Move, Ok(_)) => self.moving.moved(now_ns),
-            (Work::Move, Err(_)) => self.moving.fail(now_ns),
+            (Work::Move, Err(_)) => match task {
+                Task::Complete(chunk) | Task::Move(chunk, _) => self.moving.fail(*chunk, now_ns),
+                _ => self.moving.fail_look(now_ns),
+            },
             (Work::Clean, Ok(_)) => {}
             (Work::Clean, Err(_)) => _ = self.clean.end(now_ns),
         }

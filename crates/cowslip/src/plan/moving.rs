@@ -20,8 +20,9 @@ use cowslip_sys::Errno;
 use super::facts::{Counts, Facts};
 use super::pace::Turn;
 use super::settings::moving::{
-    FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS, MOST_DOUBLINGS, MOST_FRONTS,
-    PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST, RETRY, WORTH_A_LOOK,
+    EARLY_SAVES, FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS, MOST_DOUBLINGS,
+    MOST_FRONTS, PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST, RETRY,
+    WORTH_A_LOOK,
 };
 use super::settings::pages;
 use super::task::{Decision, Pace, Task, Work};
@@ -34,12 +35,16 @@ pub(crate) struct Moving {
     turn: Turn,
     /// The next attempt after a move that failed.
     retry: Turn,
+    /// The chunk of that move.
+    failed: Option<usize>,
     /// Faults of the process at the last look; `None` if the next look is due even without later writes.
     faults: Option<u64>,
     /// Looks in a row that found nothing.
     in_vain: u32,
     /// Private pages of each chunk at the last look.
     counts: Vec<u16>,
+    /// In how many later saves each chunk moves early.
+    early_saves: Vec<u8>,
     wanted: VecDeque<usize>,
     fronts: Vec<Front>,
     /// Chunks that runs of writes are about to come to. They move before the wanted ones.
@@ -57,13 +62,24 @@ struct Front {
 }
 
 impl Moving {
-    /// Begins anew: a freeze or a roll back changed the frozen memory.
+    /// Begins anew: a freeze or a roll back changed the frozen memory. The program most likely writes to the same chunks
+    /// again.
     pub(crate) fn forget(&mut self) {
-        *self = Self::default();
+        let early_saves = std::mem::take(&mut self.early_saves);
+        *self = Self { early_saves, ..Self::default() };
+    }
+
+    /// True if a chunk with so many private pages is to move.
+    fn is_hot(&mut self, chunk: usize, private: u64) -> bool {
+        let early = &mut self.early_saves[chunk];
+        let is_hot = private >= pages(HOT_BYTES);
+        let is_early = !is_hot && *early > 0 && private >= pages(FRONT_BYTES);
+        *early = if is_hot { EARLY_SAVES } else { *early - u8::from(is_early) };
+        is_hot || is_early
     }
 
     /// Notes that a chunk has moved.
-    pub(crate) fn moved(&mut self, now_ns: u64) {
+    pub(super) fn moved(&mut self, now_ns: u64) {
         self.retry.succeed();
         self.pass(now_ns);
     }
@@ -75,12 +91,33 @@ impl Moving {
         }
     }
 
-    /// Notes a failed move: the chunk stays frozen and exact, and is tried again later.
-    pub(crate) fn fail(&mut self, now_ns: u64) {
-        self.clear();
-        // The chunks must be found again though nothing more is written to them.
-        self.faults = None;
+    /// Notes a failed move: the chunk stays frozen and exact, and is tried again later, after all others.
+    pub(super) fn fail(&mut self, chunk: usize, now_ns: u64) {
+        self.failed = Some(chunk);
         self.retry.put_off(now_ns, RETRY);
+        self.look_anew();
+    }
+
+    /// Notes a look that failed.
+    pub(super) fn fail_look(&mut self, now_ns: u64) {
+        self.turn.put_off(now_ns, RETRY);
+        self.look_anew();
+    }
+
+    /// Has the chunks found again though nothing more is written to them.
+    fn look_anew(&mut self) {
+        self.clear();
+        self.faults = None;
+        self.is_ahead = false;
+    }
+
+    /// In a forked child: forgets the parent's writes, and frees nothing.
+    pub(super) fn begin_child(&mut self) {
+        self.look_anew();
+        self.counts.clear();
+        self.early_saves.clear();
+        (self.turn, self.retry) = Default::default();
+        (self.in_vain, self.pursued_until_ns, self.failed) = (0, 0, None);
     }
 
     fn clear(&mut self) {
@@ -144,20 +181,18 @@ impl Moving {
         if is_due && self.ahead.is_empty() && self.wanted.is_empty() {
             self.look(facts, now_ns)?;
         }
-        let passed_pages = pages(PASSED_BYTES);
-        loop {
-            self.is_ahead = !self.ahead.is_empty();
-            let next = self.ahead.pop_front().or_else(|| self.wanted.pop_front());
-            let Some(chunk) = next else { return Ok(None) };
-            if !is_movable(facts.map().get(chunk)) || !facts.may_move(chunk) {
-                self.pass(facts.now_ns());
-                continue;
-            }
-            let private = facts.private_pages(chunk, passed_pages)?;
-            let is_held = self.is_ahead && private < passed_pages;
-            let pace = if is_held { Pace::Held } else { Pace::new(private) };
-            return Ok(Some(Task::Move(chunk, pace)));
+        self.is_ahead = !self.ahead.is_empty();
+        let next = self.ahead.pop_front().or_else(|| self.wanted.pop_front());
+        let Some(chunk) = next else { return Ok(None) };
+        if !is_movable(facts.map().get(chunk)) || !facts.may_move(chunk) {
+            self.pass(facts.now_ns());
+            return Ok(Some(Task::LookOn));
         }
+        let passed_pages = pages(PASSED_BYTES);
+        let private = facts.private_pages(chunk, passed_pages)?;
+        let is_held = self.is_ahead && private < passed_pages;
+        let pace = if is_held { Pace::Held } else { Pace::new(private) };
+        Ok(Some(Task::Move(chunk, pace)))
     }
 
     /// Finds chunks to move, and says when to look again.
@@ -177,6 +212,10 @@ impl Moving {
             self.pursue(now_ns);
         }
         self.counts = counts.pages;
+        if let Some(place) = self.wanted.iter().position(|chunk| Some(*chunk) == self.failed) {
+            self.wanted.remove(place);
+            self.wanted.extend(self.failed);
+        }
         self.in_vain = if self.wanted.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
         let rest = REST << self.in_vain.min(MOST_DOUBLINGS);
         let end_ns = facts.now_ns();
@@ -195,7 +234,8 @@ impl Moving {
     ) -> bool {
         let in_order = &counts.in_order;
         let counts = &counts.pages;
-        let (hot_pages, front_pages) = (pages(HOT_BYTES), pages(FRONT_BYTES));
+        let front_pages = pages(FRONT_BYTES);
+        self.early_saves.resize(counts.len(), 0);
         let grown =
             |chunk: usize| counts[chunk].saturating_sub(before.get(chunk).copied().unwrap_or(0));
         let mut is_live = vec![false; counts.len() + 1];
@@ -207,12 +247,13 @@ impl Moving {
                 continue;
             }
             let is_ahead_cold = counts.get(chunk + 1) == Some(&0);
-            let is_run = u64::from(grown(chunk)) >= front_pages && in_order.contains(&chunk);
+            let is_run =
+                u64::from(grown(chunk)) >= front_pages && in_order.binary_search(&chunk).is_ok();
             let is_front = is_run && is_ahead_cold;
-            let is_hot = u64::from(counts[chunk]) >= hot_pages;
             let neighbours =
                 usize::from(chunk > 0 && is_live[chunk - 1]) + usize::from(is_live[chunk + 1]);
-            if is_hot && (neighbours > 0 || borders < MOST_BORDERS) {
+            let may = neighbours > 0 || borders < MOST_BORDERS;
+            if may && self.is_hot(chunk, u64::from(counts[chunk])) {
                 self.wanted.push_back(chunk);
                 is_live[chunk] = true;
                 borders = (borders + 2).saturating_sub(2 * neighbours);

@@ -9,6 +9,10 @@ use super::task::{Decision, Task};
 
 /// The next piece of background work.
 pub(crate) fn next(facts: &mut impl Facts, plan: &mut Plan) -> Task {
+    // Nothing comes between a thaw and its end: threads wait for that.
+    if let Some(finish) = plan.thaw.finish_now(facts) {
+        return finish;
+    }
     let quiet_ns = plan.quiet.until_ns.saturating_sub(facts.now_ns());
     if quiet_ns > 0 && !facts.is_short() && facts.old_views() < MANY_VIEWS {
         return Task::Wait(Duration::from_nanos(quiet_ns));

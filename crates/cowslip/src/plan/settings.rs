@@ -73,6 +73,8 @@ pub(crate) mod moving {
     /// A move costs as much as first writes to this much, and their thaw: 720 KiB where the host keeps free pages, up to
     /// 1.5 MiB where it takes them.
     pub(crate) const HOT_BYTES: usize = MIB;
+    /// A chunk that was hot moves early in this many later saves, once it has [`FRONT_BYTES`]; then it must prove hot again.
+    pub(crate) const EARLY_SAVES: u8 = 4;
     /// Private memory at the beginning of a chunk, in one piece, that a run of writes has begun. As much at random
     /// places is no run.
     pub(crate) const BEGUN_BYTES: usize = 32 * KIB;
@@ -142,8 +144,8 @@ pub(crate) mod density {
     pub(crate) const LOOK_CHUNKS: usize = 16;
     /// Borders between runs of base pages and runs of huge ones.
     pub(crate) const MOST_BORDERS: usize = BORDERS / 4;
-    /// Samples of trusted memory that are read before more is trusted.
-    pub(crate) const SAMPLES: usize = 32;
+    /// Places that are read to find out if memory was filled: half of them are not zero then.
+    pub(crate) const SAMPLES: usize = 16;
     pub(crate) const SAMPLE_BYTES: usize = 512;
 }
 
@@ -177,4 +179,87 @@ pub(crate) mod serve {
     /// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
     pub(crate) const REST_WHEN_FELT: u64 = 99;
     pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
+}
+
+/// When the service thread has freed memory given back, while the program rests.
+pub(crate) mod rest {
+    use super::*;
+
+    /// From one look to the next.
+    pub(crate) const LOOK_NS: u64 = SECOND;
+    /// To the next time that memory is given back.
+    pub(crate) const AGAIN_NS: u64 = 10 * LOOK_NS;
+    /// The program rests once it has used less than one in [`SHARE`] of a processor's time for so long.
+    pub(crate) const QUIET_NS: u64 = 3 * LOOK_NS;
+    pub(crate) const SHARE: u64 = 20;
+    /// A program that has worked for less since the last time has hardly freed anything.
+    pub(crate) const WORKED_NS: u64 = 10 * MILLISECOND;
+    /// Longest wait of a fork for threads that are away.
+    pub(crate) const LONGEST_AWAY_NS: u64 = 2 * LOOK_NS;
+    /// Between two looks of such a fork.
+    pub(crate) const NAP_NS: u64 = 100 * MICROSECOND;
+}
+
+/// How soon the end of a program's last thread is seen.
+pub(crate) mod last_thread {
+    use super::*;
+
+    /// While there is a main thread.
+    pub(crate) const LOOK_NS: u64 = SECOND;
+    /// After its end.
+    pub(crate) const ENDED: Delays = Delays::new(MILLISECOND, 100 * MILLISECOND);
+}
+
+/// When memory is short, and how long a look at it is believed.
+pub(crate) mod pressure {
+    use super::*;
+
+    /// Copies may use up [`ENOUGH_BYTES`] in this time. The last look is believed for as long as the room found then
+    /// lasts at that pace.
+    pub(crate) const LOOK_NS: u64 = 5 * MILLISECOND;
+    /// The longest time that a look is believed.
+    pub(crate) const LONGEST_LOOK_NS: u64 = 100 * MILLISECOND;
+    /// A process may be moved to another group, and limits may change.
+    pub(crate) const FIND_GROUP_NS: u64 = SECOND;
+    /// More than several threads copy in [`LOOK_NS`], and while the thaw catches up.
+    pub(crate) const ENOUGH_BYTES: u64 = 256 << 20;
+    /// A look at the queue for processors is believed for so long: it takes some microseconds.
+    pub(crate) const CROWD_LOOK_NS: u64 = MILLISECOND;
+}
+
+/// How children are watched, and their copies limited.
+pub(crate) mod children {
+    use super::*;
+
+    /// Between two looks of the service thread at children that give way.
+    pub(crate) const LOOK_NS: u64 = 20 * MILLISECOND;
+    /// Children with a descriptor to wait for their end. The end of others is noticed by a look at the readers.
+    pub(crate) const MOST_ENDS: usize = 2;
+    /// Between two counts of the copies while there are readers: while there are few, and while there are many.
+    pub(crate) const COUNT_NS: u64 = 10 * MILLISECOND;
+    pub(crate) const COUNT_NEAR_NS: u64 = 2 * MILLISECOND;
+    /// Counts until a killed child has ended and the memory that it read is live again: copies are added meanwhile.
+    pub(crate) const ENDING_COUNTS: u64 = 10;
+    /// If there are this many children, those that have ended are removed.
+    pub(crate) const MANY: usize = 64;
+}
+
+/// What a freeze takes on, and waits for.
+pub(crate) mod freeze {
+    use super::*;
+
+    /// Chunks left to the cut: every access waits for them there.
+    pub(crate) const FEW_CHUNKS: usize = 4;
+    /// Time until a service thread that was just started is checked for having ended.
+    pub(crate) const LOOK_AGAIN_NS: u64 = 10 * MILLISECOND;
+    /// Longest wait for the service thread to copy the chunk or two that the freezing thread's stack is in.
+    pub(crate) const STOOD_ON_NS: u64 = SECOND;
+    /// Longest wait of a new hold for a freeze that waits for others: a holder may need this one to end its own.
+    pub(crate) const COURTESY_NS: u64 = 10 * MILLISECOND;
+    /// A chunk of 2 MiB with more spans is not worth a huge page.
+    pub(crate) const MANY_SPANS: usize = 32;
+    /// With more than these a chunk takes longer to freeze than a fork takes to copy its page table, which matters in an
+    /// arena with [`MANY_SPANS_IN_ALL`].
+    pub(crate) const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
+    pub(crate) const MANY_SPANS_IN_ALL: usize = 300;
 }

@@ -82,15 +82,18 @@ impl Thaw {
         self.clean_from = 0;
     }
 
+    /// The end of a thaw that has made all memory live.
+    pub(super) fn finish_now(&self, facts: &impl Facts) -> Option<Task> {
+        let is_over = facts.map().private() == 0 && !facts.is_held();
+        self.began_ns.filter(|_| is_over).map(|began_ns| Task::Finish { began_ns })
+    }
+
     /// The next piece of a thaw; a move while others read all that is frozen.
     pub(super) fn next(&mut self, facts: &mut impl Facts, moving: &mut Moving) -> Decision {
         if facts.is_held() {
             return Decision::Nothing;
         }
         let is_live = facts.map().private() == 0;
-        if let Some(began_ns) = self.began_ns.filter(|_| is_live) {
-            return Decision::Do(Task::Finish { began_ns });
-        }
         if is_live && !facts.has_vacated() {
             return Decision::Nothing;
         }

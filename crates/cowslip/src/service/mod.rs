@@ -18,13 +18,11 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, outside, process, scheduling};
 
 use crate::mapping::OwnSpace;
+use crate::plan::settings::pressure::CROWD_LOOK_NS;
 use crate::plan::settings::thaw::RUN_CHUNKS;
 
 pub(crate) use pressure::{Gauge, Look};
 pub(crate) use window::Window;
-
-/// `/proc/loadavg` takes some microseconds to read.
-const CROWD_LOOK_NS: u64 = 1_000_000;
 
 /// The features that a thaw needs for write protection.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP

@@ -13,15 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use cowslip_sys::cgroup::Group;
 use cowslip_sys::{process, procfs};
 
-/// Copies may use up [`ENOUGH_BYTES`] in this time. The last look is believed for as long as the room found then lasts
-/// at that pace.
-const LOOK_NS: u64 = 5_000_000;
-/// The longest time that a look is believed.
-const LONGEST_LOOK_NS: u64 = 100_000_000;
-/// A process may be moved to another group, and limits may change.
-const FIND_GROUP_NS: u64 = 1_000_000_000;
-/// More than several threads copy in [`LOOK_NS`], and while the thaw catches up.
-const ENOUGH_BYTES: u64 = 256 << 20;
+use crate::plan::settings::pressure::{ENOUGH_BYTES, FIND_GROUP_NS, LONGEST_LOOK_NS, LOOK_NS};
 
 /// True if copies must not linger: there is less room than the copies of the next fork may take, which freezes all
 /// memory in use, copies too.

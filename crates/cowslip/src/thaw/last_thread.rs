@@ -8,11 +8,7 @@ use std::time::Duration;
 
 use cowslip_sys::{process, thread};
 
-/// While there is a main thread.
-const LOOK_NS: u64 = 1_000_000_000;
-/// After its end: the first look, and the longest time between two.
-const FIRST_NS: u64 = 1_000_000;
-const LONGEST_NS: u64 = 100_000_000;
+use crate::plan::settings::last_thread::{ENDED, LOOK_NS};
 
 /// Knowledge of the program's threads.
 #[derive(Debug)]
@@ -41,8 +37,8 @@ impl LastThread {
         let threads = process::threads_without_main();
         self.pause_ns = match threads {
             None => LOOK_NS,
-            Some(_) if self.pause_ns == LOOK_NS => FIRST_NS,
-            Some(_) => (2 * self.pause_ns).min(LONGEST_NS),
+            Some(_) if self.pause_ns == LOOK_NS => ENDED.first_ns,
+            Some(_) => (2 * self.pause_ns).min(ENDED.last_ns),
         };
         self.due_ns = now_ns + self.pause_ns;
         threads.is_some_and(|threads| threads == thread::ours())
@@ -55,7 +51,7 @@ mod tests {
 
     #[test]
     fn it_is_not_over_while_the_main_thread_lives() {
-        let mut last = LastThread { due_ns: 0, pause_ns: FIRST_NS };
+        let mut last = LastThread { due_ns: 0, pause_ns: ENDED.first_ns };
         assert_eq!(last.patience(), Duration::ZERO);
         assert!(!last.is_over());
         assert!(last.patience() > Duration::ZERO && last.pause_ns == LOOK_NS);

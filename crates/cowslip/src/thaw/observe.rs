@@ -40,10 +40,9 @@ impl<'a> Observer<'a> {
 
     /// Decides with the arena's plan.
     pub(super) fn decide<T>(&mut self, next: impl FnOnce(&mut Self, &mut Plan) -> T) -> T {
-        let mut plan = std::mem::take(&mut self.state.plan);
-        let decided = next(self, &mut plan);
-        self.state.plan = plan;
-        decided
+        let plan = std::mem::take(&mut self.state.plan);
+        let mut taken = Taken { observer: self, plan };
+        next(taken.observer, &mut taken.plan)
     }
 
     fn scanner(&self) -> Result<&Scanner<ReservedFd>, Errno> {
@@ -52,6 +51,18 @@ impl<'a> Observer<'a> {
 
     fn place(&self, chunk: usize) -> VirtRange {
         self.shared.chunk_range(chunk, 1)
+    }
+}
+
+/// A plan while it decides. It goes back to the state, after a panic too.
+struct Taken<'o, 'a> {
+    observer: &'o mut Observer<'a>,
+    plan: Plan,
+}
+
+impl Drop for Taken<'_, '_> {
+    fn drop(&mut self) {
+        std::mem::swap(&mut self.observer.state.plan, &mut self.plan);
     }
 }
 

@@ -16,18 +16,10 @@ use cowslip_sys::{process, waiting};
 
 use crate::arena::state::{Shared, State};
 use crate::arena::{Arena, io};
+use crate::plan::settings::rest::{
+    AGAIN_NS, LONGEST_AWAY_NS, LOOK_NS, NAP_NS, QUIET_NS, SHARE, WORKED_NS,
+};
 use crate::service::Service;
-
-/// Time from one look to the next, and to the next time that memory is given back.
-const LOOK_NS: u64 = 1_000_000_000;
-const AGAIN_NS: u64 = 10 * LOOK_NS;
-/// The program rests once it has used less than one in [`SHARE`] of a processor's time for so long.
-const QUIET_NS: u64 = 3 * LOOK_NS;
-const SHARE: u64 = 20;
-/// A program that has worked for less since the last time has hardly freed anything.
-const WORKED_NS: u64 = 10_000_000;
-const NAP: Duration = Duration::from_micros(100);
-const LONGEST_AWAY_NS: u64 = 2 * LOOK_NS;
 
 static GIVES_BACK: OnceLock<fn()> = OnceLock::new();
 
@@ -45,7 +37,7 @@ pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuar
     let until_ns = process::now_ns() + LONGEST_AWAY_NS;
     while AWAY.get() > 0 && process::now_ns() < until_ns {
         drop(states);
-        let _ = waiting::nap(NAP);
+        let _ = waiting::nap(Duration::from_nanos(NAP_NS));
         states = io::lock_released(arenas);
     }
     states

@@ -24,9 +24,10 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
-use crate::arena::child::{self, Child};
+use crate::arena::child::Child;
 use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
+use crate::plan::settings::children;
 use crate::plan::settings::serve::{
     LONGEST_REST_NS, LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, REST_WHEN_FELT, SLICE_NS,
     STAY_AWAY_NS,
@@ -211,7 +212,10 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut ready = vec![false; fds.len()];
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
-        let look = children.iter().any(|child| child.is_looked_at()).then_some(child::LOOK);
+        let look = children
+            .iter()
+            .any(|child| child.is_looked_at())
+            .then_some(Duration::from_nanos(children::LOOK_NS));
         let patience = left
             .into_iter()
             .chain(look)
