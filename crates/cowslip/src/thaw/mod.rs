@@ -35,7 +35,7 @@ use observe::{Observer, is_short_of_memory};
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     loop {
         let mut observer = Observer::new(shared, state, Look::Thorough);
-        let task = observer.decide(|facts, plan| plan::next(facts, plan));
+        let task = observer.decide(plan::next);
         if let Some(step) = perform::perform(shared, state, task) {
             return step;
         }
