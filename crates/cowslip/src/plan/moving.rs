@@ -20,9 +20,8 @@ use cowslip_sys::Errno;
 use super::facts::{Counts, Facts};
 use super::pace::Turn;
 use super::settings::moving::{
-    EARLY_SAVES, FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS, MOST_DOUBLINGS,
-    MOST_FRONTS, PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST, RETRY,
-    WORTH_A_LOOK,
+    FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS, MOST_DOUBLINGS, MOST_FRONTS,
+    PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST, RETRY, WORTH_A_LOOK,
 };
 use super::settings::pages;
 use super::task::{Decision, Pace, Task, Work};
@@ -43,8 +42,6 @@ pub(crate) struct Moving {
     in_vain: u32,
     /// Private pages of each chunk at the last look.
     counts: Vec<u16>,
-    /// In how many later saves each chunk moves early.
-    early_saves: Vec<u8>,
     wanted: VecDeque<usize>,
     fronts: Vec<Front>,
     /// Chunks that runs of writes are about to come to. They move before the wanted ones.
@@ -62,20 +59,9 @@ struct Front {
 }
 
 impl Moving {
-    /// Begins anew: a freeze or a roll back changed the frozen memory. The program most likely writes to the same chunks
-    /// again.
+    /// Begins anew: a freeze or a roll back changed the frozen memory.
     pub(crate) fn forget(&mut self) {
-        let early_saves = std::mem::take(&mut self.early_saves);
-        *self = Self { early_saves, ..Self::default() };
-    }
-
-    /// True if a chunk with so many private pages is to move.
-    fn is_hot(&mut self, chunk: usize, private: u64) -> bool {
-        let early = &mut self.early_saves[chunk];
-        let is_hot = private >= pages(HOT_BYTES);
-        let is_early = !is_hot && *early > 0 && private >= pages(FRONT_BYTES);
-        *early = if is_hot { EARLY_SAVES } else { *early - u8::from(is_early) };
-        is_hot || is_early
+        *self = Self::default();
     }
 
     /// Notes that a chunk has moved.
@@ -115,7 +101,6 @@ impl Moving {
     pub(super) fn begin_child(&mut self) {
         self.look_anew();
         self.counts.clear();
-        self.early_saves.clear();
         (self.turn, self.retry) = Default::default();
         (self.in_vain, self.pursued_until_ns, self.failed) = (0, 0, None);
     }
@@ -234,8 +219,7 @@ impl Moving {
     ) -> bool {
         let in_order = &counts.in_order;
         let counts = &counts.pages;
-        let front_pages = pages(FRONT_BYTES);
-        self.early_saves.resize(counts.len(), 0);
+        let (hot_pages, front_pages) = (pages(HOT_BYTES), pages(FRONT_BYTES));
         let grown =
             |chunk: usize| counts[chunk].saturating_sub(before.get(chunk).copied().unwrap_or(0));
         let mut is_live = vec![false; counts.len() + 1];
@@ -252,8 +236,8 @@ impl Moving {
             let is_front = is_run && is_ahead_cold;
             let neighbours =
                 usize::from(chunk > 0 && is_live[chunk - 1]) + usize::from(is_live[chunk + 1]);
-            let may = neighbours > 0 || borders < MOST_BORDERS;
-            if may && self.is_hot(chunk, u64::from(counts[chunk])) {
+            let is_hot = u64::from(counts[chunk]) >= hot_pages;
+            if is_hot && (neighbours > 0 || borders < MOST_BORDERS) {
                 self.wanted.push_back(chunk);
                 is_live[chunk] = true;
                 borders = (borders + 2).saturating_sub(2 * neighbours);

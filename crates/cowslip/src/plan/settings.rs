@@ -73,8 +73,6 @@ pub(crate) mod moving {
     /// A move costs as much as first writes to this much, and their thaw: 720 KiB where the host keeps free pages, up to
     /// 1.5 MiB where it takes them.
     pub(crate) const HOT_BYTES: usize = MIB;
-    /// A chunk that was hot moves early in this many later saves, once it has [`FRONT_BYTES`]; then it must prove hot again.
-    pub(crate) const EARLY_SAVES: u8 = 4;
     /// Private memory at the beginning of a chunk, in one piece, that a run of writes has begun. As much at random
     /// places is no run.
     pub(crate) const BEGUN_BYTES: usize = 32 * KIB;
