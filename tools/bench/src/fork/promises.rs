@@ -40,7 +40,7 @@ pub(crate) const PROMISES: [Promise; 8] = [
     Promise {
         name: "afl_inputs_with_other_edges",
         bound: Bound::AtMost(0.0),
-        value: |it| it.find(COWSLIP, afl::OTHER_EDGES, "value", it.size_bytes, None),
+        value: |it| it.find(COWSLIP, afl::OTHER_EDGES, "value", afl::EDGES_BYTES, None),
     },
     Promise {
         name: "overhead_malloc_cowslip_over_best",

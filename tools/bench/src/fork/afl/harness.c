@@ -55,8 +55,16 @@ static int allow(void *none, int action, const char *a, const char *b, const cha
     return denied ? SQLITE_DENY : SQLITE_OK;
 }
 
+// One block for all of SQLite's memory. SQLite compares addresses of cells with those of pages, so that
+// edges depend on how malloc places them; inside one block all offsets are alike. The distribution's library
+// knows no such block (SQLITE_ENABLE_MEMSYS5), and has no edges.
+static void pool(long mib) {
+    sqlite3_config(SQLITE_CONFIG_HEAP, malloc(mib << 20), (int)(mib << 20), 64);
+}
+
 int main(int count, char **words) {
-    if (count != 2) return 2;
+    if (count != 2 && count != 3) return 2;
+    if (count == 3) pool(atol(words[2]));
     // Without lookaside: freeing asks whether an address lies above that buffer, so that edges would
     // depend on where malloc puts things.
     must(sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0), SQLITE_OK);

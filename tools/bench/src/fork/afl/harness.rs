@@ -19,8 +19,8 @@ pub(super) fn build(folder: &Folder, stop: &Interrupt) -> Result<(PathBuf, Optio
     cc.env("AFL_QUIET", "1").args(["-w", "-O2", "-o"]).args([&program, &harness]);
     let caveat = match source(folder, stop) {
         Ok(sqlite) => {
-            cc.args(["-DSQLITE_THREADSAFE=0", "-DSQLITE_OMIT_LOAD_EXTENSION", "-I"]);
-            cc.arg(folder.path()).arg(sqlite).arg("-lm");
+            cc.args(["-DSQLITE_THREADSAFE=0", "-DSQLITE_OMIT_LOAD_EXTENSION"]);
+            cc.args(["-DSQLITE_ENABLE_MEMSYS5", "-I"]).arg(folder.path()).arg(sqlite).arg("-lm");
             None
         }
         Err(Error::Failed(why)) => {

@@ -21,6 +21,8 @@ use session::{Session, Target};
 pub(super) const EXECS: &str = "afl_execs";
 /// Kept inputs that took another edge, or one another number of times, than natively.
 pub(super) const OTHER_EDGES: &str = "afl_inputs_with_other_edges";
+/// Memory that the edges are compared on.
+pub(super) const EDGES_BYTES: u64 = session::EDGES_MIB * MIB;
 
 const LAUNCHES: [Launch; 4] =
     [Launch::Stock, Launch::StockThp, Launch::Cowslip, Launch::WithMalloc];
@@ -129,7 +131,7 @@ fn compare(bench: &mut Bench<'_>, target: &Target<'_>, queues: &[PathBuf]) -> Re
         let distinct = edges.values().flatten().map(|edge| edge.split(':').next());
         let distinct = distinct.collect::<BTreeSet<_>>().len() as f64;
         let row = Row::new(launch.name(), "afl_edges_of_all_inputs", "value", distinct, "count");
-        bench.report.row(target.row(row.n(edges.len() as u64), launch));
+        bench.report.row(row.n(edges.len() as u64).size_bytes(EDGES_BYTES));
         Ok(edges)
     };
     let (native, ours) = (edges(Launch::Stock)?, edges(Launch::Cowslip)?);
@@ -138,7 +140,7 @@ fn compare(bench: &mut Bench<'_>, target: &Target<'_>, queues: &[PathBuf]) -> Re
     }
     let others = native.iter().filter(|(input, taken)| ours.get(*input) != Some(taken)).count();
     let row = Row::new("cowslip", OTHER_EDGES, "value", others as f64, "count");
-    bench.report.row(target.row(row.n(native.len() as u64), Launch::Cowslip));
+    bench.report.row(row.n(native.len() as u64).size_bytes(EDGES_BYTES));
     Ok(())
 }
 

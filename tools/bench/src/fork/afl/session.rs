@@ -23,6 +23,11 @@ const SETTINGS: [&str; 5] = [
     "AFL_QUIET",
 ];
 
+/// Memory of the database when edges are compared, in MiB.
+pub(super) const EDGES_MIB: u64 = 64;
+/// The one block that SQLite takes all its memory from then: it keeps a page of 4 KiB in 8 KiB.
+const POOL_MIB: u64 = 4 * EDGES_MIB;
+
 /// A program that is fuzzed on memory of `mib`, in each way to run it.
 pub(super) struct Target<'a> {
     pub(super) folder: &'a Folder,
@@ -55,7 +60,8 @@ impl Target<'_> {
         let _ = fs::remove_dir_all(&out);
         let mut command = self.command("afl-fuzz", launch)?;
         command.args(["-s", "1", "-V", &seconds.to_string(), "-i"]).arg(seeds).arg("-o").arg(&out);
-        self.finish(command, stop)?;
+        command.arg("--").arg(self.program).arg(self.mib.to_string());
+        self.folder.finish(&mut command, stop)?;
         let stats = out.join("default/fuzzer_stats");
         let stats = fs::read_to_string(&stats).map_err(during("read fuzzer_stats"))?;
         let value = |name| {
@@ -74,8 +80,9 @@ impl Target<'_> {
     pub(super) fn edges(&self, launch: Launch, corpus: &Path, stop: &Interrupt) -> Result<Edges> {
         let out = self.folder.path().join(format!("edges {}", launch.label()));
         let mut command = self.command("afl-showmap", launch)?;
-        command.arg("-i").arg(corpus).arg("-o").arg(&out);
-        self.finish(command, stop)?;
+        command.arg("-i").arg(corpus).arg("-o").arg(&out).arg("--").arg(self.program);
+        command.args([EDGES_MIB, POOL_MIB].map(|mib| mib.to_string()));
+        self.folder.finish(&mut command, stop)?;
         let files = fs::read_dir(&out).map_err(during("read what afl-showmap wrote"))?;
         let maps = files.map(|file| {
             let file = file?;
@@ -99,11 +106,6 @@ impl Target<'_> {
         command.envs(launch.environment().iter().copied());
         command.args(["-m", "none", "-t", TIMEOUT_MS]);
         Ok(command)
-    }
-
-    fn finish(&self, mut command: Command, stop: &Interrupt) -> Result<()> {
-        command.arg("--").arg(self.program).arg(self.mib.to_string());
-        self.folder.finish(&mut command, stop).map(drop)
     }
 }
 
