@@ -15,7 +15,9 @@ use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 
 use super::facts::Facts;
 use super::pace::Turn;
-use super::settings::density::{LOOK_CHUNKS, MISSING_SHARE, REST, ROUND, SPLIT_SHARE, TRUST};
+use super::settings::density::{
+    LOOK_CHUNKS, MISSING_SHARE, REST, REST_WHEN_FREE, ROUND, SPLIT_SHARE, TRUST,
+};
 use super::task::{Decision, Task};
 use crate::memory::chunk_map::Chunk;
 
@@ -29,8 +31,10 @@ pub(crate) struct Tending {
     held_bytes: u64,
     /// In this round something was done, or could not be done yet.
     has_changed: bool,
-    /// Time that this round took.
+    /// Time that the looks of this round took.
     busy_ns: u64,
+    /// Time that the last chunk took, if the pause after it has not begun.
+    worked_ns: u64,
     /// The kernel cannot make file memory huge afterwards.
     is_futile: bool,
 }
@@ -60,7 +64,7 @@ impl Tending {
     /// Notes that a chunk was split or made huge, or will be.
     pub(crate) fn worked(&mut self, has_changed: bool, took_ns: u64) {
         self.has_changed |= has_changed;
-        self.busy_ns += took_ns;
+        self.worked_ns = took_ns;
     }
 
     /// Looks at some chunks, and splits one or makes it huge.
@@ -72,6 +76,10 @@ impl Tending {
         if self.turn.is_new() {
             // The thread was started for a fork, which waits for the arena's lock.
             self.turn.set(now_ns + ROUND.first_ns);
+        }
+        if self.worked_ns > 0 {
+            let rest = if facts.is_crowded() { REST } else { REST_WHEN_FREE };
+            self.turn.set(now_ns + std::mem::take(&mut self.worked_ns) * rest);
         }
         let left_ns = self.turn.left_ns(now_ns);
         if left_ns > 0 {

@@ -86,6 +86,9 @@ pub(crate) trait Facts {
     /// True if the arena has a single file.
     fn has_one_file(&self) -> bool;
 
+    /// True if threads wait for a processor.
+    fn is_crowded(&self) -> bool;
+
     /// True if parts of the arena may become huge, or be split, now.
     fn can_tend(&self) -> bool;
 

@@ -10,7 +10,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 
 use super::facts::{Counts, Facts, Readers};
-use super::settings::{self, moving};
+use super::settings::{self, density, moving};
 use super::task::{Pace, Task, Work};
 use super::{Plan, is_movable, next};
 use crate::memory::chunk_map::{Chunk, ChunkMap, Event};
@@ -45,6 +45,7 @@ struct Simulation {
     has_ended: bool,
     is_short: bool,
     is_held: bool,
+    is_crowded: bool,
     old_views: usize,
     vacated: usize,
     /// Chunks of base pages that are full.
@@ -79,6 +80,7 @@ impl Simulation {
             has_ended: false,
             is_short: false,
             is_held: false,
+            is_crowded: true,
             old_views: 0,
             vacated: 0,
             dense: RefCell::default(),
@@ -364,6 +366,10 @@ impl Facts for Simulation {
         true
     }
 
+    fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
     fn can_tend(&self) -> bool {
         !self.dense.borrow().is_empty()
     }
@@ -625,6 +631,25 @@ fn nothing_starves_beside_a_child_that_reads_for_ever() {
     assert!(arena.moves() > 500, "{}", arena.moves());
     assert_eq!((arena.old_views, arena.unmapped), (0, 0));
     assert!(arena.dense.borrow().is_empty(), "{:?}", arena.dense);
+}
+
+/// Less while others want the processors, and not in one go: each copy of 2 MiB is in the way of the program.
+#[test]
+fn huge_pages_are_made_with_a_share_of_a_processor() {
+    for (is_crowded, rest) in [(true, density::REST), (false, density::REST_WHEN_FREE)] {
+        let mut arena = Simulation::new(1_000, 0, at_random(1));
+        arena.is_crowded = is_crowded;
+        *arena.dense.borrow_mut() = (0..1_000).collect();
+        let began_ns = arena.now_ns.get();
+        arena.run_until(began_ns + 60 * SECOND);
+        assert!(arena.dense.borrow().is_empty(), "{} are left", arena.dense.borrow().len());
+        let ends = arena.done.iter().filter(|(_, task)| matches!(task, Task::Collapse(_)));
+        let ends: Vec<u64> = ends.map(|(ns, _)| *ns).collect();
+        let pauses = ends.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(pauses.min() >= Some(COLLAPSE_NS * (rest + 1)), "{is_crowded}");
+        let took_ns = ends.last().unwrap() - began_ns;
+        assert!(took_ns < 1_100 * COLLAPSE_NS * (rest + 1), "{is_crowded}: {took_ns}");
+    }
 }
 
 #[test]

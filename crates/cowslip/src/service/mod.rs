@@ -129,13 +129,24 @@ impl Service {
         }
     }
 
-    /// Called by the service thread: notes whether others wait for a processor, by a look that is no older than a
-    /// millisecond.
-    pub(crate) fn look_for_crowd(&self, now_ns: u64) {
+    /// Resets the calling thread to an ordinary one, if it is the service thread.
+    pub(crate) fn set_ordinary(&self) {
+        if self.is_urgent.load(Relaxed) && self.is_this_thread() {
+            self.set_urgent(false);
+        }
+    }
+
+    fn is_this_thread(&self) -> bool {
+        self.thread_id.load(Relaxed) == process::thread_id()
+    }
+
+    /// Returns true, and notes it, if threads wait for a processor, by a look that is no older than a millisecond.
+    pub(crate) fn look_for_crowd(&self, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
             self.crowd_seen_ns.store(now_ns, Relaxed);
             self.is_crowded.store(scheduling::is_crowded(), Relaxed);
         }
+        self.is_crowded.load(Relaxed)
     }
 
     /// Readable when a thread has [notified](Self::notify) it.
@@ -182,7 +193,7 @@ impl Service {
     /// all threads, and then reads that memory, does not wait for a stopped one.
     pub(crate) fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
         // Other threads thaw as well, with their own priority.
-        let is_service = self.thread_id.load(Relaxed) == process::thread_id();
+        let is_service = self.is_this_thread();
         let was_urgent = self.is_urgent.load(Relaxed);
         if is_service {
             // The task inherits it.

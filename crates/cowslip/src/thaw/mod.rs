@@ -36,6 +36,10 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     loop {
         let mut observer = Observer::new(shared, state, Look::Thorough);
         let task = observer.decide(plan::next);
+        // Looks may be urgent, near a limit. Work that holds no thread is not; a hold raises the thread again.
+        if let Some(service) = shared.service(state) {
+            service.set_ordinary();
+        }
         if let Some(step) = perform::perform(shared, state, task) {
             return step;
         }

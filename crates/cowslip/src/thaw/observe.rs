@@ -226,6 +226,10 @@ impl Facts for Observer<'_> {
         self.state.files.is_single()
     }
 
+    fn is_crowded(&self) -> bool {
+        self.service.as_ref().is_none_or(|service| service.look_for_crowd(self.now_ns()))
+    }
+
     fn can_tend(&self) -> bool {
         let state = &*self.state;
         let may = state.role == Role::Owner && !state.is_pinned && !state.io.any();

@@ -239,7 +239,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         if !ended.is_empty()
             && let Some(mut children) = share::try_watched(&shared)
         {
-            children.retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
+            children.retain(|child| !ended.iter().any(|ended| Arc::ptr_eq(child, ended)));
         }
         let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
         if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
@@ -297,7 +297,8 @@ fn wait(
 /// Does pending work for a slice of time. Returns the time until there is more, if there is.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
     // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
-    // the host has taken the memory. A hold raises the thread. A limit that is about to be exceeded cannot wait either.
+    // the host has taken the memory. A hold raises the thread. A limit that is about to be exceeded cannot wait: the look
+    // at it comes first.
     service.set_urgent(shared.copy_limit.is_near());
     let began_ns = process::now_ns();
     let before = progress(shared, state);
@@ -310,6 +311,8 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
         }
     };
     service.window.close();
+    // The thread wakes up as what it is now.
+    service.set_urgent(shared.copy_limit.is_near());
     match step {
         // Each moment that it does not run costs memory.
         Step::Again if service.gauge.was_short() && before != progress(shared, state) => {
