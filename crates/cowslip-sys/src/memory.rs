@@ -190,13 +190,17 @@ pub unsafe fn map_file(
     Ok(())
 }
 
-/// Maps `file` from `offset_bytes` on at exactly `range`, shared and without access, if nothing is mapped there (else
-/// `EEXIST`).
-pub fn map_file_in_hole(range: VirtRange, file: BorrowedFd<'_>, offset_bytes: u64) -> Result<()> {
+/// Maps `file` from `offset_bytes` on at exactly `range`, shared, if nothing is mapped there (else `EEXIST`).
+pub fn map_file_in_hole(
+    range: VirtRange,
+    file: BorrowedFd<'_>,
+    offset_bytes: u64,
+    prot: Prot,
+) -> Result<()> {
     failpoints::check(Op::Mmap)?;
     let flags = MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE | MapFlags::SHARED;
     // SAFETY: the kernel refuses to replace anything.
-    unsafe { mm::mmap(ptr(range), range.len, ProtFlags::empty(), flags, file, offset_bytes) }?;
+    unsafe { mm::mmap(ptr(range), range.len, prot_flags(prot), flags, file, offset_bytes) }?;
     Ok(())
 }
 

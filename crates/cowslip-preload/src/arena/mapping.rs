@@ -40,11 +40,14 @@ pub(crate) unsafe fn map(
     let ordinary = is_ordinary.then(|| Prot::from_bits_retain(prot as u32));
     // SAFETY: the program's own call.
     let kernel = |flags| unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
+    let is_anywhere = addr.is_null() && flags & PLACED == 0;
+    if is_anywhere && (!is_ordinary || len < config().threshold_bytes) {
+        return kernel(flags);
+    }
     let answer = {
         let mut blocked = BlockedSignals::enter();
-        if addr.is_null() && flags & PLACED == 0 {
-            let large = ordinary.filter(|_| len >= config().threshold_bytes);
-            large.and_then(|prot| guarded(|| allocate(len, prot), || None))
+        if is_anywhere {
+            ordinary.and_then(|prot| guarded(|| allocate(len, prot), || None))
         } else {
             match guarded(|| place(addr as usize, len, flags, ordinary, kernel), || Ok(None)) {
                 Ok(placed) => placed,

@@ -41,8 +41,8 @@ pub(crate) fn split(
         return None;
     }
     let whole = VirtRange::new(addr as usize, round_up(len, page)?);
-    let mut blocked = BlockedSignals::enter();
     arena_part(whole.start, whole.len)?;
+    let mut blocked = BlockedSignals::enter();
     let failed = parts(whole).find_map(|(arena, part)| match arena {
         Some(arena) => guarded(|| ours(arena, part), || Err(Errno::NOMEM)).err(),
         None => (kernel(part) != 0).then(process::current_errno),

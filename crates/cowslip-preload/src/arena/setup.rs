@@ -96,12 +96,26 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
 }
 
 /// Returns true if a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice as
-/// much comes at once. Allocators map more at their start than most programs need.
+/// much comes at once. Allocators map more at their start than most programs need. The use is looked at once for each
+/// `arena_after_bytes` mapped: a program may map and unmap the same little block all the time.
 fn is_worth(len: usize) -> bool {
     let enough = config().arena_after_bytes;
     let elsewhere = setup_state::count_elsewhere(len);
-    let used_bytes = || Some(process::anonymous_pages()? as usize * page_size_bytes());
-    elsewhere >= enough && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
+    if elsewhere < enough {
+        return false;
+    }
+    if len >= 2 * enough {
+        return true;
+    }
+    if !setup_state::is_time_to_look(elsewhere) {
+        return false;
+    }
+    let used = process::anonymous_pages().map(|pages| pages as usize * page_size_bytes());
+    let is_used = used.is_none_or(|used| used >= enough / 2);
+    if !is_used {
+        setup_state::look_again_after(elsewhere, enough);
+    }
+    is_used
 }
 
 fn create() {

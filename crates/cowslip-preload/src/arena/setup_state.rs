@@ -8,11 +8,17 @@ use cowslip_sys::{process, waiting};
 const UNTRIED: u8 = 0;
 const IN_PROGRESS: u8 = 1;
 const DONE: u8 = 2;
+#[unsafe(link_section = "cowslip_fork")]
 static SETUP: AtomicU8 = AtomicU8::new(UNTRIED);
 
 /// Bytes that the process has mapped so far without an arena. A fork copies the page tables of little memory in the
 /// time that a freeze takes, and most processes end before they need more.
+#[unsafe(link_section = "cowslip_fork")]
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The value of [`ELSEWHERE_BYTES`] at which the use of memory is looked at again.
+#[unsafe(link_section = "cowslip_fork")]
+static LOOK_AT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn is_untried() -> bool {
     SETUP.load(Ordering::Relaxed) == UNTRIED
@@ -33,10 +39,21 @@ pub(crate) fn count_elsewhere(len: usize) -> usize {
     ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len)
 }
 
+/// Returns true if as much was mapped since the last [`look_again_after`] as it said.
+pub(crate) fn is_time_to_look(elsewhere: usize) -> bool {
+    elsewhere >= LOOK_AT_BYTES.load(Ordering::Relaxed)
+}
+
+/// Puts the next look at the use of memory off until so many more bytes are mapped.
+pub(crate) fn look_again_after(elsewhere: usize, more: usize) {
+    LOOK_AT_BYTES.store(elsewhere.saturating_add(more), Ordering::Relaxed);
+}
+
 /// Called in a child: it may have an arena of its own if there is room for one more.
 pub(crate) fn begin_child(has_room: bool) {
     SETUP.store(if has_room { UNTRIED } else { DONE }, Ordering::Relaxed);
     ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
+    LOOK_AT_BYTES.store(0, Ordering::Relaxed);
 }
 
 /// Waits for the arena that another thread may be making. None is made after that once [closed](is_closed).

@@ -19,6 +19,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{memory, process, waiting};
 
 /// The start of the page for the fork in progress, or 0.
+#[unsafe(link_section = "cowslip_fork")]
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 const NAP: Duration = Duration::from_micros(20);
@@ -32,10 +33,11 @@ pub(crate) fn prepare(is_awaited: bool) {
 
 /// Calls `act` with the word, once per fork in either process.
 fn take(act: impl FnOnce(&AtomicBool)) {
-    let page = PAGE.swap(0, Ordering::Relaxed);
+    let page = PAGE.load(Ordering::Relaxed);
     if page == 0 {
         return;
     }
+    PAGE.store(0, Ordering::Relaxed);
     // SAFETY: see the module.
     act(unsafe { &*(page as *const AtomicBool) });
     // SAFETY: see the module.

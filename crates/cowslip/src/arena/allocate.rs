@@ -58,7 +58,7 @@ impl Shared {
                 .vma_map
                 .find_free(len, align, |free| self.usable_parts(state, free))
                 .ok_or_else(full)?;
-            if self.claim(state, range)? {
+            if self.claim(state, range, prot)? {
                 return self.hand_out(state, range, prot).map(|()| range);
             }
         }
@@ -71,7 +71,7 @@ impl Shared {
         range: VirtRange,
         prot: Prot,
     ) -> Result<bool> {
-        let is_free = self.is_free(state, range) && self.claim(state, range)?;
+        let is_free = self.is_free(state, range) && self.claim(state, range, prot)?;
         if is_free {
             self.hand_out(state, range, prot)?;
         }
@@ -85,7 +85,7 @@ impl Shared {
         range: VirtRange,
         prot: Prot,
     ) -> Result<bool> {
-        let is_free = self.is_free(state, range) && self.claim(state, range)?;
+        let is_free = self.is_free(state, range) && self.claim(state, range, prot)?;
         if is_free {
             self.give(state, range, prot)?;
         }
@@ -101,17 +101,17 @@ impl Shared {
             && self.usable_parts(state, range) == [range]
     }
 
-    /// Maps the holes of `range`. `false` if something else is mapped in one of them: that no
-    /// longer belongs to the arena, and the others stay holes. A closed arena drops its holes, and
+    /// Maps the holes of `range`, with the protection that they are about to have. `false` if something else is mapped in
+    /// one of them: that no longer belongs to the arena, and the others stay holes. A closed arena drops its holes, and
     /// so does a reader: their memory would be its parent's.
-    fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
+    fn claim(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<bool> {
         let holes = state.vma_map.holes(range);
         for (i, hole) in holes.iter().enumerate() {
             if state.is_closed || state.role == Role::Reader {
                 state.vma_map.set(*hole, Usage::Foreign, Prot::NONE);
                 continue;
             }
-            let claimed = self.claim_hole(state, *hole).during(ALLOCATE);
+            let claimed = self.claim_hole(state, *hole, prot).during(ALLOCATE);
             if !matches!(claimed, Ok(true)) {
                 // The program unmapped them: an access must fail.
                 holes[..=i].iter().try_for_each(|hole| self.unmap_free(state, *hole))?;
@@ -130,18 +130,18 @@ impl Shared {
         Ok(())
     }
 
-    fn claim_hole(&self, state: &mut State, hole: VirtRange) -> Result<bool, Errno> {
+    fn claim_hole(&self, state: &mut State, hole: VirtRange, prot: Prot) -> Result<bool, Errno> {
         let parts: Vec<_> = state.by_file(hole).collect();
         if parts.len() > 1 {
             let mut is_whole = true;
             for part in parts {
-                is_whole &= self.claim_hole(state, part)?;
+                is_whole &= self.claim_hole(state, part, prot)?;
             }
             return Ok(is_whole);
         }
-        match state.file_at(hole.start).map_in_hole(self.piece(hole)) {
+        match state.file_at(hole.start).map_in_hole(self.piece(hole), prot) {
             Ok(()) => {
-                state.vma_map.set(hole, Usage::Free, Prot::NONE);
+                state.vma_map.set(hole, Usage::Free, prot);
                 let pieces = state.pieces(hole);
                 pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
                 Ok(true)
@@ -149,8 +149,8 @@ impl Shared {
             // The rest is useful without the occupied part.
             Err(Errno::EXIST) if hole.len > CHUNK_BYTES => {
                 let (left, right) = halves(hole);
-                let is_whole = self.claim_hole(state, left)?;
-                Ok(self.claim_hole(state, right)? && is_whole)
+                let is_whole = self.claim_hole(state, left, prot)?;
+                Ok(self.claim_hole(state, right, prot)? && is_whole)
             }
             Err(Errno::EXIST) => {
                 state.vma_map.set(hole, Usage::Foreign, Prot::NONE);
@@ -160,8 +160,25 @@ impl Shared {
         }
     }
 
-    /// Hands out free space that can be used now.
+    /// Hands out free space that can be used now. If that fails it cannot be accessed.
     fn hand_out(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
+        let prepared = self.prepare(state, range);
+        if prepared.is_err() {
+            self.shut(state, range);
+        }
+        prepared.and_then(|()| self.give(state, range, prot))
+    }
+
+    /// Takes the protection of [claimed](Self::claim) space back.
+    fn shut(&self, state: &mut State, range: VirtRange) {
+        for free in state.vma_map.free_within(range).collect::<Vec<_>>() {
+            let _ = self.piece(free).protect(Prot::NONE);
+            state.vma_map.set(free, Usage::Free, Prot::NONE);
+        }
+    }
+
+    /// Makes free space ready to be handed out: in a file that may be written, and zero.
+    fn prepare(&self, state: &mut State, range: VirtRange) -> Result<()> {
         self.place_new(state, range).during(ALLOCATE)?;
         for chunk in self.chunks_of(range) {
             if state.chunk(chunk) == Chunk::Clean {
@@ -176,14 +193,22 @@ impl Shared {
                 .map_err(pool_too_small)?;
         }
         self.trust(state, range);
-        self.give(state, range, prot)
+        Ok(())
     }
 
     /// Hands out free space with whatever content it has.
     fn give(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
-        let piece = self.piece(range);
-        piece.protect(prot).during(ALLOCATE)?;
-        piece.advise(Advice::DoDump).during(ALLOCATE)?;
+        // Holes were mapped with it just now. The arena's first mapping has no access, and is not dumped.
+        let is_mapped_so =
+            prot != Prot::NONE && state.vma_map.within(range).all(|span| span.prot == prot);
+        if !is_mapped_so {
+            let piece = self.piece(range);
+            let opened = piece.protect(prot).and_then(|()| piece.advise(Advice::DoDump));
+            if opened.is_err() {
+                self.shut(state, range);
+            }
+            opened.during(ALLOCATE)?;
+        }
         state.vma_map.set(range, Usage::Used, prot);
         self.count_used(state);
         Ok(())

@@ -164,8 +164,12 @@ impl Shared {
         state.density.trusted.is_none_or(|part| self.is_filled(state, part))
     }
 
-    /// True if half of a sample of chunks is not zero.
+    /// True if half of a sample of places is not zero. Content is read only where the file holds half of the part: little
+    /// blocks come and go, and memory on base pages was hardly used where it has few.
     fn is_filled(&self, state: &State, part: VirtRange) -> bool {
+        if part.len <= SAMPLES * CHUNK_BYTES && self.held_bytes(state, part) < part.len as u64 / 2 {
+            return false;
+        }
         let step = (part.len / SAMPLES).next_multiple_of(SAMPLE_BYTES);
         let mut content = [0; SAMPLE_BYTES];
         let is_filled = |place: &usize| {
@@ -175,6 +179,16 @@ impl Shared {
         };
         let places = (part.start..part.end() - SAMPLE_BYTES).step_by(step);
         places.filter(is_filled).take(SAMPLES / 2).count() == SAMPLES / 2
+    }
+
+    /// Bytes that files hold for `part`, all where they cannot be asked.
+    fn held_bytes(&self, state: &State, part: VirtRange) -> u64 {
+        let held_bytes = |part: VirtRange| {
+            let file = state.file_at(part.start).fd();
+            let held = memfile::held(file, offset(self.range, part), part.len as u64);
+            held.map_or(part.len as u64, |held| held.bytes + held.evicted_bytes)
+        };
+        state.by_file(part).map(held_bytes).sum()
     }
 
     /// Before chunks of `part` are given back: if they were not filled, their places begin on base pages the next time, as

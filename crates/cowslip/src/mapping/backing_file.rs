@@ -197,9 +197,9 @@ impl BackingFile {
         Ok(())
     }
 
-    /// Like [`Self::map_live`] without a protection, where nothing is mapped (else `EXIST`).
-    pub(crate) fn map_in_hole(&self, hole: ArenaPiece) -> Result<(), Errno> {
-        memory::map_file_in_hole(**hole, self.fd(), hole.offset)?;
+    /// Like [`Self::map_live`], where nothing is mapped (else `EXIST`).
+    pub(crate) fn map_in_hole(&self, hole: ArenaPiece, prot: Prot) -> Result<(), Errno> {
+        memory::map_file_in_hole(**hole, self.fd(), hole.offset, prot)?;
         self.advise_live(hole);
         Ok(())
     }
