@@ -36,7 +36,7 @@ pub(super) fn report() -> Report {
     let ratio = report.find(system, "first_write", "p50", Some(64 * MIB), Some("sparse"));
     report.ratio_at_least(
         "first_write_p50_hugetlb_over_cowslip",
-        ratio.map(|it| it / 250_000.0),
+        ratio.map(|ns| ns / 250_000.0),
         50.0,
     );
     report.ratio_at_most("image_bytes_over_memory_bytes", Some(1.0523), 1.05);

@@ -23,7 +23,7 @@ pub(super) fn facts() -> Map<String, Value> {
         ("commit", json!(commit())),
         (
             "kernel_release",
-            json!(read("/proc/sys/kernel/osrelease".into()).map(|it| it.trim().to_owned())),
+            json!(read("/proc/sys/kernel/osrelease".into()).map(|text| text.trim().to_owned())),
         ),
         ("cpu_model", json!(field(&cpuinfo, "model name"))),
         ("cpus", json!(available_parallelism().ok().map(usize::from))),

@@ -23,8 +23,17 @@ use super::origin;
 
 /// A file of results.
 pub(super) struct Run {
+    /// The folder's name: the results in it belong together.
+    folder: String,
     pub(super) is_quiet: bool,
     pub(super) report: Value,
+}
+
+impl Run {
+    /// The promise of this name, if the bench of this run has it.
+    fn ratio(&self, name: &str) -> Option<&Value> {
+        self.report["ratios"].as_array()?.iter().find(|ratio| ratio["name"] == name)
+    }
 }
 
 /// A value of a promise.
@@ -34,14 +43,18 @@ struct Measured {
     is_fit: bool,
     /// Machine, commit and date.
     origin: String,
+    /// The commit that was measured.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test asks how old it is"))]
+    commit: Option<String>,
 }
 
 impl Measured {
     fn from_run(run: &Run, name: &str) -> Option<Self> {
-        let ratio = run.report["ratios"].as_array()?.iter().find(|ratio| ratio["name"] == name)?;
+        let ratio = run.ratio(name)?;
         let is_fit = ratio["host_fit"].as_bool().unwrap_or(true);
         let origin = origin::describe(&run.report);
-        Some(Self { value: ratio["value"].as_f64()?, is_fit, origin })
+        let commit = run.report["machine"]["commit"].as_str().map(str::to_owned);
+        Some(Self { value: ratio["value"].as_f64()?, is_fit, origin, commit })
     }
 
     /// The value, with a mark if the host was unfit.
@@ -59,11 +72,16 @@ struct Results {
 
 impl Results {
     fn new(runs: &[Run], name: &str, bound: Bound) -> Self {
-        let measured = |is_quiet| {
+        let having = |is_quiet| {
             let runs = runs.iter().filter(move |run| run.is_quiet == is_quiet);
-            runs.filter_map(|run| Measured::from_run(run, name))
+            runs.filter(|run| run.ratio(name).is_some())
         };
-        Self { bound, quiet: measured(true).next_back(), busy: measured(false).collect() }
+        let measured = |run| Measured::from_run(run, name);
+        // An older value does not stand for one that the newest results lack. A bench may have several files there.
+        let newest = having(true).next_back().map(|run| &run.folder);
+        let quiet =
+            having(true).filter(|run| Some(&run.folder) == newest).filter_map(measured).next_back();
+        Self { bound, quiet, busy: having(false).filter_map(measured).collect() }
     }
 
     fn holds(&self, measured: &Measured) -> bool {
@@ -107,7 +125,7 @@ pub(super) fn runs(folder: &Path) -> io::Result<Vec<Run>> {
         let is_json = |file: &String| file.ends_with(".json");
         for file in entries(&results.join(&name))?.into_iter().filter(is_json) {
             let report = parse(&results.join(&name).join(file))?;
-            runs.push(Run { is_quiet: name.ends_with("-quiet"), report });
+            runs.push(Run { folder: name.clone(), is_quiet: name.ends_with("-quiet"), report });
         }
     }
     Ok(runs)

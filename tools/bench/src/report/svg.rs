@@ -119,7 +119,7 @@ impl Axis {
     pub(super) fn rounds(&self) -> Vec<f64> {
         let raw = (self.high - self.low) / 8.0;
         let decade = 10_f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0].map(|it| it * decade).into_iter().find(|step| *step >= raw);
+        let step = [1.0, 2.0, 5.0].map(|step| step * decade).into_iter().find(|step| *step >= raw);
         let step = step.unwrap_or(10.0 * decade);
         (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= self.high).collect()
     }
@@ -135,14 +135,14 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 
 fn escape(text: impl Display) -> String {
     let mut escaped = String::new();
-    for it in text.to_string().chars() {
-        match it {
+    for character in text.to_string().chars() {
+        match character {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '\'' => escaped.push_str("&#39;"),
             '"' => escaped.push_str("&quot;"),
-            it => escaped.push(it),
+            character => escaped.push(character),
         }
     }
     escaped

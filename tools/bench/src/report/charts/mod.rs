@@ -50,7 +50,7 @@ pub(super) fn charts(report: &Report) -> Vec<Chart> {
         }
     }
     let over_time = metrics.into_iter().map(|metric| {
-        let all: Vec<_> = report.series.iter().filter(|it| it.metric == metric).collect();
+        let all: Vec<_> = report.series.iter().filter(|series| series.metric == metric).collect();
         over_time(metric, &all, &palette)
     });
     let groups = groups(report);

@@ -39,10 +39,11 @@ pub(super) fn over_size(group: &Group<'_>, sizes: &[u64], palette: &Palette<'_>)
     }
     let mut legend = Vec::new();
     for (system, variant) in curves {
-        let dash = variants.iter().position(|it| *it == variant).unwrap_or(0) % DASHES;
+        let dash = variants.iter().position(|other| *other == variant).unwrap_or(0) % DASHES;
         let class = format!("{} d{dash}", palette.class(system));
         let name = name(system, None, variant);
-        let lines = group.lines.iter().filter(|it| it.system == system && it.variant == variant);
+        let lines = group.lines.iter();
+        let lines = lines.filter(|line| line.system == system && line.variant == variant);
         let mut points: Vec<_> =
             lines.filter_map(|line| Some((line.size_bytes?, line.value("p50")?))).collect();
         points.sort_by_key(|point| point.0);

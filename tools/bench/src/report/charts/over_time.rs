@@ -58,7 +58,7 @@ fn draw_marks(canvas: &mut Canvas, series: &Series, x: &Axis, (top, bottom): (f6
 
 fn draw_points(canvas: &mut Canvas, series: &Series, (x, y): (&Axis, &Axis), class: &str) {
     let finite: Vec<_> =
-        series.points.iter().filter(|it| it.0.is_finite() && it.1.is_finite()).collect();
+        series.points.iter().filter(|point| point.0.is_finite() && point.1.is_finite()).collect();
     let mut line = Vec::new();
     for column in finite.chunk_by(|a, b| x.place(a.0) as u32 == x.place(b.0) as u32) {
         let lowest = column.iter().min_by(|a, b| a.1.total_cmp(&b.1));
