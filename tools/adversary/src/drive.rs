@@ -74,7 +74,8 @@ impl Totals {
                  first process, {failures} failures"
             );
         }
-        let (failures, all) = self.0.values().fold((0, 0), |sum, it| (sum.0 + it.1, sum.1 + it.0));
+        let (failures, all) =
+            self.0.values().fold((0, 0), |sum, counts| (sum.0 + counts.1, sum.1 + counts.0));
         println!("adversary: {seeds} seeds, {all} runs in {seconds:.0} s, {failures} failures");
     }
 

@@ -29,6 +29,7 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Send, 4),
     (Op::Fork, 14),
     (Op::Spawn, 1),
+    (Op::Stop, 2),
     (Op::Stream, 3),
     (Op::Count, 5),
     (Op::Futex, 3),
@@ -65,18 +66,18 @@ pub(crate) fn generate(seed: u64, without: &[String]) -> Program {
     let mut rng = Rng::with_seed(seed);
     let most_processes = rng.usize(2..12).min(PROCESSES);
     let program = Program::default();
-    let mut it = Generator { rng, program, next_region: 0, most_processes, without };
-    if it.one_in(12) {
-        it.program.options.push("--follow-exec".to_owned());
+    let mut generator = Generator { rng, program, next_region: 0, most_processes, without };
+    if generator.one_in(12) {
+        generator.program.options.push("--follow-exec".to_owned());
     }
-    if it.one_in(4) {
-        it.program.options.extend(["--arena-after", "512K"].map(str::to_owned));
+    if generator.one_in(4) {
+        generator.program.options.extend(["--arena-after", "512K"].map(str::to_owned));
     }
-    if it.one_in(12) {
-        it.program.options.extend(["--threshold", "4K"].map(str::to_owned));
+    if generator.one_in(12) {
+        generator.program.options.extend(["--threshold", "4K"].map(str::to_owned));
     }
-    it.process(Known::default(), 0);
-    it.program
+    generator.process(Known::default(), 0);
+    generator.program
 }
 
 impl Generator<'_> {
@@ -266,7 +267,8 @@ impl Generator<'_> {
             }
             Op::Resize => {
                 let pages = self.size();
-                known.regions.iter_mut().filter(|it| it.0 == region).for_each(|it| it.1 = pages);
+                let regions = known.regions.iter_mut();
+                regions.filter(|entry| entry.0 == region).for_each(|entry| entry.1 = pages);
                 self.call(op, &[region, pages])
             }
             Op::Copy | Op::Move => {

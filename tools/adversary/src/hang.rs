@@ -35,7 +35,8 @@ pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String
             let call = if call == "running" { stopped(tid as i32).unwrap_or(call) } else { call };
             let _ = write!(text, "  {pid}/{tid} {name} {state} {wchan} syscall {call}");
             let _ = write!(text, " ticks {user} user {system} system");
-            for (process, thread, index, _) in shared.places().iter().filter(|it| it.3 == tid) {
+            for (process, thread, index, _) in shared.places().iter().filter(|place| place.3 == tid)
+            {
                 let call = program.thread(*process, *thread).get(*index);
                 let call = call.map_or("its end".to_owned(), ToString::to_string);
                 let _ = write!(text, " (process {process} thread {thread}: {call})");
@@ -110,9 +111,11 @@ impl Mapping {
 fn places(pid: i32, call: &str) -> String {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let maps: Vec<Mapping> = maps.lines().filter_map(Mapping::parse).collect();
-    let of = |address: u64| maps.iter().find(|it| it.range.contains(&address));
+    let of = |address: u64| maps.iter().find(|mapping| mapping.range.contains(&address));
     let said = |address: u64| {
-        of(address).map(|it| format!("{}+{:#x}", it.file, address - it.range.start + it.offset))
+        of(address).map(|mapping| {
+            format!("{}+{:#x}", mapping.file, address - mapping.range.start + mapping.offset)
+        })
     };
     let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
     let words: Vec<u64> = call.split_whitespace().filter_map(number).collect();
@@ -122,7 +125,7 @@ fn places(pid: i32, call: &str) -> String {
     let read = memory.and_then(|memory| memory.read_at(&mut content, stack)).unwrap_or(0);
     let on_stack =
         content[..read].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-    let is_code = |address: &u64| of(*address).is_some_and(|it| it.is_code);
+    let is_code = |address: &u64| of(*address).is_some_and(|mapping| mapping.is_code);
     let callers = [counter].into_iter().chain(on_stack).filter(is_code).filter_map(said);
     let callers = callers.take(24).collect::<Vec<_>>().join(" < ");
     format!("on {}, by {callers}", said(first).unwrap_or_default())

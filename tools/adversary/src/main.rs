@@ -54,6 +54,9 @@ enum Command {
     /// The program that programs start
     #[command(hide = true)]
     Leaf,
+    /// Stops a program's threads, and reads its memory
+    #[command(hide = true)]
+    Stopper { pid: i32, at: usize, len: usize },
 }
 
 fn main() -> ExitCode {
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Run(options) => drive::run(&options),
         Command::Replay { what, times, options } => drive::replay(&what, times, &options),
         Command::Perform { folder, causal } => perform::perform(&folder, causal),
+        Command::Stopper { pid, at, len } => return perform::stopper(pid, at, len).into(),
         Command::Leaf => return if perform::leaf() { 0.into() } else { 1.into() },
     };
     match ended {

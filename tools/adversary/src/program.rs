@@ -68,6 +68,7 @@ operations! {
         meanwhile: "nothing" "forks"]
     Fork "fork" [process] [how: "fork" "_Fork" "clone" "syscall"; hold: "free" "held" "lent"]
     Spawn "spawn" [] [how: "vfork" "posix_spawn"]
+    Stop "stop" [region first count]
     Release "release" [process]
     Peek "peek" [process region first count] [through: "vm" "mem"]
     Poke "poke" [process region first] [through: "vm" "mem"]
@@ -230,7 +231,7 @@ impl Program {
     }
 
     pub(crate) fn weight(&self) -> usize {
-        self.processes.iter().flat_map(|it| &it.threads).flatten().map(Call::weight).sum()
+        self.processes.iter().flat_map(|process| &process.threads).flatten().map(Call::weight).sum()
     }
 
     pub(crate) fn calls(&self) -> usize {
@@ -240,7 +241,7 @@ impl Program {
     /// The calls of a thread: none if it does not exist.
     pub(crate) fn thread(&self, process: usize, thread: usize) -> &[Call] {
         let process = self.processes.get(process);
-        process.and_then(|it| it.threads.get(thread)).map_or(&[], Vec::as_slice)
+        process.and_then(|process| process.threads.get(thread)).map_or(&[], Vec::as_slice)
     }
 }
 

@@ -37,7 +37,7 @@ impl Shrinker<'_> {
                 })
             });
             let tries: Vec<_> = tries.collect();
-            tries.into_iter().filter_map(|it| it.join().ok().flatten()).last()
+            tries.into_iter().filter_map(|thread| thread.join().ok().flatten()).last()
         })
     }
 

@@ -77,7 +77,8 @@ impl Me {
                 continue;
             }
             let Some((process, thread, call)) = words::writer(word) else { continue };
-            let Some(known) = self.born_at.get(process).and_then(|it| it.get(thread)) else {
+            let Some(known) = self.born_at.get(process).and_then(|threads| threads.get(thread))
+            else {
                 continue;
             };
             if process != self.process && *known > 0 && call >= *known as usize {
@@ -101,7 +102,7 @@ fn longer_mappings() -> std::io::Result<Vec<(usize, usize)>> {
     let own = [(&raw const maps) as usize, unsafe { libc::__errno_location() } as usize];
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
-        let range = fields.next().and_then(|it| it.split_once('-'));
+        let range = fields.next().and_then(|field| field.split_once('-'));
         let number = |text| usize::from_str_radix(text, 16).ok();
         let Some((start, end)) = range.and_then(|(a, b)| number(a).zip(number(b))) else {
             continue;

@@ -57,8 +57,8 @@ impl Me {
         self.waited(pid);
         self.expect("munmap", sys::munmap(stack, STACK), Ok(0));
         let mut region = Region::new(id, loan.at, pages, Content::Zero, Prot::Write);
-        for (page, it) in region.pages.iter_mut().enumerate() {
-            it.content = Content::Seed(seed_of(loan.seed, page));
+        for (page, state) in region.pages.iter_mut().enumerate() {
+            state.content = Content::Seed(seed_of(loan.seed, page));
         }
         self.verify(&region);
         self.regions.push(region);

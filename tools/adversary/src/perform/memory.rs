@@ -61,7 +61,7 @@ impl Me {
             _ => (Prot::Write, 0),
         };
         let last = self.regions.last().filter(|_| call.word(2) == "hint");
-        let hint = last.map_or(0, |it| (it.at(it.pages.len()) + PAGE) & !(PAGE - 1));
+        let hint = last.map_or(0, |region| (region.at(region.pages.len()) + PAGE) & !(PAGE - 1));
         let at = sys::mmap(hint, pages * PAGE, bits(prot), flags);
         let at = at.unwrap_or_else(|errno| self.fail(&format!("mmap: errno {errno}")));
         let region = self.new_region(id, at, pages, prot);

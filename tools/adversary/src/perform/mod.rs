@@ -18,6 +18,7 @@ mod memory;
 mod segments;
 mod sends;
 mod signals;
+mod stops;
 mod stream;
 mod threads;
 mod traps;
@@ -33,6 +34,7 @@ use crate::sys::{self, Outcome};
 use crate::words;
 use kin::Child;
 pub(crate) use leaf::leaf;
+pub(crate) use stops::stopper;
 use threads::Started;
 
 /// The status of a process that found an error.
@@ -161,6 +163,7 @@ impl Me {
             Op::Send => self.send(call),
             Op::Fork => self.fork(call),
             Op::Spawn => self.spawn(call),
+            Op::Stop => self.stop(call),
             Op::Release => self.release(call.number(0)),
             Op::Peek => self.peek(call),
             Op::Poke => self.poke(call),

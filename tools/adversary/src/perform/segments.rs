@@ -46,8 +46,8 @@ impl Me {
             true
         });
         self.waited(child);
-        for (page, it) in attached.pages.iter_mut().enumerate() {
-            it.content = Content::Seed(seed(page));
+        for (page, state) in attached.pages.iter_mut().enumerate() {
+            state.content = Content::Seed(seed(page));
         }
         let both = [other, at].map(|addr| Region { addr, ..attached.clone() });
         both.iter().for_each(|region| _ = self.verify(region));

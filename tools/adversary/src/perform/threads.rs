@@ -116,11 +116,11 @@ impl Me {
 
 extern "C-unwind" fn thread_main(me: *mut c_void) -> *mut c_void {
     // SAFETY: only this thread uses it until it has ended.
-    let it = unsafe { &mut *me.cast::<Me>() };
-    it.run();
-    it.end_thread();
+    let thread = unsafe { &mut *me.cast::<Me>() };
+    thread.run();
+    thread.end_thread();
     ALIVE.fetch_sub(1, Ordering::Relaxed);
-    match it.retires {
+    match thread.retires {
         None => null_mut(),
         Some("exit") => sys::exit_thread(),
         // SAFETY: no frame of this thread has a value left to drop.

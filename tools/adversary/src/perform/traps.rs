@@ -107,9 +107,9 @@ impl Me {
     pub(super) fn trap(&mut self, call: &Call) -> Option<()> {
         let (index, region) = self.mapping(call.number(0))?;
         let page = call.number(1) % region.pages.len();
-        let (at, it) = (region.at(page), region.pages[page]);
+        let (at, state) = (region.at(page), region.pages[page]);
         let (how, what) = (call.word(2), call.word(3));
-        if !it.here {
+        if !state.here {
             return SKIP;
         }
         let is_alone = || ALIVE.load(Ordering::Relaxed) == 1;
@@ -119,7 +119,7 @@ impl Me {
             }
         };
         match what {
-            "as-it-is" => match it.prot {
+            "as-it-is" => match state.prot {
                 Prot::None => expect(touch(at, how), ACCERR),
                 Prot::Read if how == "write" => expect(touch(at, how), ACCERR),
                 _ => return SKIP,
