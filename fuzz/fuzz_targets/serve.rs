@@ -68,7 +68,7 @@ impl World {
             let _stop = stop;
             server.run(never.as_fd()).expect("a server that runs");
         });
-        let template = images[0].load(0).and_then(|it| it.finish()).expect("a template");
+        let template = images[0].load(0).and_then(|loading| loading.finish()).expect("a template");
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         template.send(&ours).expect("a message");
         let mut message = vec![0; 4096];

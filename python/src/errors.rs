@@ -37,7 +37,7 @@ pub(crate) fn raise(error: &cowslip::Error) -> PyErr {
         let value = exception.value(py);
         let told = value.setattr("errno", error.errno());
         told.and_then(|()| value.setattr("advice", error.advice()))
-            .map_or_else(|it| it, |()| exception.clone_ref(py))
+            .map_or_else(|error| error, |()| exception.clone_ref(py))
     })
 }
 

@@ -1,5 +1,5 @@
 /*
- * Cowslip for C and C++: memory that is frozen, forked, saved and restored in microseconds, on huge pages.
+ * Cowslip for C and C++: memory that is frozen and forked in microseconds, saved and restored, on huge pages.
  *
  * - Each call that can fail returns a cowslip_status, COWSLIP_OK or the kind of failure. Where `error` is not
  *   NULL, `*error` becomes the reason and the advice, or NULL.

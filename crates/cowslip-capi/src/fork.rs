@@ -25,8 +25,10 @@ pub unsafe extern "C" fn cowslip_fork(
         let given = unsafe { array(arenas, count, "arenas") }?;
         // SAFETY: C's contract.
         let arena = |arena: &*const cowslip_arena| unsafe { shared(*arena, "an arena") };
-        let arenas: Vec<&Arena> =
-            given.iter().map(|it| arena(it).map(cowslip_arena::arena)).collect::<Answer<_>>()?;
+        let arenas: Vec<&Arena> = given
+            .iter()
+            .map(|handle| arena(handle).map(cowslip_arena::arena))
+            .collect::<Answer<_>>()?;
         // SAFETY: C's contract: the child keeps to the calls that it may make. Here it only writes a number.
         let forked = unsafe { cowslip::fork(&arenas) }?;
         let number = if let Fork::Parent(pid) = forked { pid } else { 0 };

@@ -12,7 +12,9 @@ use crate::exit::Failure;
 /// Returns true if this names an object in a store, rather than a file.
 pub(crate) fn is_url(word: &OsStr) -> bool {
     let scheme = word.to_str().and_then(|word| word.split_once("://")).map(|(scheme, _)| scheme);
-    scheme.is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+    scheme.is_some_and(|scheme| {
+        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 /// Opens an image, in a file or at a URL.
@@ -31,7 +33,7 @@ pub(crate) fn opener(
     most: ByteCount,
     tell: fn(&str),
 ) -> Result<(Opener, Option<PathBuf>), Failure> {
-    match images.iter().find(|it| is_url(it.as_os_str())) {
+    match images.iter().find(|image| is_url(image.as_os_str())) {
         Some(url) => {
             opener_of_urls(url, cache, most, tell).map(|(opener, folder)| (opener, Some(folder)))
         }
@@ -66,7 +68,8 @@ mod stores {
     }
 
     fn default_cache() -> Option<PathBuf> {
-        let named = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+        let named =
+            |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = || {
             let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
             Some(cache?.join("cowslip"))

@@ -69,9 +69,9 @@ fn dumped(options: Option<&[&str]>) -> Option<[usize; 2]> {
         for word in core.chunks_exact(8) {
             let word = u64::from_le_bytes(word.try_into().unwrap());
             let index = word.wrapping_sub(FIRST) as usize;
-            found.get_mut(index).into_iter().for_each(|it| *it = true);
+            found.get_mut(index).into_iter().for_each(|flag| *flag = true);
         }
-        found.iter().filter(|it| !**it).count()
+        found.iter().filter(|flag| !**flag).count()
     }))
 }
 

@@ -29,7 +29,7 @@ fn a_child_with_fewer_rights_sees_nothing_of_its_parents_future() {
     let folder = Folder::new("border");
     let Some(program) = compile(&folder, "border") else { return };
     let ways = WAYS.map(|way| (way, ""));
-    for (way, special) in ways.into_iter().chain(SPECIAL.map(|it| ("no new privileges", it))) {
+    for (way, special) in ways.into_iter().chain(SPECIAL.map(|case| ("no new privileges", case))) {
         let native = run(Command::new(&program).args([way, special]));
         if !native.status.success() {
             println!("SKIPPED: border, {way}: not to be had here: {}", native.stdout);

@@ -188,7 +188,8 @@ fn each_copy_has_the_state_its_streams_and_its_number() {
         assert!((0..3).all(|copy| errors.contains(&format!("errors of {copy}"))), "{errors}");
         let seeds: HashSet<_> =
             errors.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
-        let is_seed = |it: &&str| it.len() == 64 && it.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_seed =
+            |seed: &&str| seed.len() == 64 && seed.bytes().all(|byte| byte.is_ascii_hexdigit());
         assert!(seeds.len() == 3 && seeds.iter().all(is_seed), "{errors}");
         if options.is_empty() {
             let log = warm.read("log");
@@ -242,7 +243,7 @@ fn copies_of_a_rust_program_have_a_seed_and_new_clones_each() {
     assert_eq!((branched.status.code(), branched.stderr.as_str()), (Some(0), ""));
     let copies = branched.stdout.lines().filter_map(|line| line.strip_prefix("copy "));
     let (seeds, numbers): (HashSet<_>, HashSet<_>) = copies
-        .map(|line| (line.split(['[', ']']).nth(1), line.rsplit_once("] ").map(|(_, it)| it)))
+        .map(|line| (line.split(['[', ']']).nth(1), line.rsplit_once("] ").map(|(_, rest)| rest)))
         .unzip();
     assert_eq!((seeds.len(), numbers.len()), (3, 3), "{}", branched.stdout);
     warm.release();
@@ -296,7 +297,7 @@ fn all_copies_of_a_busy_program_are_of_one_instant() {
         let lines: Vec<&str> = branched.stdout.lines().collect();
         assert_eq!((branched.status.code(), lines.len()), (Some(0), 6), "{}", branched.stderr);
         assert!(lines.iter().all(|line| *line == lines[0]), "of several instants: {lines:?}");
-        let counters: Vec<u64> = lines[0].split(' ').map(|it| it.parse().unwrap()).collect();
+        let counters: Vec<u64> = lines[0].split(' ').map(|word| word.parse().unwrap()).collect();
         assert!(counters[0] == counters[1] || counters[0] == counters[1] + 1, "{counters:?}");
     }
 }

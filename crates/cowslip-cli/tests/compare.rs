@@ -85,7 +85,7 @@ fn the_exit_code_is_of_what_matters_in_the_direction_asked_for() {
     ];
     for (options, codes) in others {
         let ran = [compare(options, &good, &bad), compare(options, &bad, &good)];
-        assert_eq!(ran.each_ref().map(|it| it.status.code().unwrap()), codes, "{options:?}");
+        assert_eq!(ran.each_ref().map(|ran| ran.status.code().unwrap()), codes, "{options:?}");
     }
     let ran = compare(&[], &good, &bad);
     let line = ran.stdout.lines().next().unwrap();
@@ -216,11 +216,11 @@ fn the_page_has_the_distributions_and_hostile_names_stay_text() {
 /// The values of a counter in a recording: the first, the last, and the total of that name.
 fn counter(file: &Path, name: &str, total: &str) -> (f64, f64, f64) {
     let text = fs::read_to_string(file).unwrap();
-    let lines: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-    let metrics = lines.iter().find_map(|it| it["metrics"].as_array()).unwrap();
-    let column = metrics.iter().position(|it| it["name"] == name).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics = lines.iter().find_map(|line| line["metrics"].as_array()).unwrap();
+    let column = metrics.iter().position(|metric| metric["name"] == name).unwrap();
     let values: Vec<f64> =
-        lines.iter().filter_map(|it| it["sample"]["values"][column].as_f64()).collect();
+        lines.iter().filter_map(|line| line["sample"]["values"][column].as_f64()).collect();
     (values[0], values[values.len() - 1], lines.last().unwrap()["totals"][total].as_f64().unwrap())
 }
 
@@ -290,7 +290,7 @@ fn the_same_work_that_takes_longer_counts_the_same() {
         assert_eq!(row["measure"], "count");
         assert!(row["change"]["value"].as_f64().unwrap().abs() < 0.01, "{row:#}");
     } else {
-        assert!(comparison["constant"].as_array().unwrap().iter().any(|it| it == name));
+        assert!(comparison["constant"].as_array().unwrap().iter().any(|metric| metric == name));
     }
     assert!(find(comparison, "exit_code").is_none(), "all ended well");
 }
@@ -311,7 +311,7 @@ fn small_reads_are_system_time_and_read_calls() {
     // Both system calls are equally frequent.
     assert!(cause.contains("; as the command's read calls rose"), "{cause}");
     let part = report["time"]["parts"].as_array().unwrap().iter().max_by(|a, b| {
-        let carried = |it: &Value| it["carried"].as_f64().unwrap();
+        let carried = |part: &Value| part["carried"].as_f64().unwrap();
         carried(a).total_cmp(&carried(b))
     });
     assert_eq!(part.unwrap()["part"], "system", "{:#}", report["time"]);

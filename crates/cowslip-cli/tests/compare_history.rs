@@ -75,7 +75,7 @@ fn the_runs_of_a_command_are_an_entry_with_commit_machine_and_values() {
     for metric in ["wall_seconds", "rusage.minor_faults", "process.read_calls"] {
         assert_eq!(all[0]["metrics"][metric].as_array().unwrap().len(), 3, "{metric}");
     }
-    assert!(all[0]["metrics"].as_object().unwrap().keys().all(|it| !it.starts_with("vmstat")));
+    assert!(all[0]["metrics"].as_object().unwrap().keys().all(|name| !name.starts_with("vmstat")));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(all[0]["facts"]["kernel"], kernel.trim());
     assert!(all[0]["time_unix_ns"].as_u64().unwrap() > 1_700_000_000_000_000_000);

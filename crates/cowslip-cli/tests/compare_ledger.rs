@@ -23,13 +23,13 @@ fn report(folder: &Folder, options: &[&str]) -> Value {
 /// The added seconds of a part.
 fn added(report: &Value, part: &str) -> f64 {
     let ledger = report["time"]["ledger"].as_array().unwrap();
-    let entry = ledger.iter().find(|it| it["part"] == part);
-    entry.map_or(0.0, |it| it["added"]["value"].as_f64().unwrap())
+    let entry = ledger.iter().find(|entry| entry["part"] == part);
+    entry.map_or(0.0, |entry| entry["added"]["value"].as_f64().unwrap())
 }
 
 fn sum(report: &Value) -> f64 {
     let ledger = report["time"]["ledger"].as_array().unwrap();
-    ledger.iter().map(|it| it["added"]["value"].as_f64().unwrap()).sum()
+    ledger.iter().map(|entry| entry["added"]["value"].as_f64().unwrap()).sum()
 }
 
 #[test]

@@ -31,7 +31,8 @@ fn each_command_has_a_page_and_hidden_ones_have_none() {
     let folder = Folder::new("pages");
     let ran = run(Command::new(COWSLIP).arg("man").arg(&folder.0).arg("2026-11-24"));
     assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
-    let has = |name: &str| fs::read_to_string(folder.0.join(name)).is_ok_and(|it| !it.is_empty());
+    let has =
+        |name: &str| fs::read_to_string(folder.0.join(name)).is_ok_and(|page| !page.is_empty());
     assert!(has("cowslip.1") && has("cowslip-run.1") && has("cowslip-image-verify.1"));
     assert!(!has("cowslip-man.1"));
 }

@@ -56,7 +56,7 @@ fn json(output: &Output) -> Value {
 
 fn capability<'a>(report: &'a Value, name: &str) -> &'a Value {
     let all = report["capabilities"].as_array().unwrap();
-    all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+    all.iter().find(|entry| entry["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
 }
 
 #[test]
@@ -65,15 +65,15 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
     let output = doctor_of_nobody(&place).args(["--json", "-"]).output();
     let output = output.expect("setpriv of util-linux is needed");
     let report = json(&output);
-    let it = capability(&report, "userfaultfd");
+    let entry = capability(&report, "userfaultfd");
     let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
-    if setting.trim() == "1" || it["detail"] == "by /dev/userfaultfd" {
-        assert_eq!(it["answer"], "available", "{it}");
+    if setting.trim() == "1" || entry["detail"] == "by /dev/userfaultfd" {
+        assert_eq!(entry["answer"], "available", "{entry}");
         return;
     }
-    assert_eq!(it["answer"], "denied", "{it}");
-    let fix = it["fix"].as_str().unwrap();
-    assert!(fix.starts_with("sudo ") && fix.contains("cowslip setup --user "), "{it}");
+    assert_eq!(entry["answer"], "denied", "{entry}");
+    let fix = entry["fix"].as_str().unwrap();
+    assert!(fix.starts_with("sudo ") && fix.contains("cowslip setup --user "), "{entry}");
     assert_eq!(capability(&report, "thaw")["answer"], "denied");
     // The way without userfaultfd still works, and its limits are reported.
     assert_eq!(capability(&report, "freeze")["answer"], "available");
@@ -93,7 +93,7 @@ fn one_setcap_gives_all_that_a_user_lacks() {
     let output = doctor_of_nobody(&place).args(["--json", "-"]).output();
     let report = json(&output.expect("setpriv of util-linux is needed"));
     let uses = report["uses"].as_array().unwrap().iter();
-    let fixes = uses.flat_map(|it| it["fixes"].as_array().unwrap()).filter_map(Value::as_str);
+    let fixes = uses.flat_map(|usage| usage["fixes"].as_array().unwrap()).filter_map(Value::as_str);
     let commands: std::collections::BTreeSet<&str> =
         fixes.filter(|fix| fix.contains("setcap ")).collect();
     // A second one would revoke the first.
@@ -123,12 +123,12 @@ fn it_begins_with_the_verdict_and_has_no_colour_in_a_pipe() {
     assert!(!table.contains('\x1b'), "{table}");
     assert_eq!(report["schema"], "cowslip.doctor/1");
     assert_eq!(report["verdict"]["line"].as_str(), table.lines().next(), "{table}");
-    for it in report["uses"].as_array().unwrap() {
-        let name = it["name"].as_str().unwrap();
+    for usage in report["uses"].as_array().unwrap() {
+        let name = usage["name"].as_str().unwrap();
         let line = table.lines().find(|line| line.trim_start().starts_with(name));
         let line = line.unwrap_or_else(|| panic!("{name}: {table}"));
-        assert!(line.ends_with(it["by"].as_str().unwrap()), "{line}");
-        for fix in it["fixes"].as_array().unwrap() {
+        assert!(line.ends_with(usage["by"].as_str().unwrap()), "{line}");
+        for fix in usage["fixes"].as_array().unwrap() {
             assert!(table.contains(fix.as_str().unwrap()), "{fix}: {table}");
         }
     }

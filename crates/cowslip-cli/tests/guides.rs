@@ -79,7 +79,7 @@ fn redis_forks_faster() {
         .lines()
         .filter_map(|line| line.strip_prefix("latest_fork_usec:")?.trim().parse().ok())
         .collect();
-    assert!(forks.len() == 2 && forks.iter().all(|&it| it > 0), "{}", ran.stdout);
+    assert!(forks.len() == 2 && forks.iter().all(|&duration| duration > 0), "{}", ran.stdout);
     assert!(ran.stdout.contains("left the arena         nothing"), "{}", ran.stdout);
     json(&folder, "status.json");
 }

@@ -57,8 +57,8 @@ impl Places {
         let entries = fs::read_dir(&self.folder.0).unwrap().map(|entry| entry.unwrap().path());
         let mut entries: Vec<_> = entries
             .map(|path| {
-                let it = fs::symlink_metadata(&path).unwrap();
-                (path, it.ino(), it.mode(), it.rdev())
+                let metadata = fs::symlink_metadata(&path).unwrap();
+                (path, metadata.ino(), metadata.mode(), metadata.rdev())
             })
             .collect();
         entries.sort();
@@ -69,7 +69,7 @@ impl Places {
     fn each(&self, what: &str, in_place: bool, write: impl Fn(&Path) -> Option<(i32, String)>) {
         let before = self.entries();
         for place in &self.all {
-            let is_stream = fs::metadata(place).is_ok_and(|it| !it.is_dir());
+            let is_stream = fs::metadata(place).is_ok_and(|metadata| !metadata.is_dir());
             let wanted = if is_stream && in_place { IN_PLACE } else { REFUSED };
             let Some((code, said)) = write(place) else { return };
             assert_eq!(code, wanted, "{what} to {}: {said}", place.display());

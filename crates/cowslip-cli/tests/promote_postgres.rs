@@ -44,7 +44,7 @@ impl Drop for ShmemEnabled {
 /// The folder of the newest server that is installed; Debian's is not in `PATH`.
 fn binaries() -> Option<PathBuf> {
     let mut found: Vec<_> = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().collect();
-    found.sort_by_key(|it| it.file_name().to_string_lossy().parse::<u32>().ok());
+    found.sort_by_key(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
     let newest = found.pop()?.path().join("bin");
     let has = |name: &str| newest.join(name).exists();
     ["postgres", "initdb", "pgbench", "psql", "pg_checksums"].into_iter().all(has).then_some(newest)
@@ -152,7 +152,7 @@ fn the_buffers_of_a_database_in_use_become_huge_where_the_kernel_may_and_the_rea
  {
     let Some(binaries) = binaries() else {
         let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-        assert!(!declared.split(',').any(|it| it == "postgres"), "it is declared");
+        assert!(!declared.split(',').any(|name| name == "postgres"), "it is declared");
         println!("SKIPPED: postgres: it is not installed");
         return;
     };

@@ -81,7 +81,7 @@ fn damage_has_an_exit_code() {
     // A word of the second chunk, wherever it is in the file.
     let word = ((1 << 18) + 125_000 + 1u64).to_le_bytes();
     let bytes = std::fs::read(&image).unwrap();
-    let at = bytes.chunks_exact(8).position(|it| it == word).expect("stored as it is") * 8;
+    let at = bytes.chunks_exact(8).position(|part| part == word).expect("stored as it is") * 8;
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
     file.write_all_at(&[word[0] ^ 1], at as u64).unwrap();
     let span = format!("{:#x}:64", offset + (2 << 20));

@@ -39,7 +39,7 @@ fn word(i: usize) -> u64 {
 fn image(folder: &Folder, mib: usize, compression: &str) -> PathBuf {
     let arena = Arena::new(ByteCount::mib(2 * mib as u64)).unwrap();
     let mut words = arena.slice::<u64>(mib << 17).unwrap();
-    words.iter_mut().enumerate().for_each(|(i, it)| *it = word(i));
+    words.iter_mut().enumerate().for_each(|(i, value)| *value = word(i));
     let path = folder.0.join("image");
     let compression = compression.parse().unwrap();
     let options = SaveOptions { compression, ..SaveOptions::default() };
@@ -116,7 +116,7 @@ fn assert_content(restored: &Restored, mib: usize) {
     #[allow(unsafe_code)]
     // SAFETY: the test alone has the arena, and no other reference.
     let words = unsafe { restored.arena().adopt_slice::<u64>(range) }.unwrap();
-    assert!(words.iter().enumerate().all(|(i, &it)| it == word(i)));
+    assert!(words.iter().enumerate().all(|(i, &value)| value == word(i)));
     std::mem::forget(words);
 }
 
@@ -136,12 +136,12 @@ fn worker() {
     let mut clone = template.map(Place::Anywhere).unwrap();
     let range = template.regions()[0].range();
     let words = clone.values::<u64>(range);
-    assert!(words.iter().enumerate().all(|(i, &it)| it == word(i)));
+    assert!(words.iter().enumerate().all(|(i, &value)| value == word(i)));
     clone.values_mut::<u64>(range)[0] = 7;
     println!("\nready");
     std::io::stdin().read_exact(&mut [0]).unwrap();
     let words = clone.values::<u64>(range);
-    assert!(words[0] == 7 && words[1..].iter().enumerate().all(|(i, &it)| it == word(i + 1)));
+    assert!(words[0] == 7 && words[1..].iter().enumerate().all(|(i, &value)| value == word(i + 1)));
 }
 
 #[test]
@@ -158,8 +158,10 @@ fn a_hundred_workers_share_one_copy_of_what_is_served_and_outlive_the_server() {
         command.args(["worker", "--exact", "--nocapture"]).env(WORKER, &server.socket);
         workers.push(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
     }
-    let mut told: Vec<_> =
-        workers.iter_mut().map(|it| BufReader::new(it.stdout.take().unwrap()).lines()).collect();
+    let mut told: Vec<_> = workers
+        .iter_mut()
+        .map(|worker| BufReader::new(worker.stdout.take().unwrap()).lines())
+        .collect();
     for told in &mut told {
         assert!(told.any(|line| line.unwrap() == "ready"), "it ended before it was ready");
     }
@@ -267,8 +269,8 @@ fn many_that_begin_at_once_over_a_socket_left_behind_are_one_in_the_end() {
         };
         let mut servers: Vec<Server> = (0..6).map(serve).collect();
         eventually("all but one end", || {
-            let ended = |it: &mut Server| it.child.try_wait().unwrap().is_some();
-            servers.iter_mut().filter_map(|it| ended(it).then_some(())).count() == 5
+            let ended = |server: &mut Server| server.child.try_wait().unwrap().is_some();
+            servers.iter_mut().filter_map(|server| ended(server).then_some(())).count() == 5
         });
         let image = Image::open(&path).unwrap();
         assert_content(&restored(&image, Via::Server(socket.clone())).unwrap(), 4);
@@ -732,7 +734,7 @@ fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
     // A word of the last chunk, wherever it is in the file.
     let at = (MIB << 17) - 1000;
     let bytes = std::fs::read(&path).unwrap();
-    let place = bytes.chunks_exact(8).position(|it| it == word(at).to_le_bytes()).unwrap() * 8;
+    let place = bytes.chunks_exact(8).position(|part| part == word(at).to_le_bytes()).unwrap() * 8;
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[bytes[place] ^ 1], place as u64).unwrap();
     let log = std::fs::File::create(folder.0.join("log")).unwrap();

@@ -81,7 +81,9 @@ fn setup(arguments: &[&str]) -> (Ran, Value) {
 /// The steps with this outcome.
 fn steps<'a>(document: &'a Value, outcome: &str) -> Vec<&'a str> {
     let all = document["steps"].as_array().unwrap().iter();
-    all.filter(|it| it["outcome"] == outcome).map(|it| it["step"].as_str().unwrap()).collect()
+    all.filter(|step| step["outcome"] == outcome)
+        .map(|step| step["step"].as_str().unwrap())
+        .collect()
 }
 
 #[test]
@@ -112,9 +114,10 @@ fn files_are_written_once_and_all_of_them_taken_back() {
         "ExecPaths=-/usr/bin/cowslip -/usr/lib/cowslip",
         "SystemCallErrorNumber=EPERM",
     ] {
-        assert!(drop_in.lines().any(|it| it == line), "{line}: {drop_in}");
+        assert!(drop_in.lines().any(|text| text == line), "{line}: {drop_in}");
     }
-    let group = done[Path::new("etc/group")].lines().find(|it| it.starts_with("cowslip:")).unwrap();
+    let group =
+        done[Path::new("etc/group")].lines().find(|line| line.starts_with("cowslip:")).unwrap();
     assert!(group.ends_with(":alice"), "{group}");
 
     let (_, document) = setup(&arguments);
@@ -157,7 +160,7 @@ fn what_others_wrote_or_use_stays() {
     // An administrator adds a user to the group.
     let groups = system.0.join("etc/group");
     let text = fs::read_to_string(&groups).unwrap();
-    let line = text.lines().find(|it| it.starts_with("cowslip:")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("cowslip:")).unwrap();
     fs::write(&groups, text.replace(line, &format!("{line}alice"))).unwrap();
     let (ran, document) = setup(&["--root", root, "--undo"]);
     assert!(ran.status.success(), "{document}");
@@ -266,7 +269,7 @@ fn systemd_finds_no_fault_with_a_drop_in() {
         return;
     }
     let exists = ["/usr/bin/systemd-analyze", "/usr/lib/systemd/system/redis-server.service"];
-    let exists = exists.iter().all(|it| Path::new(it).exists())
+    let exists = exists.iter().all(|path| Path::new(path).exists())
         && Path::new("/usr/bin/redis-server").exists();
     if !exists {
         return println!("SKIPPED: no systemd-analyze or no Debian's redis-server here");
@@ -285,7 +288,7 @@ fn systemd_finds_no_fault_with_a_drop_in() {
     ));
     fs::write(&drop_in, text.replace("=/usr/bin/cowslip run", &format!("={COWSLIP} run"))).unwrap();
     let path = [units.as_path(), &system.0.join("etc/systemd/system"), Path::new("")];
-    let path = path.map(|it| it.to_str().unwrap()).join(":");
+    let path = path.map(|path| path.to_str().unwrap()).join(":");
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no", "redis-server.service"]).env("SYSTEMD_UNIT_PATH", path);
     let ran = run(&mut command);
@@ -324,7 +327,7 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
         return println!("SKIPPED: no /dev/userfaultfd, or shmem_enabled cannot be changed");
     }
     let is_set_up =
-        fs::read_to_string("/etc/group").unwrap().lines().any(|it| it.starts_with("cowslip:"));
+        fs::read_to_string("/etc/group").unwrap().lines().any(|line| line.starts_with("cowslip:"));
     let anybody = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
     if is_set_up || anybody.trim() == "1" {
         return println!(
@@ -347,7 +350,7 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     let group = fs::read_to_string("/etc/group").unwrap();
     let group = group
         .lines()
-        .find_map(|it| it.strip_prefix("cowslip:x:")?.split(':').next()?.parse::<u32>().ok());
+        .find_map(|line| line.strip_prefix("cowslip:x:")?.split(':').next()?.parse::<u32>().ok());
     // A program's freeze, writes and thaw, as its log and report show them.
     let reports = folder.0.join("reports");
     fs::create_dir(&reports).unwrap();
@@ -379,7 +382,7 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     let report: Value = serde_json::from_str(&report.expect("a report")).unwrap();
     assert_eq!(report["has_userfaultfd"], 1, "{report}");
     // Each chunk either moved while the child lived, or was thawed after it.
-    let again_live = ["thawed_chunks", "moved_chunks"].map(|it| report[it].as_u64().unwrap());
+    let again_live = ["thawed_chunks", "moved_chunks"].map(|name| report[name].as_u64().unwrap());
     assert!(again_live.iter().sum::<u64>() >= 1, "{report}");
     assert!(ran.stderr.contains("huge pages (memfd)"), "{}", ran.stderr);
     let (ran, report) = of_another;

@@ -40,7 +40,7 @@ fn resident_bytes(arena: &Arena) -> u64 {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap();
         if let Some((start, _)) = first.split_once('-') {
-            is_inside = usize::from_str_radix(start, 16).is_ok_and(|it| range.contains(it));
+            is_inside = usize::from_str_radix(start, 16).is_ok_and(|start| range.contains(start));
         } else if is_inside && first == "Rss:" {
             sum += words.next().unwrap().parse::<u64>().unwrap() << 10;
         }
@@ -124,7 +124,7 @@ fn counters(arena: &Arena) -> [u8; 4096] {
     };
     let start = arena.range().start;
     let of_arena = |page: &[u8; 4096]| {
-        Metrics::from_page(page).is_some_and(|it| it.arena_start_address == start as u64)
+        Metrics::from_page(page).is_some_and(|metrics| metrics.arena_start_address == start as u64)
     };
     pages.filter_map(read).find(of_arena).unwrap()
 }
@@ -170,7 +170,7 @@ fn a_file_that_is_named_as_a_page_of_counters_is_not_believed() {
     let all: Value = serde_json::from_str(&all).unwrap();
     let pid = pid.parse().ok();
     let mut programs = all["programs"].as_array().unwrap().iter();
-    assert!(programs.all(|it| it["pid"].as_u64() != pid), "{all}");
+    assert!(programs.all(|program| program["pid"].as_u64() != pid), "{all}");
 }
 
 /// A program that was started before an upgrade has the page of the version before.

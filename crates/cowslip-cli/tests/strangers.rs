@@ -301,7 +301,7 @@ fn a_directory_that_another_user_took_keeps_nobody_from_being_branched() {
     let directories = || {
         let entries = fs::read_dir("/tmp").unwrap().map(|entry| entry.unwrap().path());
         let is_ours = |path: &PathBuf| {
-            path.to_str().is_some_and(|it| it.starts_with(taken.to_str().unwrap()))
+            path.to_str().is_some_and(|text| text.starts_with(taken.to_str().unwrap()))
         };
         entries.filter(is_ours).count()
     };

@@ -82,7 +82,9 @@ fn every_fault_is_seen_once_with_its_address_thread_and_kind() {
     let fork = EventKind::Fork { child_pid: copied.pid, child_tid: copied.tid };
     let copy = |event: &Event| event.pid == copied.pid && matches!(event.what, EventKind::Fault(_));
     assert!(position(&trace, &fork) < trace.events.iter().position(copy).unwrap());
-    assert!(trace.events.iter().any(|it| it.pid == copied.pid && it.what == EventKind::Exit));
+    assert!(
+        trace.events.iter().any(|event| event.pid == copied.pid && event.what == EventKind::Exit)
+    );
 
     let filled = faults(&trace, pid, at + 1200 * PAGE, 3);
     assert_eq!(filled.len(), 3);
@@ -480,7 +482,7 @@ fn metrics_are_recorded_beside_the_trace() {
     let mut seen = Vec::new();
     for line in &lines {
         if let Some(names) = line["metrics"].as_array() {
-            place = names.iter().position(|it| it["name"] == "process.minor_faults");
+            place = names.iter().position(|metric| metric["name"] == "process.minor_faults");
         }
         seen.extend(place.and_then(|place| line["sample"]["values"][place].as_f64()));
     }

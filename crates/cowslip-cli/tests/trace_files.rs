@@ -168,6 +168,6 @@ fn damage_and_other_files_have_their_exit_code_and_leave_nothing() {
     let ran = run(command.args(["trace", "import", "/proc/self/status", "-o"]).arg(&out));
     assert_eq!(ran.status.code(), Some(6), "{}", ran.stderr);
     assert!(ran.stderr.contains("it is no perf.data"), "{}", ran.stderr);
-    let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|it| it.unwrap().path()).collect();
+    let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(left, [trace]);
 }

@@ -29,7 +29,7 @@ fn record(folder: &Folder, name: &str, command: &[&str]) -> Option<(PathBuf, Cou
         Some(0) => {}
         Some(125) => {
             let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            assert!(!expected.split(',').any(|name| name == "trace"), "{}", ran.stderr);
             println!("SKIPPED: cowslip trace: {}", ran.stderr);
             return None;
         }

@@ -34,7 +34,7 @@ fn trace(folder: &Folder, name: &str, prefix: &[&str]) -> Option<PathBuf> {
     let deadline = Instant::now() + PATIENCE;
     while ask(&["ping"]) != "PONG" {
         if let Some(status) = recorder.try_wait().unwrap() {
-            let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.contains("trace"));
+            let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|text| text.contains("trace"));
             assert!(!expected, "the recorder ended with {status}");
             println!("SKIPPED: cowslip trace: {status}");
             return None;
@@ -80,8 +80,8 @@ fn the_difference_shows_whose_writes_copied_what() {
     }
     let of = |kind: &str| -> [f64; 2] {
         let kinds = diff["diff"]["kinds"].as_array().unwrap();
-        let found = kinds.iter().find(|it| it["kind"] == kind);
-        let of = |side: usize| found.map_or(0.0, |it| it["compared"][side].as_f64().unwrap());
+        let found = kinds.iter().find(|entry| entry["kind"] == kind);
+        let of = |side: usize| found.map_or(0.0, |entry| entry["compared"][side].as_f64().unwrap());
         [of(0), of(1)]
     };
     let (forked, copied) = (of("cow_after_fork"), of("file_copy"));

@@ -28,7 +28,7 @@ fn record(folder: &Folder, name: &str, program: &Path, options: &[&str]) -> Opti
         Some(0) => Some(file),
         Some(125) => {
             let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            assert!(!expected.split(',').any(|name| name == "trace"), "{}", ran.stderr);
             println!("SKIPPED: cowslip trace: {}", ran.stderr);
             None
         }
@@ -47,7 +47,7 @@ fn record_shell(folder: &Folder, name: &str, script: &str) -> Option<PathBuf> {
 /// The only mappings of this number of bytes.
 fn of_size(report: &Value, bytes: u64) -> &Value {
     let all = report["mappings"].as_array().unwrap();
-    let mut fitting = all.iter().filter(|it| it["identity"]["size_bytes"] == bytes);
+    let mut fitting = all.iter().filter(|mapping| mapping["identity"]["size_bytes"] == bytes);
     let found = fitting.next().unwrap_or_else(|| panic!("{report:#}"));
     assert!(fitting.next().is_none(), "{report:#}");
     found
@@ -107,7 +107,7 @@ fn a_stack_that_grows_page_by_page_is_one_mapping() {
             .arg(&trace));
         assert!(report.status.success(), "{}", report.stderr);
         let report = json(&report);
-        let is_stack = |it: &&Value| it["identity"]["place"]["kind"] == "stack";
+        let is_stack = |mapping: &&Value| mapping["identity"]["place"]["kind"] == "stack";
         let stacks: Vec<_> =
             report["mappings"].as_array().unwrap().iter().filter(is_stack).collect();
         let [stack] = stacks[..] else { panic!("{stacks:#?}") };
@@ -122,8 +122,9 @@ fn a_stack_that_grows_page_by_page_is_one_mapping() {
         let bytes = stack["mapped_bytes"].as_u64().unwrap();
         assert!((pages..pages + 2 * MIB).contains(&bytes), "{bytes}");
         assert!(stack["faults"].as_u64() >= Some(depth), "{stack:#}");
-        let churn =
-            |it: &Value| it["name"] == "churn" && it["identity"]["place"]["kind"] == "stack";
+        let churn = |pattern: &Value| {
+            pattern["name"] == "churn" && pattern["identity"]["place"]["kind"] == "stack"
+        };
         assert!(!report["patterns"].as_array().unwrap().iter().any(churn), "{report:#}");
     }
 }
@@ -155,8 +156,9 @@ assert os.waitpid(child, 0)[1] == 0
         let report = json(&cowslip(&["report", trace.to_str().unwrap(), "--json", "-"]));
         let patterns = report["patterns"].as_array().unwrap();
         let storm = patterns.iter().find(|pattern| pattern["name"] == "cow_storm");
-        let advice = storm.and_then(|it| it["advice"].as_str()).unwrap_or_default().to_owned();
-        Some((storm.and_then(|it| it["faults"].as_u64()).unwrap_or(0), advice))
+        let advice =
+            storm.and_then(|storm| storm["advice"].as_str()).unwrap_or_default().to_owned();
+        Some((storm.and_then(|storm| storm["faults"].as_u64()).unwrap_or(0), advice))
     });
     let [Some((before, advice)), Some((after, _))] = copies else { return };
     assert!(before > 5_000 && advice.starts_with("gc.freeze()"), "{before} copies: {advice}");

@@ -18,7 +18,7 @@ fn the_faults_of_shared_memory_are_of_the_known_kinds() {
         let ran = run(&mut command);
         if ran.status.code() == Some(125) {
             let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            assert!(!expected.split(',').any(|name| name == "trace"), "{}", ran.stderr);
             println!("SKIPPED: cowslip trace: {}", ran.stderr);
             return;
         }
@@ -29,8 +29,8 @@ fn the_faults_of_shared_memory_are_of_the_known_kinds() {
         assert_eq!(report["lost"], 0, "{}", report["header"]["unseen"]);
         let mappings = report["mappings"].as_array().unwrap();
         let of = |kind: &str, name: &str| -> Vec<&Value> {
-            let is_of_it = |it: &&Value| {
-                let place = &it["identity"]["place"];
+            let is_of_it = |mapping: &&Value| {
+                let place = &mapping["identity"]["place"];
                 place["kind"] == kind && place["name"].as_str().unwrap_or("").starts_with(name)
             };
             mappings.iter().filter(is_of_it).collect()
@@ -48,13 +48,13 @@ fn the_faults_of_shared_memory_are_of_the_known_kinds() {
         }
         let again = of("memory_file", "/memfd:again");
         let faults = |kind: &str| -> u64 {
-            again.iter().filter_map(|it| it["by_kind"][kind].as_u64()).sum()
+            again.iter().filter_map(|mapping| mapping["by_kind"][kind].as_u64()).sum()
         };
         assert_eq!((faults("first_touch"), faults("shared_mapped")), (2_000, 0), "{again:#?}");
         let patterns = report["patterns"].as_array().unwrap();
         let names = |word: &str| -> Vec<&str> {
-            let of_it = |it: &&Value| it["sentence"].as_str().unwrap().contains(word);
-            patterns.iter().filter(of_it).filter_map(|it| it["name"].as_str()).collect()
+            let of_it = |pattern: &&Value| pattern["sentence"].as_str().unwrap().contains(word);
+            patterns.iter().filter(of_it).filter_map(|pattern| pattern["name"].as_str()).collect()
         };
         assert_eq!(names("/memfd:known"), ["staircase"], "{patterns:#?}");
         if report["header"]["sources"].to_string().contains("munmap") {

@@ -29,7 +29,7 @@ fn record_with(folder: &Folder, options: &[&str], command: &[&str]) -> Option<St
         Some(0) => Some(file.to_owned()),
         Some(125) => {
             let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            assert!(!expected.split(',').any(|name| name == "trace"), "{}", ran.stderr);
             println!("SKIPPED: cowslip trace: {}", ran.stderr);
             None
         }
@@ -56,7 +56,7 @@ impl Drop for Maps {
 #[test]
 fn functions_of_a_just_in_time_compiler_have_their_names() {
     let is_there =
-        Command::new("node").arg("--version").output().is_ok_and(|it| it.status.success());
+        Command::new("node").arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
         println!("SKIPPED: node is not there");
         return;
@@ -124,7 +124,7 @@ fn callers_are_found_by_unwind_tables_where_there_are_no_frame_pointers() {
     assert_eq!(functions, ["inner", "middle", "outer", "main"]);
     // The call that mapped the memory, in a library without frame pointers.
     let mappings = all["mappings"].as_array().unwrap();
-    let memory = mappings.iter().find(|it| it["by_kind"]["first_touch"] == 2000).unwrap();
+    let memory = mappings.iter().find(|mapping| mapping["by_kind"]["first_touch"] == 2000).unwrap();
     let mapped_by = memory["identity"]["mapped_by"].as_array().unwrap();
     if all["header"]["sources"].to_string().contains("sys_enter_mmap") {
         assert!(mapped_by.len() > 4, "up to the start of the program: {memory:#}");

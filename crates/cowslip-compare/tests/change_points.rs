@@ -18,7 +18,7 @@ fn series(random: &mut Rng, entries: usize, level: impl Fn(usize) -> f64) -> Vec
 }
 
 fn places(values: &[f64]) -> Vec<usize> {
-    change_points(values, ALPHA).iter().map(|it| it.at).collect()
+    change_points(values, ALPHA).iter().map(|point| point.at).collect()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn of_series_with_a_step_of_three_sigma_95_percent_show_it_at_its_place() {
         let step = random.usize(5..=ENTRIES - 5);
         let values = series(&mut random, ENTRIES, |at| if at < step { 0.0 } else { 3.0 });
         let places = places(&values);
-        found += usize::from(places.iter().any(|it| it.abs_diff(step) <= 3));
+        found += usize::from(places.iter().any(|place| place.abs_diff(step) <= 3));
         more += usize::from(places.len() > 1);
     }
     println!("{found} found at their place, {more} with further ones");
@@ -78,7 +78,7 @@ fn the_newest_change_is_seen_after_a_few_entries_and_outliers_are_none() {
     for seed in 0..40 {
         let mut random = Rng::with_seed(4_000 + seed);
         let values = series(&mut random, 106, |at| if at < 100 { 0.0 } else { 4.0 });
-        soon += usize::from(places(&values).iter().any(|it| it.abs_diff(100) <= 1));
+        soon += usize::from(places(&values).iter().any(|place| place.abs_diff(100) <= 1));
         at_once += usize::from(!places(&values[..102]).is_empty());
     }
     println!("{soon} of 40 after six entries, {at_once} after two");

@@ -36,7 +36,7 @@ fn runs(is_bad: bool) -> Vec<Run> {
 fn what_grew_comes_first_and_all_others_have_their_list() {
     let comparison = compare(&runs(false), &runs(true), &Options::default()).unwrap();
     assert_eq!(comparison.unit, Unit::Run);
-    let rows: Vec<_> = comparison.rows.iter().map(|it| (&*it.metric, it.verdict)).collect();
+    let rows: Vec<_> = comparison.rows.iter().map(|row| (&*row.metric, row.verdict)).collect();
     let (differs, unproven) = (Verdict::Differs, Verdict::Unproven);
     let wanted = [("switched", differs), ("grew", differs), ("noise", unproven), ("fell", differs)];
     assert_eq!(rows, wanted);
@@ -45,7 +45,7 @@ fn what_grew_comes_first_and_all_others_have_their_list() {
         (&comparison.only_good[..], &comparison.only_bad[..]),
         (&["only good".to_owned()][..], &["only bad".to_owned()][..])
     );
-    let facts: Vec<_> = comparison.facts.iter().map(|it| &*it.name).collect();
+    let facts: Vec<_> = comparison.facts.iter().map(|fact| &*fact.name).collect();
     assert_eq!(facts, ["thp"]);
 
     let grew = &comparison.rows[1];
@@ -72,7 +72,7 @@ fn as_many_runs_as_advised_have_the_promised_power() {
     let noise = &comparison.rows[2];
     let spread = |values: &[f64]| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        (values.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / 5.0).sqrt()
+        (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 5.0).sqrt()
     };
     let (good, bad) = (spread(&noise.good), spread(&noise.bad));
     let mut random = fastrand::Rng::with_seed(7);
@@ -117,7 +117,7 @@ fn one_run_a_side_is_compared_by_its_samples_with_a_warning() {
 fn unequal_numbers_of_runs_are_warned_of() {
     let (good, bad) = (runs(false), runs(true));
     let comparison = compare(&good[..3], &bad, &Options::default()).unwrap();
-    assert!(comparison.notes.iter().any(|it| it.contains("as many runs on both sides")));
+    assert!(comparison.notes.iter().any(|note| note.contains("as many runs on both sides")));
     let comparison = compare(&good, &bad, &Options::default()).unwrap();
     assert!(comparison.notes.is_empty(), "{:?}", comparison.notes);
 }
@@ -204,9 +204,9 @@ fn metrics_with_few_values_are_named() {
     };
     let notes = compare(&side(0.0), &side(9.0), &Options::default()).unwrap().notes;
     assert!(
-        notes.iter().any(|it| it.contains("fewer than 4 values of few on a side")),
+        notes.iter().any(|note| note.contains("fewer than 4 values of few on a side")),
         "{notes:?}"
     );
     let notes = compare(&side(0.0)[..3], &side(9.0)[..3], &Options::default()).unwrap().notes;
-    assert!(notes.iter().any(|it| it.contains("fewer than 4 values on a side")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("fewer than 4 values on a side")), "{notes:?}");
 }

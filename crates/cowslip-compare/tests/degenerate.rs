@@ -69,7 +69,7 @@ fn equal_samples_are_as_alike_as_can_be() {
 fn the_effect_is_the_published_formula_also_with_hardly_a_degree_of_freedom() {
     let variance = |values: &[f64]| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         (mean, squares / (values.len() - 1) as f64)
     };
     let formula = |good: &[f64], bad: &[f64]| {

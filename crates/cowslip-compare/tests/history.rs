@@ -33,7 +33,8 @@ fn facts(kernel: &str) -> BTreeMap<String, String> {
 }
 
 fn entry(kernel: &str, seconds: f64) -> Entry {
-    let runs = [1.0, 1.01, 0.99].map(|it| Run::new("a run").with("wall_seconds", it * seconds));
+    let runs =
+        [1.0, 1.01, 0.99].map(|factor| Run::new("a run").with("wall_seconds", factor * seconds));
     Entry::from_runs(&runs, &facts(kernel), 7).unwrap()
 }
 
@@ -53,7 +54,7 @@ fn what_was_added_is_read_and_names_are_those_given() {
         assert!(file.is_file() && file.parent() == Some(&folder.0.join("made")), "{file:?}");
     }
     let family = store.read("sort").unwrap();
-    let of_family: Vec<&str> = family.iter().map(|it| it.name.as_str()).collect();
+    let of_family: Vec<&str> = family.iter().map(|series| series.name.as_str()).collect();
     assert_eq!(of_family, ["sort", "sort/../../x[1]", "sort/a b"]);
     assert_eq!(family[0].entries, [entry("6", 1.0), entry("6", 2.0)]);
     assert_eq!(store.read(".hidden").unwrap()[0].entries.len(), 2);
@@ -169,7 +170,7 @@ fn machines_are_separate_unless_the_fact_that_differs_is_ignored() {
     let estimate = change.change.unwrap();
     let (low, high) = estimate.interval.unwrap();
     assert!(low < 0.2 && 0.2 < high && (estimate.value - 0.2).abs() < 0.01, "{estimate:?}");
-    assert_eq!(group.newest.as_ref().map(|it| it.at), Some(40));
+    assert_eq!(group.newest.as_ref().map(|change| change.at), Some(40));
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn the_newest_change_is_from_the_level_before_the_newest_entries() {
         let series = Series { name: "a".to_owned(), entries };
         let history = analyse(&series, &Settings { newest, ..Settings::default() }).unwrap();
         let group = &history.groups[0];
-        (group.changes.len(), group.newest.as_ref().map(|it| it.change.unwrap().value))
+        (group.changes.len(), group.newest.as_ref().map(|change| change.change.unwrap().value))
     };
     assert_eq!(of(&[(40, 1.0), (20, 1.1)], 10), (1, None), "it is known for longer");
     let (changes, newest) = of(&[(40, 1.0), (8, 1.1)], 10);

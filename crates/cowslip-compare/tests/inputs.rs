@@ -27,7 +27,7 @@ fn a_file_of_hyperfine_has_a_run_of_each_of_its_runs() {
 }
 
 fn names(benchmarks: &[Benchmark]) -> Vec<&str> {
-    benchmarks.iter().map(|it| it.name.as_str()).collect()
+    benchmarks.iter().map(|benchmark| benchmark.name.as_str()).collect()
 }
 
 #[test]
@@ -113,11 +113,11 @@ fn a_file_of_sadf_has_a_metric_of_every_number_in_every_report() {
         assert_eq!(run.metrics[metric].samples().len(), samples, "{metric}");
     }
     assert!(
-        run.metrics.keys().any(|it| it.starts_with("network.net-dev.lo.")),
+        run.metrics.keys().any(|name| name.starts_with("network.net-dev.lo.")),
         "{:?}",
         run.metrics.keys()
     );
-    assert!(!run.metrics.keys().any(|it| it.contains("timestamp")));
+    assert!(!run.metrics.keys().any(|name| name.contains("timestamp")));
 }
 
 #[test]
@@ -130,8 +130,11 @@ fn a_file_of_perf_stat_has_rates_of_intervals_or_a_run_a_time_it_was_appended_to
     assert_eq!(faults.value(), 75.0 / (0.200281599 + (0.701586076 - 0.603094844)));
 
     let text = std::fs::read_to_string(data("perf-interval.json")).unwrap();
-    let lines: String =
-        text.lines().filter(|line| !line.starts_with('#')).map(|it| format!("{it}\n")).collect();
+    let lines: String = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("{line}\n"))
+        .collect();
     for twice in [text.repeat(2), lines.repeat(2)] {
         let both = parse(&twice, "a", None).unwrap();
         assert_eq!(
@@ -161,11 +164,13 @@ fn csv_has_a_metric_a_column_and_finds_its_counters() {
     let comparison = compare(from_ref(run), from_ref(other), &Options::default()).unwrap();
     assert_eq!(comparison.unit, Unit::Sample);
     assert_eq!(
-        comparison.rows.iter().map(|it| &*it.metric).collect::<Vec<_>>(),
+        comparison.rows.iter().map(|row| &*row.metric).collect::<Vec<_>>(),
         ["level", "count/row"]
     );
     assert_eq!(comparison.rows[1].means, (9.0, 9.0), "81 in nine steps");
-    assert!(comparison.notes.iter().any(|it| it.contains("count; what counts is their growth")));
+    assert!(
+        comparison.notes.iter().any(|note| note.contains("count; what counts is their growth"))
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use cowslip_compare::stats::{Unusable, location};
 
 /// The signed-rank test's p for the null hypothesis that the middle is `at`, by every combination of signs.
 fn p_by_count(differences: &[f64], at: f64) -> f64 {
-    let mut sorted: Vec<f64> = differences.iter().map(|it| it - at).collect();
+    let mut sorted: Vec<f64> = differences.iter().map(|difference| difference - at).collect();
     sorted.sort_by(|a, b| a.abs().total_cmp(&b.abs()));
     let positive = |is_positive: &dyn Fn(usize) -> bool| -> usize {
         (0..sorted.len()).filter(|rank| is_positive(*rank)).map(|rank| rank + 1).sum()

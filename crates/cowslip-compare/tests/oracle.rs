@@ -113,8 +113,8 @@ fn effects_and_power() {
         for ((name, ours), worst) in names.iter().zip(ours).zip(&mut worst) {
             worst.see(ours, case[*name].as_f64().unwrap(), || line.to_owned());
         }
-        let runs =
-            stats::runs_needed(&good, &bad, welch.difference, 0.05).map_or(200, |it| it.min(200));
+        let runs = stats::runs_needed(&good, &bad, welch.difference, 0.05)
+            .map_or(200, |runs| runs.min(200));
         assert_eq!(Some(u64::from(runs)), case["runs"].as_u64(), "{line}");
     }
     for (name, worst) in names.iter().zip(worst) {

@@ -25,10 +25,10 @@ fn run(text: &str) -> Run {
 /// The growth of the counter from the first to the last sample.
 fn growth(text: &str, metric: &str) -> f64 {
     let samples: Vec<serde_json::Value> =
-        text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
-    let names = samples.iter().find_map(|it| it["metrics"].as_array()).unwrap();
-    let column = names.iter().position(|it| it["name"] == metric).unwrap();
-    let mut values = samples.iter().filter_map(|it| it["sample"]["values"][column].as_f64());
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = samples.iter().find_map(|line| line["metrics"].as_array()).unwrap();
+    let column = names.iter().position(|name| name["name"] == metric).unwrap();
+    let mut values = samples.iter().filter_map(|line| line["sample"]["values"][column].as_f64());
     let first = values.next().unwrap();
     values.next_back().unwrap() - first
 }
@@ -146,10 +146,10 @@ fn what_a_command_read_wrote_and_waited_for_is_known_without_a_sample_within_it(
 fn ticks(pid: u32) -> (f64, f64) {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<_> = text[text.rfind(')').unwrap() + 2..].split(' ').collect();
-    let own = fields[11..15].iter().map(|it| it.parse::<f64>().unwrap()).sum();
+    let own = fields[11..15].iter().map(|field| field.parse::<f64>().unwrap()).sum();
     let all = fs::read_to_string("/proc/stat").unwrap();
     let all = all.lines().next().unwrap().split_ascii_whitespace().skip(1).take(3);
-    (own, all.map(|it| it.parse::<f64>().unwrap()).sum())
+    (own, all.map(|field| field.parse::<f64>().unwrap()).sum())
 }
 
 #[test]
@@ -203,8 +203,8 @@ impl Limited {
     fn new() -> Option<Self> {
         let top = std::path::Path::new("/sys/fs/cgroup");
         let name = format!("cowslip-recorder-{}", std::process::id());
-        let mut first = ["cpu", "cpu,cpuacct"].map(|it| top.join(it)).into_iter();
-        let (group, limit, text) = match first.find(|it| it.join("cpu.cfs_quota_us").exists()) {
+        let mut first = ["cpu", "cpu,cpuacct"].map(|folder| top.join(folder)).into_iter();
+        let (group, limit, text) = match first.find(|path| path.join("cpu.cfs_quota_us").exists()) {
             Some(first) => (first.join(name), "cpu.cfs_quota_us", "20000"),
             None => (top.join(name), "cpu.max", "20000 100000"),
         };
@@ -218,8 +218,8 @@ impl Limited {
     fn throttled(&self) -> f64 {
         let text = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
         let of = |name: &str, unit: f64| {
-            let line = text.lines().find_map(|it| it.strip_prefix(name));
-            line.map(|it| it.trim().parse::<f64>().unwrap() / unit)
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(|value| value.trim().parse::<f64>().unwrap() / unit)
         };
         of("throttled_usec ", 1e6).or(of("throttled_time ", 1e9)).unwrap()
     }
@@ -228,7 +228,8 @@ impl Limited {
 impl Drop for Limited {
     fn drop(&mut self) {
         // The kernel lets go of a process a little after it was waited for.
-        while fs::remove_dir(&self.0).is_err_and(|it| it.kind() == std::io::ErrorKind::ResourceBusy)
+        while fs::remove_dir(&self.0)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
         {
             std::thread::yield_now();
         }

@@ -71,12 +71,12 @@ fn what_was_added_is_found_and_all_parts_are_all_of_it() {
     ] {
         let split = split(QUIET, bad);
         assert_eq!(most(&split), part);
-        let found = split.parts.iter().find(|it| it.part == part).unwrap();
+        let found = split.parts.iter().find(|entry| entry.part == part).unwrap();
         assert!((found.added() - 0.5).abs() < 1e-9 && found.differs(0.05), "{found:?}");
         let added = split.means.1 - split.means.0;
         for sum in [
             split.parts.iter().map(PartOfTime::added).sum::<f64>(),
-            split.parts.iter().map(|it| it.carried).sum(),
+            split.parts.iter().map(|part| part.carried).sum(),
         ] {
             assert!((sum - added).abs() < 1e-9, "{sum} of {added}");
         }
@@ -122,7 +122,7 @@ fn the_ledger_adds_up_and_time_of_threads_at_once_is_taken_back() {
     let good = Looked { wall: 1.0, user: 1.7, asleep: 0.0, locked: 0.0, overlap: 0.8 };
     let bad = Looked { wall: 2.0, user: 1.7, asleep: 0.25, locked: 0.05, overlap: 0.15 };
     let split = TimeSplit::from_runs(&good.runs(), &bad.runs(), 0.05).unwrap();
-    let added = |part| split.ledger.iter().find(|it| it.part == part).unwrap().added;
+    let added = |part| split.ledger.iter().find(|entry| entry.part == part).unwrap().added;
     for (part, wanted) in [
         (TimePart::User, 0.0),
         (TimePart::System, 0.0),
@@ -138,14 +138,15 @@ fn the_ledger_adds_up_and_time_of_threads_at_once_is_taken_back() {
         }
     }
     let sum = |of: &dyn Fn(&Entry) -> f64| split.ledger.iter().map(of).sum::<f64>();
-    assert!((sum(&|it| it.added.value) - split.wall.added.value).abs() < 1e-9);
+    assert!((sum(&|entry| entry.added.value) - split.wall.added.value).abs() < 1e-9);
     assert!(
-        (sum(&|it| it.means.0) - 1.0).abs() < 1e-9 && (sum(&|it| it.means.1) - 2.0).abs() < 1e-9
+        (sum(&|entry| entry.means.0) - 1.0).abs() < 1e-9
+            && (sum(&|entry| entry.means.1) - 2.0).abs() < 1e-9
     );
     // Without looks the remainder stays one entry.
     let split = self::split(QUIET, Took { asleep: 0.6, ..QUIET });
-    let parts: Vec<TimePart> = split.ledger.iter().map(|it| it.part).collect();
-    assert_eq!(parts, split.parts.iter().map(|it| it.part).collect::<Vec<_>>());
+    let parts: Vec<TimePart> = split.ledger.iter().map(|entry| entry.part).collect();
+    assert_eq!(parts, split.parts.iter().map(|part| part.part).collect::<Vec<_>>());
 }
 
 #[test]

@@ -63,7 +63,8 @@ pub fn import(
             let why = "two pagemaps name it, and it can be of one";
             return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why));
         }
-        let has_bytes = regular::open(&path).and_then(|file| file.metadata()).map(|it| it.len());
+        let has_bytes =
+            regular::open(&path).and_then(|file| file.metadata()).map(|metadata| metadata.len());
         let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
         if has_bytes < pagemap.file_bytes() {
             let why = "it is shorter than its pagemap says";
@@ -72,8 +73,9 @@ pub fn import(
     }
     let processes: BTreeMap<_, _> =
         pagemaps.iter().filter_map(|pagemap| Some((pagemap.process?, pagemap))).collect();
-    let index =
-        Index::from_processes(processes.iter().map(|(process, it)| (*process, &it.stretches[..])));
+    let index = Index::from_processes(
+        processes.iter().map(|(process, pagemap)| (*process, &pagemap.stretches[..])),
+    );
     if index.pages() == 0 {
         let why = "it has no pagemap-PID.img with pages that may come later";
         return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(dump).because(why));

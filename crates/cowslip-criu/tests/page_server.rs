@@ -345,8 +345,9 @@ fn faults_are_recorded_and_what_criu_asks_on_its_own_is_not() {
     memory.finish_recording().unwrap();
     let bytes = std::fs::read(&record).unwrap();
     // A header of 64 bytes, then an arena's and a chunk's number for each touch.
+    let touches = bytes[64..].chunks(8);
     let touched: Vec<u32> =
-        bytes[64..].chunks(8).map(|it| u32::from_le_bytes(it[4..].try_into().unwrap())).collect();
+        touches.map(|touch| u32::from_le_bytes(touch[4..].try_into().unwrap())).collect();
     assert_eq!(touched, [0]);
 }
 

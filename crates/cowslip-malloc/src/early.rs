@@ -24,9 +24,9 @@ use tikv_jemalloc_sys as jemalloc;
 
 use crate::forks;
 use crate::large;
+use crate::other_allocator::Next;
 use crate::rest;
 use crate::settings;
-use crate::theirs::Next;
 
 /// A program with less has no arena either.
 const LIMIT_BYTES: usize = 4 << 20;

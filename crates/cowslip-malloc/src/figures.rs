@@ -14,7 +14,7 @@ use core::ptr;
 use tikv_jemalloc_sys as jemalloc;
 
 use crate::early::is_jemalloc;
-use crate::theirs::Next;
+use crate::other_allocator::Next;
 
 const PAGE_BYTES: usize = 4096;
 

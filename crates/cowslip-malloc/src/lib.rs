@@ -23,11 +23,11 @@ mod large;
 mod libc_symbols;
 mod lookups;
 mod modules;
+mod other_allocator;
 mod preload;
 mod rest;
 mod settings;
 mod symbols;
-mod theirs;
 mod threads;
 
 use core::ffi::{c_int, c_void};
@@ -38,7 +38,7 @@ macro_rules! replaced {
     #[allow(non_upper_case_globals)]
     mod next_of {
         $(
-            pub(super) static $name: crate::theirs::Next = crate::theirs::Next::new(
+            pub(super) static $name: crate::other_allocator::Next = crate::other_allocator::Next::new(
                 match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => panic!("a name with a zero in it"),
@@ -56,7 +56,7 @@ macro_rules! replaced {
     $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
-            if theirs::is_ours() {
+            if other_allocator::is_ours() {
                 // SAFETY: the program's own call, to the function of the same contract.
                 return unsafe { $ours($($argument),*) };
             }
@@ -122,7 +122,7 @@ unsafe fn of_pages(size: usize) -> *mut c_void {
 /// Calls the `realloc` of the process, as libc does: the block may be of a library that stands before this one.
 unsafe fn of_an_array(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
     type Function = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
-    static FIRST: theirs::Next = theirs::Next::first(c"realloc");
+    static FIRST: other_allocator::Next = other_allocator::Next::first(c"realloc");
     match count.checked_mul(size) {
         // SAFETY: the program's own call; realloc(3) has this type.
         Some(size) => unsafe {

@@ -16,7 +16,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::libc_symbols::{dlsym_of_libc, of_libc};
-use crate::theirs;
+use crate::other_allocator;
 
 /// The answer, or the function that gives it.
 #[repr(C)]
@@ -66,11 +66,11 @@ extern "C" fn meant(handle: *mut c_void, name: *const c_char, asker: *const c_vo
     let Some((name, ours)) = name.and_then(|name| Some((name, crate::of_family(name)?))) else {
         return passed_on();
     };
-    if !theirs::is_ours() || (handle == libc::RTLD_NEXT && stands_before(asker)) {
+    if !other_allocator::is_ours() || (handle == libc::RTLD_NEXT && stands_before(asker)) {
         return passed_on();
     }
     let found = of_libc(handle, name);
-    let is_libcs = !found.is_null() && theirs::is_of_libc(found);
+    let is_libcs = !found.is_null() && other_allocator::is_of_libc(found);
     Meant { place: if is_libcs { ours } else { found }, is_answer: 1 }
 }
 

@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::theirs::{self, Next};
+use crate::other_allocator::{self, Next};
 
 /// The function to go on with, and the remaining flags.
 #[repr(C)]
@@ -20,7 +20,7 @@ struct Meant {
 
 extern "C" fn meant(_: *mut c_void, flags: c_int) -> Meant {
     static NEXT: Next = Next::new(c"dlopen");
-    let kept = if theirs::is_ours() { flags & !libc::RTLD_DEEPBIND } else { flags };
+    let kept = if other_allocator::is_ours() { flags & !libc::RTLD_DEEPBIND } else { flags };
     Meant { function: NEXT.get(), flags: kept as usize }
 }
 

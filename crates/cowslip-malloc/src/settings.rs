@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::theirs::Next;
+use crate::other_allocator::Next;
 
 /// Texts of jemalloc's settings; `_RJEM_MALLOC_CONF` in the environment overrides them.
 ///

@@ -60,15 +60,15 @@ pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
     }
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
-    let Ok(it) = serde_json::from_slice::<CrashState<T>>(&text) else {
+    let Ok(state) = serde_json::from_slice::<CrashState<T>>(&text) else {
         return Ok(Found::Damaged(path(name)));
     };
-    if it.boot_id != boot_id()? {
+    if state.boot_id != boot_id()? {
         return forget(name).map(|()| Found::Nothing);
     }
-    match owner(it.owner.pid) == Some(it.owner) {
-        true => Ok(Found::Owned(it.owner)),
-        false => Ok(Found::Left(it.left)),
+    match owner(state.owner.pid) == Some(state.owner) {
+        true => Ok(Found::Owned(state.owner)),
+        false => Ok(Found::Left(state.left)),
     }
 }
 

@@ -53,7 +53,7 @@ impl FileSystems {
 fn mount_point(device: u64) -> Option<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mut mounts = procfs::mounts(&text);
-    let mount = mounts.find(|it| it.device == device && LOCAL.contains(&it.kind))?;
+    let mount = mounts.find(|mount| mount.device == device && LOCAL.contains(&mount.kind))?;
     Some(mount.point.into())
 }
 
@@ -110,7 +110,7 @@ fn collapse(file: &OwnedFd) -> sys::Result<bool> {
 
 fn is_huge(range: VirtRange) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    procfs::usage_of(&smaps, |it| it.range == range).huge_mapped_bytes() > 0
+    procfs::usage_of(&smaps, |mapping| mapping.range == range).huge_mapped_bytes() > 0
 }
 
 #[cfg(test)]

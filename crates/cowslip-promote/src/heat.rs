@@ -59,7 +59,7 @@ fn idle_pages() -> ProbedHeatSource {
 
 fn mappings() -> ProbedHeatSource {
     let own = sys::target::Target::open(sys::process::pid());
-    let (answer, detail) = match own.and_then(|it| it.clear_referenced()) {
+    let (answer, detail) = match own.and_then(|target| target.clear_referenced()) {
         Ok(()) => (Answer::Available, "one sum for each mapping"),
         Err(Errno::NOENT) => (Answer::Unsupported, "this kernel has no clear_refs"),
         Err(errno) => (refused(errno), "clear_refs may not be written"),
@@ -105,7 +105,7 @@ impl Sampling {
             self.end();
             self.watched = wanted;
             if !self.watched.is_empty() {
-                let pids: Vec<i32> = self.watched.iter().map(|it| it.pid).collect();
+                let pids: Vec<i32> = self.watched.iter().map(|process| process.pid).collect();
                 self.damon = match Damon::start(&pids) {
                     // One of them has ended; the next look notices.
                     Err(Errno::INVAL | Errno::SRCH) => None,
@@ -123,7 +123,9 @@ impl Sampling {
             all => all?,
         };
         for (process, accesses) in self.watched.iter().zip(&all) {
-            let Some(look) = looks.iter_mut().find(|it| it.process == *process) else { continue };
+            let Some(look) = looks.iter_mut().find(|look| look.process == *process) else {
+                continue;
+            };
             look.heat_source = HeatSource::Damon;
             for region in &mut look.regions {
                 region.heat_percent = mean(region, accesses);
@@ -150,12 +152,12 @@ impl Drop for Sampling {
 /// The mean over a region, by bytes, where heat is known.
 fn mean(region: &Region, accesses: &[Accesses]) -> Option<u8> {
     let range = region.range();
-    let first = accesses.partition_point(|it| it.range.end() <= range.start);
+    let first = accesses.partition_point(|part| part.range.end() <= range.start);
     let (mut bytes, mut sum) = (0, 0);
-    for it in accesses[first..].iter().take_while(|it| it.range.start < range.end()) {
-        let common = it.range.intersect(range).len;
+    for part in accesses[first..].iter().take_while(|part| part.range.start < range.end()) {
+        let common = part.range.intersect(range).len;
         bytes += common;
-        sum += common * usize::from(it.percent);
+        sum += common * usize::from(part.percent);
     }
     sum.checked_div(bytes).map(|percent| percent as u8)
 }

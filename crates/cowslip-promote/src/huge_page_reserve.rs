@@ -85,7 +85,8 @@ mod tests {
             Err(errno) => panic!("{errno}"),
         }
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let held = procfs::smaps(&smaps).into_iter().find(|(it, _)| it.range.covers(reserve.0));
+        let held =
+            procfs::smaps(&smaps).into_iter().find(|(mapping, _)| mapping.range.covers(reserve.0));
         assert_eq!(held.unwrap().1.resident_bytes, 0);
     }
 }

@@ -175,7 +175,8 @@ impl Change {
 
     fn restore(&self) -> Result<Restored> {
         let doing = "put back the settings of transparent huge pages";
-        let restored = |it: &SizeChange| it.restore().map(|policy| (it.page_bytes, policy));
+        let restored =
+            |change: &SizeChange| change.restore().map(|policy| (change.page_bytes, policy));
         let size = self.size.as_ref().map(restored).transpose();
         let mut now = Thp::read().during(doing)?;
         if now.enabled == self.ours.enabled {
@@ -192,11 +193,13 @@ impl Change {
     }
 
     fn to_kept(&self) -> Kept {
-        let thp = |it: &Thp| (it.enabled.word().to_owned(), it.max_ptes_none);
-        let words = |it: &SizeChange| [&it.before, &it.ours].map(|it| it.word().to_owned());
+        let thp = |thp: &Thp| (thp.enabled.word().to_owned(), thp.max_ptes_none);
+        let words = |change: &SizeChange| {
+            [&change.before, &change.ours].map(|policy| policy.word().to_owned())
+        };
         Kept {
             thp: [&self.before, &self.ours].map(thp),
-            size: self.size.as_ref().map(|it| (it.page_bytes, words(it))),
+            size: self.size.as_ref().map(|change| (change.page_bytes, words(change))),
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn choose(
         let reach = match asks {
             true => "most of it asked for huge pages".to_owned(),
             false => {
-                let added_bytes = all.size(page_bytes).map_or(0, |it| it.added_bytes);
+                let added_bytes = all.size(page_bytes).map_or(0, |size| size.added_bytes);
                 format!("{} more for all programs together", share(added_bytes, all))
             }
         };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn change(choice: &SizeChoice) -> Option<(u64, &str)> {
-        choice.change.as_ref().map(|it| (it.page_bytes >> 10, it.ours.word()))
+        choice.change.as_ref().map(|change| (change.page_bytes >> 10, change.ours.word()))
     }
 
     #[test]

@@ -153,7 +153,8 @@ impl Promoter {
             let Some(target) = self.targets.get(&process.process) else { continue };
             process.regions.retain_mut(|region| {
                 let file_region = target.file_region(region.address);
-                region.is_elsewhere = file_region.is_some_and(|it| !seen.insert(it));
+                region.is_elsewhere =
+                    file_region.is_some_and(|file_region| !seen.insert(file_region));
                 region.held_pages = if region.is_elsewhere { 0 } else { region.held_pages };
                 !region.is_elsewhere || region.pages > 0
             });

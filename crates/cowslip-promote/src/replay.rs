@@ -98,7 +98,7 @@ pub fn replay(
         }
         let look = world.change(&recorded);
         let decisions = policy.decide(&look);
-        for outcome in outcomes.iter().filter(|it| it.effect == Effect::Done) {
+        for outcome in outcomes.iter().filter(|outcome| outcome.effect == Effect::Done) {
             let region = recorded.region(outcome.process, outcome.address).copied();
             all.recorded.count(outcome.action, region.as_ref());
             world.recorded_did(outcome, region);
@@ -128,8 +128,10 @@ impl Replay {
     pub fn story(&self, process: ProcessId, address: u64) -> Vec<(u64, Region, Reason)> {
         let mut story: Vec<(u64, Region, Reason)> = Vec::new();
         for round in &self.rounds {
-            let decision =
-                round.decisions.iter().find(|it| it.process == process && it.address == address);
+            let decision = round
+                .decisions
+                .iter()
+                .find(|decision| decision.process == process && decision.address == address);
             let region = round.look.region(process, address).copied();
             let (Some(decision), Some(region)) = (decision, region) else { continue };
             if story.last().is_none_or(|(_, _, reason)| *reason != decision.reason) {
@@ -230,15 +232,17 @@ fn result(
     outcomes: &[ActionOutcome],
     look: &Look,
 ) -> ActionOutcome {
-    let same = |it: &&ActionOutcome| {
-        (it.process, it.address, it.action) == (decision.process, decision.address, action)
+    let same = |outcome: &&ActionOutcome| {
+        (outcome.process, outcome.address, outcome.action)
+            == (decision.process, decision.address, action)
     };
     if let Some(outcome) = outcomes.iter().find(same) {
         return *outcome;
     }
-    let like_it: Vec<&ActionOutcome> = outcomes.iter().filter(|it| it.action == action).collect();
+    let like_it: Vec<&ActionOutcome> =
+        outcomes.iter().filter(|outcome| outcome.action == action).collect();
     let mean = |of: fn(&ActionOutcome) -> u64| {
-        let sum: u64 = like_it.iter().map(|it| of(it)).sum();
+        let sum: u64 = like_it.iter().map(|outcome| of(outcome)).sum();
         sum.checked_div(like_it.len() as u64).unwrap_or(GUESS_NS)
     };
     ActionOutcome {
@@ -246,8 +250,8 @@ fn result(
         address: decision.address,
         action,
         at_ns: look.at_ns,
-        took_ns: mean(|it| it.took_ns),
-        cpu_ns: mean(|it| it.cpu_ns),
+        took_ns: mean(|outcome| outcome.took_ns),
+        cpu_ns: mean(|outcome| outcome.cpu_ns),
         effect: Effect::Done,
         freed_pages: 0,
     }
@@ -300,7 +304,7 @@ mod tests {
     }
 
     fn with(threshold_percent: u8) -> Replay {
-        replay(record(), |it| it.threshold_percent = threshold_percent).unwrap()
+        replay(record(), |settings| settings.threshold_percent = threshold_percent).unwrap()
     }
 
     #[test]
@@ -308,7 +312,7 @@ mod tests {
         let same = with(90);
         assert_eq!(same.recorded, Counts { promotions: 1, added_pages: 0, splits: 0 });
         assert_eq!(same.replayed, same.recorded);
-        let reasons: Vec<_> = same.story(ID, 1 << 21).iter().map(|it| it.2).collect();
+        let reasons: Vec<_> = same.story(ID, 1 << 21).iter().map(|change| change.2).collect();
         assert_eq!(reasons, [Reason::FirstLook, Reason::Full, Reason::Huge]);
     }
 
@@ -334,7 +338,7 @@ mod tests {
                 other => other,
             })
         });
-        let higher = replay(events, |it| it.threshold_percent = 95).unwrap();
+        let higher = replay(events, |settings| settings.threshold_percent = 95).unwrap();
         assert_eq!((higher.recorded.promotions, higher.replayed.promotions), (1, 0));
         assert_eq!(higher.rounds[4].look.processes[0].regions[0].pages, 470);
     }
@@ -342,7 +346,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert_eq!(replay([], |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
-        let error = replay(record(), |it| it.threshold_percent = 0).unwrap_err();
+        let error = replay(record(), |settings| settings.threshold_percent = 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

@@ -88,7 +88,9 @@ impl Regions {
         let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let all = procfs::smaps(&text);
         let mine = all.iter().filter(|(mapping, _)| self.range.covers(mapping.range));
-        mine.fold((0, 0), |sum, (_, it)| (sum.0 + it.huge_bytes, sum.1 + it.anonymous_bytes))
+        mine.fold((0, 0), |sum, (_, usage)| {
+            (sum.0 + usage.huge_bytes, sum.1 + usage.anonymous_bytes)
+        })
     }
 
     fn number(&self, decision: &Decision) -> Option<usize> {
@@ -162,19 +164,23 @@ impl<'a> Promotion<'a> {
         let (look, gone) = self.promoter.look(FOREVER_NS).unwrap();
         assert!(gone.is_empty());
         let decisions = self.promoter.decide(&look);
-        decisions.iter().filter_map(|it| Some((self.regions.number(it)?, *it))).collect()
+        decisions
+            .iter()
+            .filter_map(|decision| Some((self.regions.number(decision)?, *decision)))
+            .collect()
     }
 
     /// The reasons, by number of region.
     fn reasons(&mut self) -> Vec<(usize, Reason)> {
-        let mut reasons: Vec<_> = self.decide().iter().map(|(n, it)| (*n, it.reason)).collect();
+        let mut reasons: Vec<_> =
+            self.decide().iter().map(|(n, decision)| (*n, decision.reason)).collect();
         reasons.sort_unstable();
         reasons
     }
 
     fn act(&mut self) -> Vec<ActionOutcome> {
         let decisions = self.decide();
-        decisions.iter().filter_map(|(_, it)| self.promoter.act(it)).collect()
+        decisions.iter().filter_map(|(_, decision)| self.promoter.act(decision)).collect()
     }
 }
 
@@ -192,7 +198,10 @@ fn full_regions_become_huge(by: By) {
     assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
     let outcomes = promotion.act();
     assert_eq!(outcomes.len(), 3, "{by:?}: {outcomes:?}");
-    assert!(outcomes.iter().all(|it| it.effect == Effect::Done && it.took_ns > 0), "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|outcome| outcome.effect == Effect::Done && outcome.took_ns > 0),
+        "{outcomes:?}"
+    );
     assert_eq!(regions.in_smaps().0, 3 * CHUNK_BYTES as u64);
     assert_eq!(regions.checksum(), before);
     let left = |number, reason| (number, reason);
@@ -312,8 +321,9 @@ fn what_was_torn_before_anybody_looked_is_given_back_and_what_was_released_since
         let decisions = promotion.decide();
         release(1);
         let outcomes: Vec<_> =
-            decisions.iter().filter_map(|(_, it)| promotion.promoter.act(it)).collect();
-        let effects: Vec<_> = outcomes.iter().map(|it| (it.action, it.effect)).collect();
+            decisions.iter().filter_map(|(_, decision)| promotion.promoter.act(decision)).collect();
+        let effects: Vec<_> =
+            outcomes.iter().map(|outcome| (outcome.action, outcome.effect)).collect();
         let wanted = [(Action::Demote, Effect::Done), (Action::Promote, Effect::Overtaken)];
         assert_eq!(effects, wanted, "{by:?}");
         assert_eq!(is_of_a_huge_page(regions.region(0).start), Some(false));
@@ -378,7 +388,7 @@ fn what_a_child_shares_is_left_alone(by: By) {
     let mut promotion = Promotion::from_regions(&regions);
     promotion.reasons();
     let decided = promotion.decide();
-    assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{decided:?}");
+    assert!(decided.iter().all(|(_, decision)| decision.reason == Reason::Full), "{decided:?}");
 
     let child = Child::fork();
     let outcome = promotion.promoter.act(&decided[0].1).unwrap();
@@ -423,11 +433,10 @@ fn how_much_is_known_without_page_tables_is_said() {
         let mut promotion = Promotion::from_regions(&regions);
         let (look, _) = promotion.promoter.look(0).unwrap();
         let process = &look.processes[0];
-        let mine = process
-            .regions
-            .iter()
-            .filter(|it| regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES)));
-        (process.huge_source, mine.map(|it| it.is_huge).collect::<Vec<_>>())
+        let mine = process.regions.iter().filter(|region| {
+            regions.range.covers(VirtRange::new(region.address as usize, CHUNK_BYTES))
+        });
+        (process.huge_source, mine.map(|region| region.is_huge).collect::<Vec<_>>())
     };
     let has_scan = {
         // Another test may make it fail meanwhile.
@@ -436,7 +445,7 @@ fn how_much_is_known_without_page_tables_is_said() {
         cowslip_sys::pagemap::probe_scan(cowslip_sys::AsFd::as_fd(&pagemap)).is_ok()
     };
     let none: fn(&Regions) = |_| ();
-    let first: fn(&Regions) = |it| it.advise(it.region(0), Advice::Collapse);
+    let first: fn(&Regions) = |regions| regions.advise(regions.region(0), Advice::Collapse);
     for by in [By::Scan, By::Entries] {
         let (source, huge) = look(by, &[512, 512, 100], first);
         assert_eq!(huge, [true, false, false], "{by:?}: {source:?}");
@@ -462,7 +471,8 @@ fn pages_that_were_only_read_are_not_taken_for_a_childs() {
         assert_eq!(promotion.reasons(), [(0, Reason::Full)], "{by:?}");
         let (look, _) = promotion.promoter.look(0).unwrap();
         let address = regions.range.start as u64;
-        let seen = look.processes[0].regions.iter().find(|it| it.address == address).unwrap();
+        let seen =
+            look.processes[0].regions.iter().find(|region| region.address == address).unwrap();
         assert_eq!((seen.pages, seen.zero_pages, seen.shared_pages), (500, 12, 0), "{by:?}");
     }
 }
@@ -477,7 +487,10 @@ fn what_was_lazily_freed_is_not_made_huge_and_what_is_written_again_is() {
         let mut promotion = Promotion::from_regions(&regions);
         promotion.reasons();
         let decided = promotion.decide();
-        assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{by:?}: {decided:?}");
+        assert!(
+            decided.iter().all(|(_, decision)| decision.reason == Reason::Full),
+            "{by:?}: {decided:?}"
+        );
 
         let some = VirtRange::new(regions.region(1).start, 100 * page_size_bytes());
         regions.advise(regions.region(0), Advice::Free);
@@ -521,20 +534,27 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
             let (look, _) = promoter.look(0).unwrap();
             let decisions = promoter.decide(&look);
             let end = start + 4 * CHUNK_BYTES as u64;
-            decisions.into_iter().filter(|it| (start..end).contains(&it.address)).collect()
+            decisions
+                .into_iter()
+                .filter(|decision| (start..end).contains(&decision.address))
+                .collect()
         };
         decide(&mut promoter);
         let wanted = decide(&mut promoter);
         assert_eq!(wanted.len(), 4, "{by:?}");
-        assert!(wanted.iter().all(|it| it.reason == Reason::Full), "{by:?}: {wanted:?}");
+        assert!(
+            wanted.iter().all(|decision| decision.reason == Reason::Full),
+            "{by:?}: {wanted:?}"
+        );
 
         let frozen = arena.freeze().unwrap();
         assert_eq!(promoter.act(&wanted[0]).unwrap().effect, Effect::Overtaken);
         slice[7] = 4711;
         assert_eq!(frozen.slice(&slice)[7], 7);
-        let left: Vec<Reason> = decide(&mut promoter).iter().map(|it| it.reason).collect();
+        let left: Vec<Reason> =
+            decide(&mut promoter).iter().map(|decision| decision.reason).collect();
         // At least the written one is mapped; the others may be mapped again already.
-        let is_left_alone = !left.is_empty() && left.iter().all(|it| *it == Reason::Frozen);
+        let is_left_alone = !left.is_empty() && left.iter().all(|reason| *reason == Reason::Frozen);
         assert!(is_left_alone, "{by:?}: {left:?}");
         drop(frozen);
         while arena.metrics().frozen_chunks > 0 {
@@ -548,17 +568,17 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
         };
         assert!(is_whole(&slice), "{by:?}");
         let (mut decided, began) = (decide(&mut promoter), std::time::Instant::now());
-        while decided.len() != 4 || decided.iter().any(|it| it.reason != Reason::Full) {
+        while decided.len() != 4 || decided.iter().any(|decision| decision.reason != Reason::Full) {
             assert!(began.elapsed() < Duration::from_secs(30), "{by:?}: {decided:?}");
             decided = decide(&mut promoter);
         }
-        for it in &decided {
-            let outcome = promoter.act(it).unwrap();
+        for decision in &decided {
+            let outcome = promoter.act(decision).unwrap();
             assert_eq!(outcome.effect, Effect::Done, "{by:?}: {outcome:?}");
         }
         let target = Target::open(process::pid(), 1).unwrap();
         assert_eq!(target.coverage().unwrap().arena_huge_bytes, 4 * CHUNK_BYTES as u64, "{by:?}");
-        assert!(decide(&mut promoter).iter().all(|it| it.reason == Reason::Huge));
+        assert!(decide(&mut promoter).iter().all(|decision| decision.reason == Reason::Huge));
         assert!(is_whole(&slice), "{by:?}");
     }
 }
@@ -637,7 +657,7 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     let heat = |promotion: &mut Promotion<'_>| {
         let (look, _) = promotion.promoter.look(0).unwrap();
         let all = &look.processes[0].regions;
-        let region = all.iter().find(|it| it.address == regions.range.start as u64);
+        let region = all.iter().find(|region| region.address == regions.range.start as u64);
         region.unwrap().heat_percent.unwrap()
     };
     heat(&mut promotion);
@@ -656,7 +676,7 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
 fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
     let probed = cowslip_promote::probe_heat_sources().remove(0);
     if !probed.answer.is_available() {
-        let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.contains("damon"));
+        let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("damon"));
         assert!(!expected, "it is declared to be there: {probed:?}");
         println!("SKIPPED: damon: {}", probed.detail);
         return;
@@ -676,18 +696,18 @@ fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let told = loop {
             let (look, _) = promotion.promoter.look(0).unwrap();
-            let mine = |it: &&Region| {
-                regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES))
+            let mine = |region: &&Region| {
+                regions.range.covers(VirtRange::new(region.address as usize, CHUNK_BYTES))
             };
             let heat: Vec<u8> = look.processes[0]
                 .regions
                 .iter()
                 .filter(mine)
-                .filter_map(|it| it.heat_percent)
+                .filter_map(|region| region.heat_percent)
                 .collect();
             let told = heat.len() == 32
-                && heat[1..15].iter().all(|it| *it >= 50)
-                && heat[17..].iter().all(|it| *it <= 10);
+                && heat[1..15].iter().all(|percent| *percent >= 50)
+                && heat[17..].iter().all(|percent| *percent <= 10);
             if told || std::time::Instant::now() > deadline {
                 assert_eq!(look.processes[0].heat_source, HeatSource::Damon);
                 break told.then_some(()).ok_or(heat);
@@ -779,7 +799,7 @@ fn a_process_with_the_number_of_one_that_ended_is_another() {
     let huge: u64 = procfs::smaps(&text)
         .iter()
         .filter(|(mapping, _)| regions.range.covers(mapping.range))
-        .map(|(_, it)| it.huge_bytes)
+        .map(|(_, usage)| usage.huge_bytes)
         .sum();
     assert_eq!(huge, 0, "the other one is as it was");
     other.end();

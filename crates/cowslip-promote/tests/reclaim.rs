@@ -190,7 +190,7 @@ fn promote(group: &Group, sparse: &Sparse, settings: Settings) -> Done {
     for _ in 0..4 {
         let mut round = session.look(u64::MAX).unwrap();
         // Only the memory of the test: huge pages of the test's own heap may be sparse too.
-        round.decisions.retain(|it| sparse.0.contains(it.address as usize));
+        round.decisions.retain(|decision| sparse.0.contains(decision.address as usize));
         session.act(&mut round, |_, _| {}).unwrap();
     }
     assert!(sparse.is_right(), "no byte has changed");

@@ -25,7 +25,7 @@ const ROUNDS: usize = 5;
 type Objects = Arc<Mutex<HashMap<String, Arc<Vec<u8>>>>>;
 
 fn main() -> Result<()> {
-    let chunks = std::env::args().nth(1).and_then(|it| it.parse().ok()).unwrap_or(512);
+    let chunks = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(512);
     let objects = Objects::default();
     objects.lock().unwrap().insert("/store".into(), image(chunks)?.into());
     let url = format!("http://{}/store", serve(&objects));
@@ -148,9 +148,13 @@ fn answer(mut client: TcpStream, objects: &Objects) -> io::Result<()> {
         }
         let value = |name: &str| {
             let lines = head.lines().filter_map(|line| line.split_once(':'));
-            lines.clone().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, it)| it.trim())
+            lines
+                .clone()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.trim())
         };
-        let mut body = vec![0; value("content-length").and_then(|it| it.parse().ok()).unwrap_or(0)];
+        let mut body =
+            vec![0; value("content-length").and_then(|text| text.parse().ok()).unwrap_or(0)];
         reader.read_exact(&mut body)?;
         let mut words = head.split(' ');
         let (method, name) = (words.next().unwrap_or(""), words.next().unwrap_or("").to_owned());
@@ -165,7 +169,7 @@ fn answer(mut client: TcpStream, objects: &Objects) -> io::Result<()> {
             client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
             continue;
         };
-        let range = value("range").and_then(|it| it.strip_prefix("bytes=")?.split_once('-'));
+        let range = value("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         let number = |text: &str| text.parse().unwrap_or(0);
         let (from, to) =
             range.map_or((0, object.len() - 1), |(from, to)| (number(from), number(to)));

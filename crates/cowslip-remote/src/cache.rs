@@ -125,7 +125,9 @@ impl Folder {
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
             let is_image = entry.file_name().to_string_lossy().ends_with(SUFFIX);
-            if let Some(metadata) = entry.metadata().ok().filter(|it| is_image && it.is_file()) {
+            if let Some(metadata) =
+                entry.metadata().ok().filter(|metadata| is_image && metadata.is_file())
+            {
                 kept.push((metadata.modified()?, metadata.blocks() * 512, entry.path()));
             }
         }
@@ -174,7 +176,8 @@ impl Filling {
     }
 
     fn expect(&mut self, ranges: Vec<Range<u64>>) {
-        let mut needed: HashSet<_> = ranges.into_iter().map(|it| (it.start, it.end)).collect();
+        let mut needed: HashSet<_> =
+            ranges.into_iter().map(|range| (range.start, range.end)).collect();
         needed.retain(|(start, end)| self.written.get(start) != Some(end));
         self.needed = Some(needed);
     }
@@ -220,7 +223,7 @@ impl CachedImage {
         opened: &Arc<Mutex<Vec<Weak<Self>>>>,
     ) -> Arc<Self> {
         let identity = remote.identity();
-        let kept = identity.and_then(|it| folder.find(it));
+        let kept = identity.and_then(|identity| folder.find(identity));
         let filling = match identity {
             Some(identity) if kept.is_none() => folder.begin(identity, remote.len_bytes()),
             _ => None,

@@ -56,8 +56,8 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 fn build(options: &ClientOptions) -> Result<reqwest::Client, BoxError> {
     use ClientConfigKey as Key;
     let text = |key| options.get_config_value(&key);
-    let is = |key| text(key).is_some_and(|it| it == "true");
-    let time = |key| text(key).map(|it| humantime::parse_duration(&it)).transpose();
+    let is = |key| text(key).is_some_and(|text| text == "true");
+    let time = |key| text(key).map(|text| humantime::parse_duration(&text)).transpose();
     let agent = text(Key::UserAgent)
         .unwrap_or_else(|| concat!("cowslip/", env!("CARGO_PKG_VERSION")).into());
     let mut builder = reqwest::Client::builder()
@@ -75,7 +75,7 @@ fn build(options: &ClientOptions) -> Result<reqwest::Client, BoxError> {
         builder = builder.pool_max_idle_per_host(most.parse()?);
     }
     if let Some(url) = text(Key::ProxyUrl) {
-        let excludes = text(Key::ProxyExcludes).and_then(|it| NoProxy::from_string(&it));
+        let excludes = text(Key::ProxyExcludes).and_then(|hosts| NoProxy::from_string(&hosts));
         builder = builder.proxy(Proxy::all(url)?.no_proxy(excludes));
     }
     if let Some(certificate) = text(Key::ProxyCaCertificate) {
@@ -113,7 +113,7 @@ impl HttpService for Client {
         let (parts, body) = request.into_parts();
         // A store that assembles an object from its parts may say nothing meanwhile, and begin anew if it is asked
         // again.
-        let assembles = parts.uri.query().is_some_and(|it| it.contains("uploadId="))
+        let assembles = parts.uri.query().is_some_and(|query| query.contains("uploadId="))
             && parts.method == http::Method::POST;
         let silence = if assembles { self.silence * BUDGET } else { self.silence };
         let url = parts.uri.to_string().parse().map_err(unknown)?;
@@ -230,7 +230,7 @@ impl Body for Received {
         let silence = self.silence;
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             self.timer = None;
-            return Poll::Ready(frame.map(|it| it.map_err(http_error)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(http_error)));
         }
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(silence)));
         timer.as_mut().poll(context).map(|()| Some(Err(silent(silence))))

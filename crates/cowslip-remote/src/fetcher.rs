@@ -165,7 +165,7 @@ impl Fetcher {
     pub(crate) fn is_ready(&self, range: &Range<u64>) -> bool {
         let state = locked(&self.state);
         let piece = state.pieces.get(&range.start);
-        piece.is_none_or(|it| matches!(it.stage, Stage::Ready(_) | Stage::Failed(_)))
+        piece.is_none_or(|piece| matches!(piece.stage, Stage::Ready(_) | Stage::Failed(_)))
     }
 
     /// Fills `buffer`, and forgets the bytes.
@@ -330,8 +330,8 @@ impl State {
 
     fn is_coming(&self, piece: &Range<u64>) -> bool {
         let found = self.pieces.get(&piece.start);
-        found.is_some_and(|it| {
-            it.len == piece.end - piece.start && matches!(it.stage, Stage::Coming)
+        found.is_some_and(|found| {
+            found.len == piece.end - piece.start && matches!(found.stage, Stage::Coming)
         })
     }
 }
@@ -497,7 +497,7 @@ impl Runner {
         pieces.retain(|piece| {
             let is_coming = state.is_coming(piece);
             let found = state.pieces.get_mut(&piece.start);
-            let found = found.filter(|it| is_coming && it.runners < MOST_RUNNERS);
+            let found = found.filter(|piece| is_coming && piece.runners < MOST_RUNNERS);
             found.map(|piece| piece.runners += 1).is_some()
         });
         if !pieces.is_empty() {

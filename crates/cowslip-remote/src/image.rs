@@ -98,7 +98,9 @@ pub(crate) async fn find(location: &Location, options: OpenOptions) -> Result<Re
         let Some(pointer) = found.pointer() else { return Ok(found) };
         let named = location.beside(&pointer.image);
         match RemoteImage::open(&named, options).await {
-            Ok(image) if image.identity().is_some_and(|it| pointer.is_of(it)) => return Ok(image),
+            Ok(image) if image.identity().is_some_and(|identity| pointer.is_of(identity)) => {
+                return Ok(image);
+            }
             Err(refused) if !refused.is_missing() => return Err(refused.error),
             _ => {}
         }

@@ -75,7 +75,7 @@ pub(crate) fn list_at(location: &Location) -> Result<Vec<Listed>> {
         let looked = stream::iter(looks).buffer_unordered(AT_ONCE);
         let mut listed: Vec<_> = looked.try_collect::<Vec<_>>().await?;
         listed.sort_unstable_by(|a, b| {
-            let name = |it: &Option<Listed>| it.as_ref().map(|it| it.name.clone());
+            let name = |listed: &Option<Listed>| listed.as_ref().map(|listed| listed.name.clone());
             name(a).cmp(&name(b))
         });
         Ok::<_, Error>(listed.into_iter().flatten().collect())

@@ -170,8 +170,8 @@ fn silence(purpose: Purpose) -> Result<Duration> {
             Purpose::Write => SILENCE_WRITE,
         });
     };
-    let seconds = text.to_str().and_then(|it| it.parse().ok());
-    let seconds = seconds.filter(|it| (0.001..=86_400.0).contains(it));
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    let seconds = seconds.filter(|seconds| (0.001..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
         let why = format!("{TIMEOUT}={}: seconds are wanted, as in 30 or 0.5", text.display());
         Error::new(ErrorKind::Usage, OPERATION).because(why)

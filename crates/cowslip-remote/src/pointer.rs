@@ -110,7 +110,7 @@ async fn swap(
 ) -> object_store::Result<()> {
     let ObjectMeta { e_tag, version, .. } = found;
     // radosgw 16 accepts a tag only without its quotes.
-    let bare = e_tag.as_deref().map(|it| it.trim_matches('"').to_owned());
+    let bare = e_tag.as_deref().map(|tag| tag.trim_matches('"').to_owned());
     let of = |e_tag| PutMode::Update(UpdateVersion { e_tag, version: version.clone() });
     match put(location, pointer, of(e_tag.clone())).await {
         Err(object_store::Error::Precondition { .. }) if bare != e_tag => {

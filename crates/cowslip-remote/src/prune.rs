@@ -121,7 +121,7 @@ fn prune_at(place: &Location, options: PruneOptions, progress: OnProgress<'_>) -
     let before = SystemTime::now().checked_sub(options.grace).unwrap_or(SystemTime::UNIX_EPOCH);
     let needed =
         [None, Some(before)].map(|at| Folder::from_listed(&listed, at).needed(options.keep));
-    for image in listed.iter().filter(|it| matches!(it.kind, ListedKind::Image { .. })) {
+    for image in listed.iter().filter(|image| matches!(image.kind, ListedKind::Image { .. })) {
         let is_needed = needed.iter().any(|names| names.contains(image.name.as_str()));
         if is_needed || image.modified > before {
             pruned.kept.push(image.name.clone());
@@ -150,7 +150,8 @@ fn merge_chain(
         return Ok(merged);
     }
     let to = folder.within(&merged);
-    let sink = |most_bytes| Upload::begin(&to, most_bytes).map(|it| it as Box<dyn ImageSink>);
+    let sink =
+        |most_bytes| Upload::begin(&to, most_bytes).map(|upload| upload as Box<dyn ImageSink>);
     merge_to(&image, sink, &MergeOptions::default(), progress)?;
     for pointer in listed {
         if let ListedKind::Pointer(now) = &pointer.kind
@@ -204,7 +205,9 @@ impl<'a> Folder<'a> {
                 }
             }
         }
-        images.sort_by_key(|(created, it)| (u64::MAX - created, it.parent.is_some(), it.name));
+        images.sort_by_key(|(created, image)| {
+            (u64::MAX - created, image.parent.is_some(), image.name)
+        });
         let images: Vec<Entry<'_>> = images.into_iter().map(|(_, image)| image).collect();
         let mut by_identity = HashMap::new();
         for (place, image) in images.iter().enumerate() {
@@ -217,7 +220,7 @@ impl<'a> Folder<'a> {
     fn chain(&self, identity: ImageIdentity) -> Vec<&Entry<'a>> {
         let mut chain: Vec<&Entry<'_>> = Vec::new();
         let mut next = Some(identity);
-        while let Some(place) = next.and_then(|it| self.by_identity.get(&it)) {
+        while let Some(place) = next.and_then(|identity| self.by_identity.get(&identity)) {
             let image = &self.images[*place];
             if chain.len() > self.images.len() {
                 break;
@@ -236,20 +239,22 @@ impl<'a> Folder<'a> {
                 youngest.push(image.identity);
             }
         }
-        let named =
-            self.images.iter().filter(|it| self.pointers.iter().any(|by| by.is_of(it.identity)));
-        youngest.extend(named.map(|it| it.identity));
-        let chains = youngest.iter().flat_map(|&it| self.chain(it));
+        let named = self
+            .images
+            .iter()
+            .filter(|image| self.pointers.iter().any(|by| by.is_of(image.identity)));
+        youngest.extend(named.map(|image| image.identity));
+        let chains = youngest.iter().flat_map(|&identity| self.chain(identity));
         let by_name = self.pointers.iter().map(|pointer| pointer.image.as_str());
         chains.map(|image| image.name).chain(by_name).collect()
     }
 
     /// Images that are no parent, with chains longer than `longest`.
     fn longer_chains(&self, longest: usize) -> Vec<String> {
-        let parents: HashSet<_> = self.images.iter().filter_map(|it| it.parent).collect();
-        let tips = self.images.iter().filter(|it| !parents.contains(&it.identity));
-        let long = tips.filter(|it| self.chain(it.identity).len() > longest);
-        long.map(|it| it.name.to_owned()).collect()
+        let parents: HashSet<_> = self.images.iter().filter_map(|image| image.parent).collect();
+        let tips = self.images.iter().filter(|image| !parents.contains(&image.identity));
+        let long = tips.filter(|image| self.chain(image.identity).len() > longest);
+        long.map(|image| image.name.to_owned()).collect()
     }
 }
 
@@ -258,7 +263,7 @@ mod tests {
     use super::*;
 
     fn image(name: &str, number: u8, parent: Option<u8>, age_s: u64) -> Listed {
-        let id = |it| ImageIdentity([it; 16]);
+        let id = |number| ImageIdentity([number; 16]);
         let kind = ListedKind::Image {
             identity: id(number),
             parent: parent.map(id),

@@ -223,7 +223,7 @@ fn save_at(
             .because("the parent lies in another folder than the image")
             .advise("save the image beside it"));
     }
-    let parent = parent.map(|it| open_location(&it, OpenOptions::default())).transpose()?;
+    let parent = parent.map(|parent| open_location(&parent, OpenOptions::default())).transpose()?;
     let is_needed = |image: &Image| image.path() == location.name();
     if let Some(parent) = &parent
         && (is_needed(parent) || parent.ancestors().iter().any(is_needed))
@@ -231,7 +231,8 @@ fn save_at(
         return Err(Error::new(ErrorKind::Usage, SAVE)
             .because(format!("{location} is needed by the image that would replace it")));
     }
-    let upload =
-        |most_bytes| Upload::begin(&location, most_bytes).map(|it| it as Box<dyn ImageSink>);
+    let upload = |most_bytes| {
+        Upload::begin(&location, most_bytes).map(|upload| upload as Box<dyn ImageSink>)
+    };
     save_to(frozen, upload, parent.as_ref(), options, progress)
 }

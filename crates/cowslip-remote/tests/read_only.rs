@@ -130,7 +130,8 @@ fn what_nginx_serves_is_restored() {
 fn a_chain_behind_nginx_is_found() {
     let Some(nginx) = Nginx::start() else { return };
     let (arena, mut slice) = arena(4, 42);
-    let [first, second] = ["first", "second"].map(|it| nginx.folder.file(&format!("images/{it}")));
+    let [first, second] =
+        ["first", "second"].map(|name| nginx.folder.file(&format!("images/{name}")));
     let saved = |path: &Path, parent| {
         let options = SaveOptions { parent, ..SaveOptions::default() };
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();

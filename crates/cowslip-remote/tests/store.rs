@@ -35,7 +35,8 @@ fn what_was_pushed_is_what_is_pulled() {
     world.proxy.rule("pushed", |_| Fault::None);
     let there = cowslip_remote::open(&url).unwrap();
     let requests = world.proxy.seen("pushed");
-    let of_image = requests.iter().filter(|it| !it.target.contains("working-set")).count();
+    let of_image =
+        requests.iter().filter(|request| !request.target.contains("working-set")).count();
     assert_eq!(of_image, 2, "{requests:?}");
     assert_eq!(there.identity(), saved.identity());
     there.verify(&mut proceed).unwrap();
@@ -105,10 +106,11 @@ fn a_program_saves_to_a_store_while_it_runs() {
     let options = SaveOptions::default();
     cowslip_remote::save(&[&frozen], &url, None, &options, &mut proceed).unwrap();
     let parts: Vec<_> =
-        world.proxy.seen("saved").into_iter().filter(|it| it.method == "PUT").collect();
-    let numbers: Vec<_> = parts.iter().map(|it| it.target.contains("partNumber=1&")).collect();
+        world.proxy.seen("saved").into_iter().filter(|request| request.method == "PUT").collect();
+    let numbers: Vec<_> =
+        parts.iter().map(|request| request.target.contains("partNumber=1&")).collect();
     assert_eq!(parts.len(), (40 * CHUNK_BYTES).div_ceil(16 << 20) + 1, "{parts:?}");
-    assert!(parts.iter().all(|it| it.body_bytes <= 16 << 20));
+    assert!(parts.iter().all(|request| request.body_bytes <= 16 << 20));
     assert!(numbers.iter().rev().skip(1).all(|is_first| !is_first), "the header's part is last");
     drop(frozen);
 
@@ -159,7 +161,9 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
         .proxy
         .seen("recorded")
         .iter()
-        .filter_map(|it| it.range.as_ref()?.strip_prefix("bytes=")?.split('-').next()?.parse().ok())
+        .filter_map(|request| {
+            request.range.as_ref()?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
+        })
         .collect();
     // Chunks lie in the file about as in memory, some places apart, in the order in which threads wrote them.
     let is_near = |offset: &u64, chunk: usize| {
@@ -168,7 +172,7 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
     let first: Vec<_> = offsets.iter().take(5).collect();
     for chunk in touched {
         assert!(
-            first.iter().any(|it| is_near(it, chunk)),
+            first.iter().any(|offset| is_near(offset, chunk)),
             "{chunk} is not in the first of {offsets:?}"
         );
     }
@@ -184,12 +188,16 @@ fn restored_despite(name: &'static str, fault: Fault) {
     let each = if fault == Fault::Flip { 8 } else { 3 };
     let writes = matches!(fault, Fault::Busy | Fault::Reset);
     // Includes uploads for faults that are not of an answer.
-    world.proxy.rule(name, move |it| {
-        if writes && it.method == "PUT" && it.number % each == 1 { fault } else { Fault::None }
+    world.proxy.rule(name, move |request| {
+        if writes && request.method == "PUT" && request.number % each == 1 {
+            fault
+        } else {
+            Fault::None
+        }
     });
     cowslip_remote::push(&local.file("store"), &url, None, &mut proceed).unwrap();
-    world.proxy.rule(name, move |it| {
-        if it.method == "GET" && it.number % each == 1 { fault } else { Fault::None }
+    world.proxy.rule(name, move |request| {
+        if request.method == "GET" && request.number % each == 1 { fault } else { Fault::None }
     });
     for strategy in [Strategy::Hybrid, Strategy::Eager] {
         let image = cowslip_remote::open(&url).unwrap();
@@ -238,7 +246,7 @@ fn bits_that_flip_on_the_way_are_seen_by_nobody() {
 fn answers_that_are_late_are_asked_for_twice() {
     restored_despite("late", Fault::Stall(Duration::from_secs(4)));
     let seen = world().proxy.seen("late");
-    let mut ranges: Vec<_> = seen.iter().filter_map(|it| it.range.clone()).collect();
+    let mut ranges: Vec<_> = seen.iter().filter_map(|request| request.range.clone()).collect();
     let all = ranges.len();
     ranges.sort();
     ranges.dedup();
@@ -254,7 +262,9 @@ fn a_pointer_whose_body_breaks_off_is_asked_for_again() {
     let url = folder("pointer");
     let pushed = cowslip_remote::push(&file, &format!("{url}/store"), Some("latest"), &mut proceed);
     let latest = pushed.unwrap().latest.unwrap();
-    world.proxy.rule("pointer", |it| if it.number % 2 == 0 { Fault::Cut } else { Fault::None });
+    world
+        .proxy
+        .rule("pointer", |request| if request.number % 2 == 0 { Fault::Cut } else { Fault::None });
     let pointer = format!("{url}/latest");
     assert_eq!(cowslip_remote::read_latest(&pointer).unwrap(), Some(latest.clone()));
     let there = cowslip_remote::open(&format!("{url}/store")).unwrap();
@@ -283,7 +293,12 @@ fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
 
     // During a restore: received chunks are right, the others are reported.
     let there = cowslip_remote::open(&url).unwrap();
-    world.proxy.rule("replaced", |it| if it.number >= 4 { Fault::OtherTag } else { Fault::None });
+    world.proxy.rule(
+        "replaced",
+        |request| {
+            if request.number >= 4 { Fault::OtherTag } else { Fault::None }
+        },
+    );
     let told = Arc::new(Mutex::new(Vec::new()));
     let telling = Arc::clone(&told);
     let on_damage =
@@ -319,12 +334,12 @@ fn what_cannot_be_had_is_told_of_and_never_zeroes() {
     let there = cowslip_remote::open(&url).unwrap();
     // The first requested chunk is always wrong.
     let wanted: Arc<Mutex<Option<(u64, u64)>>> = Arc::default();
-    world.proxy.rule("lost", move |it| {
+    world.proxy.rule("lost", move |request| {
         let span = |range: &String| {
             let (from, to) = range.strip_prefix("bytes=")?.split_once('-')?;
             Some((from.parse::<u64>().ok()?, to.parse::<u64>().ok()?))
         };
-        let Some((from, to)) = it.range.as_ref().and_then(span) else { return Fault::None };
+        let Some((from, to)) = request.range.as_ref().and_then(span) else { return Fault::None };
         let mut wanted = wanted.lock().unwrap();
         let (first, last) = *wanted.get_or_insert((from, to));
         if from <= last && first <= to { Fault::Flip } else { Fault::None }
@@ -375,7 +390,7 @@ fn an_upload_that_is_broken_off_is_aborted() {
     let url = folder("broken") + "/store";
     world.proxy.rule("broken", |_| Fault::None);
     let mut steps = 0;
-    let is_put = || world.proxy.seen("broken").iter().any(|it| it.method == "PUT");
+    let is_put = || world.proxy.seen("broken").iter().any(|request| request.method == "PUT");
     let mut stop = |_| {
         steps += 1;
         if steps < 30 {
@@ -392,7 +407,7 @@ fn an_upload_that_is_broken_off_is_aborted() {
     let seen = world.proxy.seen("broken");
     assert!(is_put(), "parts were sent");
     // A broken part may be seen after the abort: they use several connections.
-    assert!(seen.iter().any(|it| it.method == "DELETE"), "{seen:?}");
+    assert!(seen.iter().any(|request| request.method == "DELETE"), "{seen:?}");
     assert!(cowslip_remote::list(&folder("broken")).unwrap().is_empty());
     let missing = cowslip_remote::open(&url).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::File, "{missing}");
@@ -405,11 +420,11 @@ fn a_store_that_falls_silent_is_broken_off_by_the_progress_callback() {
     image(&local.file("store"), 10, 14);
     let url = folder("silent") + "/store";
     let push = |holds: &'static str| {
-        world.proxy.rule("silent", move |it| match it.method == holds {
+        world.proxy.rule("silent", move |request| match request.method == holds {
             true => Fault::Hold,
             false => Fault::None,
         });
-        let is_held = || world.proxy.seen("silent").iter().any(|it| it.method == holds);
+        let is_held = || world.proxy.seen("silent").iter().any(|request| request.method == holds);
         let mut began = None;
         let mut stop = |_| match is_held() {
             true => {
@@ -461,11 +476,11 @@ fn a_push_that_is_killed_at_any_part_leaves_nothing_to_be_seen() {
         let url = format!("{}/store", folder(&name));
         let held = Arc::new(Mutex::new(false));
         let holding = Arc::clone(&held);
-        world.proxy.rule(&name, move |it| {
-            if it.method == "GET" {
+        world.proxy.rule(&name, move |request| {
+            if request.method == "GET" {
                 return Fault::None;
             }
-            let is_now = it.number == step;
+            let is_now = request.number == step;
             *holding.lock().unwrap() |= is_now;
             if is_now { Fault::Hold } else { Fault::None }
         });
@@ -496,7 +511,7 @@ fn eight_parts_are_in_flight_at_most() {
     let local = Folder::new("flight");
     image(&local.file("store"), 120, 12);
     let url = folder("flight") + "/store";
-    world.proxy.rule("flight", |it| match it.method.as_str() {
+    world.proxy.rule("flight", |request| match request.method.as_str() {
         "PUT" => Fault::Late(Duration::from_millis(200)),
         _ => Fault::None,
     });
@@ -531,15 +546,18 @@ fn a_store_that_refuses_is_an_error_that_keeps_the_secret() {
     assert!(!format!("{there:?}").contains(SECRET));
     for entry in walk(&world.root) {
         let content = std::fs::read(&entry).unwrap_or_default();
-        assert!(!content.windows(SECRET.len()).any(|it| it == SECRET.as_bytes()), "{entry:?}");
+        assert!(
+            !content.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()),
+            "{entry:?}"
+        );
     }
 }
 
 fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries
-        .filter(|it| it.file_type().is_ok_and(|kind| kind.is_file()))
-        .map(|it| it.path())
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+        .map(|entry| entry.path())
         .collect()
 }
 
@@ -610,12 +628,12 @@ fn what_is_kept_is_not_fetched_again_and_is_not_trusted() {
         let words = support::words(restored.arena());
         assert!(words.iter().enumerate().all(|(i, word)| *word == pattern(seed, i)), "{name}");
         let seen = world.proxy.seen("kept");
-        let of_image = seen.iter().filter(|it| !it.target.contains("working-set"));
+        let of_image = seen.iter().filter(|request| !request.target.contains("working-set"));
         of_image.count()
     };
     let files = || {
         let entries = std::fs::read_dir(&kept).unwrap();
-        entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
     let wait_kept = |name: &str| {
         let file =
@@ -729,7 +747,7 @@ fn a_server_fetches_an_image_once_for_all_who_restore_it() {
                 })
             })
             .collect();
-        let wrong: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
+        let wrong: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         drop(stop);
         serving.join().unwrap().unwrap();
         assert_eq!(wrong, 0);
@@ -740,7 +758,8 @@ fn a_server_fetches_an_image_once_for_all_who_restore_it() {
         Some(to.parse::<u64>().ok()? - from.parse::<u64>().ok()? + 1)
     };
     let seen = world.proxy.seen("served");
-    let fetched: u64 = seen.iter().filter_map(|it| it.range.as_deref()).filter_map(bytes).sum();
+    let fetched: u64 =
+        seen.iter().filter_map(|request| request.range.as_deref()).filter_map(bytes).sum();
     let stored = std::fs::metadata(&file).unwrap().len();
     assert!((40 << 20..2 * stored).contains(&fetched), "{fetched} of {stored}");
 }

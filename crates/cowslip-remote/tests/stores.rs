@@ -111,7 +111,7 @@ mod body {
             assert_eq!(wrong_words(&there, 2, 26).unwrap(), 0, "{name}");
         }
         let listed = cowslip_remote::list(&folder("names")).unwrap();
-        let mut listed: Vec<_> = listed.iter().map(|it| it.name.as_str()).collect();
+        let mut listed: Vec<_> = listed.iter().map(|image| image.name.as_str()).collect();
         let mut wanted = names.to_vec();
         listed.sort_unstable();
         wanted.sort_unstable();
@@ -235,7 +235,7 @@ mod body {
         assert_eq!(pushed.unwrap().latest.unwrap().image, "store-5");
         let listed = cowslip_remote::list(&url).unwrap();
         assert_eq!(listed.len(), 7, "{listed:?}");
-        let pointers = listed.iter().filter(|it| matches!(it.kind, ListedKind::Pointer(_)));
+        let pointers = listed.iter().filter(|object| matches!(object.kind, ListedKind::Pointer(_)));
         assert_eq!(pointers.count(), 1);
     }
 
@@ -280,12 +280,12 @@ mod body {
             cowslip_remote::push(&file, &format!("{url}/{name}"), None, &mut proceed).unwrap();
         }
         let listed = cowslip_remote::list(&format!("{url}/a/")).unwrap();
-        let names: Vec<_> = listed.iter().map(|it| it.name.as_str()).collect();
+        let names: Vec<_> = listed.iter().map(|image| image.name.as_str()).collect();
         assert_eq!(names, ["one", "two"]);
-        assert!(listed.iter().all(|it| it.bytes == saved.summary().file_bytes));
+        assert!(listed.iter().all(|image| image.bytes == saved.summary().file_bytes));
         let wanted = saved.identity();
         let is_saved = |kind: &ListedKind| matches!(kind, ListedKind::Image { identity, .. } if *identity == wanted);
-        assert!(listed.iter().all(|it| is_saved(&it.kind)), "{listed:?}");
+        assert!(listed.iter().all(|image| is_saved(&image.kind)), "{listed:?}");
         assert!(cowslip_remote::list(&folder("nothing-here")).unwrap().is_empty());
         let missing = cowslip_remote::open(&folder("nothing-here/store")).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::File, "{missing}");
@@ -300,8 +300,9 @@ mod body {
             Some(text.split_once(from)?.1.split_once(to)?.0.to_owned())
         };
         let uploads = listed.split("<Upload>").skip(1);
-        let ours = uploads.filter(|it| between(it, "<Key>", "</Key>").as_deref() == Some(key));
-        ours.map(|it| between(it, "<UploadId>", "</UploadId>").unwrap()).collect()
+        let ours =
+            uploads.filter(|upload| between(upload, "<Key>", "</Key>").as_deref() == Some(key));
+        ours.map(|upload| between(upload, "<UploadId>", "</UploadId>").unwrap()).collect()
     }
 
     #[test]
@@ -356,11 +357,11 @@ mod body {
                 scope.spawn(move || cowslip_remote::push(&path, &url, None, &mut proceed))
             };
             let pushing = images.each_ref().map(push);
-            pushing.map(|it| it.join().unwrap().map(drop))
+            pushing.map(|thread| thread.join().unwrap().map(drop))
         });
         assert!(pushed.iter().any(Result::is_ok), "{pushed:?}");
         let there = cowslip_remote::open(&url).unwrap();
-        let which = images.iter().position(|it| it.identity() == there.identity()).unwrap();
+        let which = images.iter().position(|image| image.identity() == there.identity()).unwrap();
         assert!(pushed[which].is_ok(), "{pushed:?}");
         assert_eq!(wrong_words(&there, 10, 31 + which as u64).unwrap(), 0);
     }

@@ -58,7 +58,9 @@ pub fn fit(line: &str) -> String {
 
 /// Replaces control characters, which could command the terminal.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
+    text.chars()
+        .map(|character| if character.is_control() { '\u{fffd}' } else { character })
+        .collect()
 }
 
 /// Breaks `text` between words; the lines after the first begin with `indent` spaces.

@@ -47,7 +47,7 @@ pub fn digits(value: f64, significant: i32) -> String {
 pub fn fixed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {
-        Some(size) if size.bytes().all(|it| matches!(it, b'0' | b'.')) => size.to_owned(),
+        Some(size) if size.bytes().all(|byte| matches!(byte, b'0' | b'.')) => size.to_owned(),
         _ => text,
     }
 }

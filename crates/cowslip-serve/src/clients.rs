@@ -94,8 +94,8 @@ impl Clients {
 
     /// The connections that may become readable, and the time until the first of them times out.
     pub(crate) fn awaited(&self) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
-        let hearing = self.hearing.iter().map(|it| (it.stream.as_fd(), it.until));
-        let all = hearing.chain(self.taking.iter().map(|it| (it.stream.as_fd(), it.until)));
+        let hearing = self.hearing.iter().map(|peer| (peer.stream.as_fd(), peer.until));
+        let all = hearing.chain(self.taking.iter().map(|peer| (peer.stream.as_fd(), peer.until)));
         let (streams, ends): (Vec<_>, Vec<_>) = all.unzip();
         let first = ends.into_iter().min();
         (streams, first.map(|end| end.saturating_duration_since(Instant::now())))
@@ -129,7 +129,9 @@ impl Clients {
             }
             _ => None,
         };
-        let Some(template) = held.filter(|it| it.regions().len() <= MOST_REGIONS_AT_ONCE) else {
+        let Some(template) =
+            held.filter(|template| template.regions().len() <= MOST_REGIONS_AT_ONCE)
+        else {
             match Thread::start(stream, request, Arc::clone(&self.residents)) {
                 Ok(thread) => self.threads.push(thread),
                 Err(error) => (self.tell)(&format!("start a thread for a client: {error}")),
@@ -165,7 +167,8 @@ impl Hearing {
             }
             if self.len == Request::BYTES {
                 let request = Request::parse(&self.said);
-                return request.map_or(Heard::Nothing, |it| Heard::Request(self.stream, it));
+                return request
+                    .map_or(Heard::Nothing, |request| Heard::Request(self.stream, request));
             }
         }
     }

@@ -111,7 +111,9 @@ fn readable(needs: &Needs) -> Vec<PathBuf> {
             VARIABLES_FOR_URLS.iter().any(|begin| name.starts_with(begin))
         };
         let named = std::env::vars_os().filter(|(name, _)| is_for_stores(name));
-        places.extend(named.map(|(_, value)| value.into()).filter(|it: &PathBuf| it.is_absolute()));
+        places.extend(
+            named.map(|(_, value)| value.into()).filter(|path: &PathBuf| path.is_absolute()),
+        );
         places.extend(std::env::home_dir().map(|home| home.join(".config/gcloud")));
     }
     places

@@ -38,7 +38,8 @@ impl Metrics {
             ("held_bytes", "Memory of these images.", held_bytes),
             ("most_bytes", "What they may have.", most_bytes),
         ];
-        let counters = counters.map(|(name, help, it)| (name, help, "counter", it.load(Relaxed)));
+        let counters =
+            counters.map(|(name, help, count)| (name, help, "counter", count.load(Relaxed)));
         let gauges = gauges.map(|(name, help, value)| (name, help, "gauge", value));
         let mut text = String::new();
         for (name, help, kind, value) in counters.into_iter().chain(gauges) {

@@ -8,11 +8,11 @@ use cowslip_sys::process;
 
 /// The first part of a path that not every user may go through, or read.
 pub(crate) fn closed_to_others(file: &Path) -> Option<PathBuf> {
-    let is_open = |it: &&Path| {
-        let needed = if *it == file { 0o4 } else { 0o1 };
-        fs::metadata(it).is_ok_and(|it| it.mode() & needed != 0)
+    let is_open = |part: &&Path| {
+        let needed = if *part == file { 0o4 } else { 0o1 };
+        fs::metadata(part).is_ok_and(|metadata| metadata.mode() & needed != 0)
     };
-    file.ancestors().find(|it| !is_open(it)).map(Path::to_owned)
+    file.ancestors().find(|part| !is_open(part)).map(Path::to_owned)
 }
 
 /// Why a file below `root` may become another one by the hand of a user who is not root: it or a folder on its way is that
@@ -23,8 +23,8 @@ pub(crate) fn changeable(file: &Path, root: &Path) -> Option<String> {
     let why = |part: &Path| {
         let there = fs::metadata(part).ok()?;
         let why = match there {
-            it if !owners.contains(&it.uid()) => format!("belongs to user {}", it.uid()),
-            it if it.mode() & 0o022 != 0 => "may be written by others".to_owned(),
+            there if !owners.contains(&there.uid()) => format!("belongs to user {}", there.uid()),
+            there if there.mode() & 0o022 != 0 => "may be written by others".to_owned(),
             _ => return None,
         };
         Some(format!("services cannot trust {}: {} {why}", file.display(), part.display()))

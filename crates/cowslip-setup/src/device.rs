@@ -71,7 +71,7 @@ pub(crate) fn write_rule(machine: &Machine) -> Outcome {
         _ if machine.is_running() => Access::look().ok(),
         _ => None,
     };
-    let before = before.map_or(String::new(), |it| it.record() + "\n");
+    let before = before.map_or(String::new(), |access| access.record() + "\n");
     match machine.write(RULES, &format!("{before}{RULE}"))? {
         true => Ok(Made(RULES.to_owned())),
         false => Ok(Needless(format!("{RULES} is there"))),
@@ -121,7 +121,7 @@ pub(crate) fn undo(machine: &Machine) -> Outcome {
         if Path::new("/run/udev/control").exists() {
             machine.run("udevadm", &["control", "--reload"])?;
         }
-        if Access::look().is_ok_and(|it| it != before) && !machine.is_dry_run() {
+        if Access::look().is_ok_and(|access| access != before) && !machine.is_dry_run() {
             before.set()?;
         }
         told += &format!(", {DEVICE} has mode {:o} as before", before.mode);

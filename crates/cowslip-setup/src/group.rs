@@ -24,7 +24,8 @@ fn look(machine: &Machine) -> Result<Option<Group>, Trouble> {
     Ok(all.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let &[GROUP, _, id, members] = fields.as_slice() else { return None };
-        let members = members.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect();
+        let members =
+            members.split(',').filter(|member| !member.is_empty()).map(str::to_owned).collect();
         Some(Group { id: id.parse().ok()?, members })
     }))
 }
@@ -73,7 +74,7 @@ pub(crate) fn make(machine: &Machine) -> Outcome {
 
 /// Adds a user to the group.
 pub(crate) fn join(machine: &Machine, user: &str) -> Outcome {
-    if look(machine)?.is_some_and(|group| group.members.iter().any(|it| it == user)) {
+    if look(machine)?.is_some_and(|group| group.members.iter().any(|member| member == user)) {
         return Ok(Needless(format!("in the group {GROUP}")));
     }
     let root = machine.root().map(|root| root.display().to_string());
@@ -96,10 +97,10 @@ pub(crate) fn part(machine: &Machine, user: &str) -> Outcome {
     }
     let root = machine.root().map(|root| root.display().to_string());
     let root = root.as_deref().map_or(vec![], |root| vec!["--root", root]);
-    if look(machine)?.is_some_and(|group| group.members.iter().any(|it| it == user)) {
+    if look(machine)?.is_some_and(|group| group.members.iter().any(|member| member == user)) {
         machine.run("gpasswd", &[&root[..], &["-d", user, GROUP]].concat())?;
     }
-    record.retain(|it| *it != line);
+    record.retain(|entry| *entry != line);
     write_record(machine, &record)?;
     Ok(Made(format!("leaves the group {GROUP}")))
 }
@@ -108,21 +109,21 @@ pub(crate) fn part(machine: &Machine, user: &str) -> Outcome {
 pub(crate) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
     Ok(record(machine)?
         .iter()
-        .filter_map(|it| it.strip_prefix(MEMBER))
+        .filter_map(|entry| entry.strip_prefix(MEMBER))
         .map(str::to_owned)
         .collect())
 }
 
 /// Removes the group, if setup made it and it has no other users.
 pub(crate) fn remove(machine: &Machine) -> Outcome {
-    let is_ours = record(machine)?.iter().any(|it| it == MAKE);
+    let is_ours = record(machine)?.iter().any(|entry| entry == MAKE);
     let Some(group) = look(machine)?.filter(|_| is_ours) else {
         machine.remove(RECORD)?;
         return Ok(Needless(format!("setup made no group {GROUP}")));
     };
     let by_us = joined(machine)?;
     let mut users: Vec<String> =
-        group.members.into_iter().filter(|it| !by_us.contains(it)).collect();
+        group.members.into_iter().filter(|member| !by_us.contains(member)).collect();
     let accounts = machine.read("/etc/passwd")?.unwrap_or_default();
     users.extend(accounts.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();

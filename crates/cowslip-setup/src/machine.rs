@@ -115,7 +115,8 @@ impl Machine {
         if !self.dry_run {
             let path = self.path(path);
             fs::remove_file(&path).map_err(|error| of_file("remove", &path, &error))?;
-            let folder = path.parent().filter(|it| it.to_string_lossy().ends_with(".service.d"));
+            let folder =
+                path.parent().filter(|folder| folder.to_string_lossy().ends_with(".service.d"));
             if let Some(folder) = folder {
                 // It is not empty if others use it.
                 let _ = fs::remove_dir(folder);
@@ -128,7 +129,7 @@ impl Machine {
     pub(crate) fn has_command(&self, name: &str) -> bool {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
             .iter()
-            .any(|it| Path::new(it).join(name).exists())
+            .any(|folder| Path::new(folder).join(name).exists())
     }
 
     /// Runs a command that changes the system.

@@ -30,7 +30,7 @@ impl Installed {
         library: &Result<PathBuf, String>,
     ) -> Result<Self, Trouble> {
         if let Some(root) = machine.root() {
-            let there = PROGRAMS.into_iter().find(|it| machine.exists(it));
+            let there = PROGRAMS.into_iter().find(|program| machine.exists(program));
             let command = there.ok_or_else(|| {
                 let why = format!("cowslip is not installed below {}", root.display());
                 Trouble::new(why, format!("install it as {}", PROGRAMS[0]))
@@ -61,7 +61,8 @@ impl Installed {
                 return Err(nowhere(why));
             }
         }
-        let is_awkward = |it: char| it.is_whitespace() || "%\"'\\$;".contains(it);
+        let is_awkward =
+            |character: char| character.is_whitespace() || "%\"'\\$;".contains(character);
         if command.to_string_lossy().contains(is_awkward) {
             return Err(nowhere(format!("a unit file cannot name {}", command.display())));
         }
@@ -155,7 +156,7 @@ fn drop_in(unit: &Unit, installed: &Installed) -> Result<String, Trouble> {
             lines.push("SystemCallErrorNumber=EPERM".into());
         }
         if !first.starts_with('~')
-            && !unit.list("SystemCallFilter").iter().any(|it| it.contains("@system-service"))
+            && !unit.list("SystemCallFilter").iter().any(|calls| calls.contains("@system-service"))
         {
             lines.push(format!(
                 "# SystemCallFilter= lists what is allowed.\nSystemCallFilter={CALLS}"
@@ -169,28 +170,30 @@ fn drop_in(unit: &Unit, installed: &Installed) -> Result<String, Trouble> {
 fn refuse(unit: &Unit, installed: &Installed) -> Result<(), Trouble> {
     let install = "install it below /usr, and run this again";
     for root in ["RootDirectory", "RootImage"] {
-        if let Some(root_of_it) = unit.get(root).filter(|it| *it != "/") {
+        if let Some(root_of_it) = unit.get(root).filter(|path| *path != "/") {
             let why = format!("{} has a file system of its own, {root}={root_of_it}", unit.name);
             return Err(Trouble::new(why, "install Cowslip there, and set ExecStart= by hand"));
         }
     }
     let is_below = |folders: &[&'static str]| {
-        folders.iter().find(|it| installed.command.starts_with(**it)).copied()
+        folders.iter().find(|folder| installed.command.starts_with(**folder)).copied()
     };
     let hidden = match unit.get("ProtectHome") {
         Some(no) if ["no", "false", "off", "0", "read-only"].contains(&no) => None,
-        Some(_) => is_below(&["/home/", "/root/", "/run/user/"]).map(|it| ("ProtectHome", it)),
+        Some(_) => {
+            is_below(&["/home/", "/root/", "/run/user/"]).map(|folder| ("ProtectHome", folder))
+        }
         None => None,
     };
     let tmp = unit.is_yes("PrivateTmp").then(|| is_below(&["/tmp/", "/var/tmp/"])).flatten();
-    if let Some((setting, folder)) = hidden.or_else(|| tmp.map(|it| ("PrivateTmp", it))) {
+    if let Some((setting, folder)) = hidden.or_else(|| tmp.map(|folder| ("PrivateTmp", folder))) {
         let why =
             format!("{setting}= of {} hides {folder}, where {} is", unit.name, installed.command);
         return Err(Trouble::new(why, install));
     }
     for limit in ["LimitAS", "LimitDATA", "LimitFSIZE", "LimitNOFILE"] {
-        let Some(value) = unit.get(limit).filter(|it| *it != "infinity") else { continue };
-        let soft = value.split(':').next().and_then(|it| it.parse::<u64>().ok());
+        let Some(value) = unit.get(limit).filter(|value| *value != "infinity") else { continue };
+        let soft = value.split(':').next().and_then(|number| number.parse::<u64>().ok());
         if limit != "LimitNOFILE" || soft.is_some_and(|soft| soft < FEWEST_FILES) {
             let why = format!("under {limit}={value} of {} a program gets no arena", unit.name);
             return Err(Trouble::new(why, format!("raise it: systemctl edit {}", unit.name)));
@@ -202,7 +205,7 @@ fn refuse(unit: &Unit, installed: &Installed) -> Result<(), Trouble> {
 /// A unit's command line, run by `cowslip run`.
 fn wrapped(unit: &Unit, line: &str, cowslip: &str) -> Result<String, Trouble> {
     let (prefixes, command) =
-        line.split_at(line.find(|it| !"@-:+!|".contains(it)).unwrap_or(line.len()));
+        line.split_at(line.find(|character| !"@-:+!|".contains(character)).unwrap_or(line.len()));
     let by_hand = |why: String| {
         Trouble::new(why, format!("set ExecStart= by hand: systemctl edit {}", unit.name))
     };
@@ -216,7 +219,10 @@ fn wrapped(unit: &Unit, line: &str, cowslip: &str) -> Result<String, Trouble> {
         return Err(by_hand(format!("ExecStart= of {} is for a shell", unit.name)));
     }
     let (program, arguments) = word(command);
-    if Path::new(program.trim_matches(['"', '\''])).file_name().is_some_and(|it| it == "cowslip") {
+    if Path::new(program.trim_matches(['"', '\'']))
+        .file_name()
+        .is_some_and(|name| name == "cowslip")
+    {
         return Err(by_hand(format!("{} runs cowslip already: {line}", unit.name)));
     }
     let kept = prefixes.replace('@', "");
@@ -233,17 +239,17 @@ fn wrapped(unit: &Unit, line: &str, cowslip: &str) -> Result<String, Trouble> {
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let (mut quote, mut is_escaped) = (None, false);
-    let end = text.find(|it: char| {
+    let end = text.find(|character: char| {
         if is_escaped {
             is_escaped = false;
-        } else if it == '\\' {
+        } else if character == '\\' {
             is_escaped = true;
-        } else if quote == Some(it) {
+        } else if quote == Some(character) {
             quote = None;
-        } else if quote.is_none() && (it == '"' || it == '\'') {
-            quote = Some(it);
+        } else if quote.is_none() && (character == '"' || character == '\'') {
+            quote = Some(character);
         } else {
-            return quote.is_none() && it.is_whitespace();
+            return quote.is_none() && character.is_whitespace();
         }
         false
     });
@@ -255,7 +261,7 @@ fn word(text: &str) -> (&str, &str) {
 mod tests {
     use super::*;
 
-    fn of(service: &str) -> Result<String, Trouble> {
+    fn drop_in_for(service: &str) -> Result<String, Trouble> {
         let (command, libraries) = ("/usr/bin/cowslip".to_owned(), "/usr/lib/cowslip".to_owned());
         drop_in(&Unit::parse(&format!("[Service]\n{service}")), &Installed { command, libraries })
     }
@@ -268,18 +274,18 @@ mod tests {
             ("@-/bin/a a-name %i", "-/usr/bin/cowslip run --argv0 a-name -- /bin/a %i"),
             ("@\"/bin/a b\" 'x y' $Z", "/usr/bin/cowslip run --argv0 'x y' -- \"/bin/a b\" $Z"),
         ] {
-            let text = of(&format!("ExecStart={line}")).unwrap();
+            let text = drop_in_for(&format!("ExecStart={line}")).unwrap();
             assert_eq!(text.lines().nth(2), Some(format!("ExecStart={wanted}").as_str()), "{text}");
         }
         for line in ["/bin/a ; /bin/b", "|echo", "/usr/bin/cowslip run -- a"] {
-            assert!(of(&format!("ExecStart={line}")).is_err(), "{line}");
+            assert!(drop_in_for(&format!("ExecStart={line}")).is_err(), "{line}");
         }
     }
 
     #[test]
     fn nothing_is_opened_that_is_not_closed() {
         assert_eq!(
-            of("ExecStart=/bin/a").unwrap(),
+            drop_in_for("ExecStart=/bin/a").unwrap(),
             "[Service]\nExecStart=\nExecStart=/usr/bin/cowslip run -- /bin/a\n# For /dev/userfaultfd.\n\
              SupplementaryGroups=cowslip\n"
         );
@@ -291,21 +297,20 @@ mod tests {
             ("SystemCallFilter=~@mount", "SystemCallErrorNumber=EPERM"),
             ("SystemCallFilter=@basic-io", CALLS),
         ] {
-            let text = of(&format!("ExecStart=/bin/a\n{setting}")).unwrap();
+            let text = drop_in_for(&format!("ExecStart=/bin/a\n{setting}")).unwrap();
             assert!(text.contains(wanted), "{setting}: {text}");
         }
-        let text =
-            of("ExecStart=/bin/a\nSystemCallErrorNumber=EACCES\nSystemCallFilter=@system-service")
-                .unwrap();
+        let settings = "SystemCallErrorNumber=EACCES\nSystemCallFilter=@system-service";
+        let text = drop_in_for(&format!("ExecStart=/bin/a\n{settings}")).unwrap();
         assert!(!text.contains("SystemCall"), "{text}");
     }
 
     #[test]
     fn what_no_drop_in_repairs_is_refused_with_advice() {
         for setting in ["RootDirectory=/srv/a", "LimitAS=1G", "LimitNOFILE=60", "ExecStart="] {
-            let trouble = of(&format!("ExecStart=/bin/a\n{setting}")).unwrap_err();
+            let trouble = drop_in_for(&format!("ExecStart=/bin/a\n{setting}")).unwrap_err();
             assert!(!trouble.why.is_empty() && !trouble.fix.is_empty(), "{setting}");
         }
-        assert!(of("ExecStart=/bin/a\nLimitNOFILE=65535").is_ok());
+        assert!(drop_in_for("ExecStart=/bin/a\nLimitNOFILE=65535").is_ok());
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(machine: &Machine, without_huge_pages: bool) -> Outcome {
         Trouble::new(format!("the doctor ended with {}: {error}", output.status), more)
     })?;
     let thaws = found["capabilities"].as_array().is_some_and(|all| {
-        all.iter().any(|it| it["name"] == "thaw" && it["answer"] == "available")
+        all.iter().any(|entry| entry["name"] == "thaw" && entry["answer"] == "available")
     });
     let has_huge_pages = without_huge_pages || found["verdict"]["huge_pages"] == true;
     let sentence = found["verdict"]["sentence"].as_str().unwrap_or_default();

@@ -30,10 +30,13 @@ impl Unit {
     pub(crate) fn load(machine: &Machine, name: &str) -> Result<Self, Trouble> {
         let file = main_file(machine, name)?;
         let path = fs::canonicalize(machine.path(&file)).unwrap_or_else(|_| machine.path(&file));
-        let real = path.file_name().map_or_else(|| name.into(), |it| it.to_string_lossy());
+        let real =
+            path.file_name().map_or_else(|| name.into(), |file_name| file_name.to_string_lossy());
         let name =
             if real.ends_with(".service") && !real.contains('@') { real.as_ref() } else { name };
-        if path == Path::new("/dev/null") || fs::metadata(&path).is_ok_and(|it| it.len() == 0) {
+        if path == Path::new("/dev/null")
+            || fs::metadata(&path).is_ok_and(|metadata| metadata.len() == 0)
+        {
             let fix = format!("systemctl unmask {name}");
             return Err(Trouble::new(format!("{name} is masked by {}", file.display()), fix));
         }
@@ -46,14 +49,14 @@ impl Unit {
 
     /// The last value of a setting.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
-        let last = self.settings.iter().rfind(|(it, _)| it == key);
+        let last = self.settings.iter().rfind(|(name, _)| name == key);
         last.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
     /// All values of a setting that takes several; an empty one resets it.
     pub(crate) fn list(&self, key: &str) -> Vec<&str> {
         let mut values = Vec::new();
-        for (_, value) in self.settings.iter().filter(|(it, _)| it == key) {
+        for (_, value) in self.settings.iter().filter(|(name, _)| name == key) {
             match value.as_str() {
                 "" => values.clear(),
                 value => values.push(value),
@@ -63,8 +66,8 @@ impl Unit {
     }
 
     pub(crate) fn is_yes(&self, key: &str) -> bool {
-        self.get(key).is_some_and(|it| {
-            ["yes", "true", "on", "1"].contains(&it.to_ascii_lowercase().as_str())
+        self.get(key).is_some_and(|value| {
+            ["yes", "true", "on", "1"].contains(&value.to_ascii_lowercase().as_str())
         })
     }
 
@@ -82,8 +85,8 @@ pub(crate) fn own_drop_in(name: &str) -> String {
 /// The services for which setup wrote a drop-in, or might have.
 pub(crate) fn with_drop_in(machine: &Machine) -> Vec<String> {
     let folders = fs::read_dir(machine.path(FOLDERS[0])).into_iter().flatten().flatten();
-    let names =
-        folders.filter_map(|it| it.file_name().to_str()?.strip_suffix(".d").map(str::to_owned));
+    let names = folders
+        .filter_map(|folder| folder.file_name().to_str()?.strip_suffix(".d").map(str::to_owned));
     let mut names: Vec<String> = names.filter(|name| machine.exists(own_drop_in(name))).collect();
     names.sort();
     names
@@ -143,7 +146,7 @@ fn drop_ins(machine: &Machine, name: &str) -> Vec<PathBuf> {
     let mut files = BTreeMap::new();
     for folder in of.iter().flat_map(|name| FOLDERS.map(|folder| format!("{folder}/{name}.d"))) {
         for file in fs::read_dir(machine.path(folder)).into_iter().flatten().flatten() {
-            if file.path().extension().is_some_and(|it| it == "conf") {
+            if file.path().extension().is_some_and(|extension| extension == "conf") {
                 files.entry(file.file_name()).or_insert_with(|| file.path());
             }
         }

@@ -56,7 +56,7 @@ impl Target {
     pub fn find(path: &Path) -> io::Result<Self> {
         // A file with several names is replaced, not written to: the others keep its content.
         refuse(path, |_| false)?;
-        let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
+        let is_link = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
         let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         match fs::metadata(path) {
             Ok(there) if there.is_dir() => refuse("it is a folder"),

@@ -100,7 +100,7 @@ impl Group {
     pub fn reclaim(&self, bytes: u64) -> Result<()> {
         let file = OpenOptions::new().write(true).open(self.directory.join("memory.reclaim"));
         let text = format!("{bytes} swappiness=0");
-        let written = file.and_then(|mut it| it.write(text.as_bytes()));
+        let written = file.and_then(|mut file| file.write(text.as_bytes()));
         match written.map(drop).map_err(|error| errno_of(&error)) {
             // A signal has ended it early.
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),

@@ -66,7 +66,7 @@ pub fn kernel_thread() -> Option<i32> {
         .trim()
         .parse()
         .ok()
-        .filter(|it| *it > 0)
+        .filter(|number| *number > 0)
 }
 
 /// Stops the watching that a killed process left running: only if `kernel_thread` is still the one that it started.
@@ -171,7 +171,7 @@ impl Claim {
                 all.push(Accesses { range, percent: percent.min(100) as u8 });
             }
         }
-        all.sort_unstable_by_key(|it| it.range.start);
+        all.sort_unstable_by_key(|accesses| accesses.range.start);
         Ok(all)
     }
 
@@ -190,7 +190,7 @@ impl Drop for Claim {
 /// Fails with `EOPNOTSUPP` if a context cannot watch processes.
 fn knows_processes(context: &Path) -> Result<()> {
     let known = read(&context.join("avail_operations"))?;
-    known.lines().any(|it| it == "vaddr").then_some(()).ok_or(Errno::OPNOTSUPP)
+    known.lines().any(|line| line == "vaddr").then_some(()).ok_or(Errno::OPNOTSUPP)
 }
 
 fn or_unsupported(errno: Errno) -> Errno {

@@ -93,7 +93,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
 /// `ENOENT` if there is none, `EACCES` if none of them may be executed (`execvp(3)`).
 pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf> {
     let check = |path: &Path| match path.metadata() {
-        Ok(it) if it.is_file() && it.permissions().mode() & 0o111 != 0 => {
+        Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => {
             rustix::fs::access(path, rustix::fs::Access::EXEC_OK)
         }
         Ok(_) => Err(Errno::ACCESS),
@@ -163,14 +163,17 @@ fn dynamic_names<'a>(
     segments: &'a [elf::ProgramHeader64<NativeEndian>],
     file: impl ReadRef<'a>,
 ) -> Option<&'a [u8]> {
-    let dynamic = segments.iter().find_map(|it| it.dynamic(NativeEndian, file).ok().flatten())?;
+    let dynamic =
+        segments.iter().find_map(|segment| segment.dynamic(NativeEndian, file).ok().flatten())?;
     let value = |tag: elf::DynamicTag| {
         let entry = dynamic.iter().find(|entry| entry.d_tag(NativeEndian) == tag)?;
         Some(entry.d_val(NativeEndian))
     };
     let (start, len) = (value(elf::DT_STRTAB)?, value(elf::DT_STRSZ)?);
-    let loaded = segments.iter().filter(|it| it.p_type(NativeEndian) == elf::PT_LOAD);
-    loaded.filter_map(|it| it.data_range(NativeEndian, file, start, len).ok().flatten()).next()
+    let loaded = segments.iter().filter(|segment| segment.p_type(NativeEndian) == elf::PT_LOAD);
+    loaded
+        .filter_map(|segment| segment.data_range(NativeEndian, file, start, len).ok().flatten())
+        .next()
 }
 
 #[cfg(test)]

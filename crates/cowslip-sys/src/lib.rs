@@ -21,7 +21,7 @@
 //! * [`executable`]: which file a name means, and the kind of that program.
 //! * [`suspended_child`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: the cost of a page fault on this machine.
-//! * [`usage`], [`ended`]: resources of a child or of this process, and the waits of threads that have ended.
+//! * [`usage`], [`taskstats`]: resources of a child or of this process, and the waits of threads that have ended.
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`capabilities`]: the capabilities of this thread.
@@ -31,7 +31,7 @@
 //! * [`socket`], [`packets`]: descriptors passed to another process, and whole messages.
 //! * [`supervision`]: copies of a program, and the process that answers for them.
 //! * [`dynamic`]: functions of other libraries in this process.
-//! * [`given`]: reads the memory that a program's calls point to, before the kernel does.
+//! * [`user_memory`]: reads the memory that a program's calls point to, before the kernel does.
 //! * [`passthrough`]: the calls that a preload library passes on unchanged.
 //! * [`error`], [`exit_code`]: the error that all crates return, with the operation, the range and some advice; the
 //!   exit code of a command for it.
@@ -58,13 +58,11 @@ pub mod capabilities;
 pub mod cgroup;
 pub mod damon;
 pub mod dynamic;
-pub mod ended;
 pub mod error;
 pub mod executable;
 pub mod exit_code;
 pub mod failpoints;
 pub mod fault_cost;
-pub mod given;
 pub mod handed_out;
 pub mod memfile;
 pub mod memory;
@@ -85,12 +83,14 @@ pub mod streaming;
 pub mod supervision;
 pub mod suspended_child;
 pub mod target;
+pub mod taskstats;
 pub mod terminal;
 pub mod thp_disable;
 pub mod thread;
 pub mod uffd;
 pub mod units;
 pub mod usage;
+pub mod user_memory;
 pub mod waiting;
 
 pub use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

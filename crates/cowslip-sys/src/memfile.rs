@@ -72,7 +72,7 @@ pub fn memfd_device() -> Option<u64> {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     *DEVICE.get_or_init(|| {
         let file = ReservedFd::open(|| memfd("cowslip-probe", MemfdKind::Shmem, 0)).ok()?;
-        fs::fstat(&file).ok().map(|it| it.st_dev)
+        fs::fstat(&file).ok().map(|stat| stat.st_dev)
     })
 }
 
@@ -212,7 +212,7 @@ pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64,
     let Some(start) = data_at_or_after(fd, from, end)? else { return Ok(None) };
     let stop = match cache::cached(fd, start, end - start) {
         // Evicted pages of a file in memory are data in swap.
-        Ok(it) if it.bytes.saturating_add(it.evicted_bytes) >= end - start => end,
+        Ok(cached) if cached.bytes.saturating_add(cached.evicted_bytes) >= end - start => end,
         // Where the kernel cannot map the pages for a look at them, the slower search is made.
         Err(_) if is_on_tmpfs(fd) => hole_by_pages(fd, start, end).or_else(|_| hole(fd, start))?,
         _ => hole(fd, start)?,

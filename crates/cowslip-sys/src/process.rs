@@ -207,6 +207,13 @@ pub fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// Returns true if `task` is this process, or a thread of it (`tgkill(2)`, no signal).
+pub fn is_own_task(task: i32) -> bool {
+    let pid = pid();
+    // SAFETY: three numbers; signal 0 is only checked.
+    task == pid || unsafe { libc::syscall(libc::SYS_tgkill, pid, task, 0) } == 0
+}
+
 /// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).
 pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     let mut done = 0;
@@ -370,11 +377,16 @@ pub fn free_memory() -> crate::units::ByteCount {
 
 /// The field at `index` of a short file in `/proc`, without allocating.
 pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
+    with_proc_text(name, |text| {
+        text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
+    })
+}
+
+fn with_proc_text<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     let file = crate::memfile::open_proc(name).ok()?;
     let mut text = [0u8; 96];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
-    let text = core::str::from_utf8(&text[..read]).ok()?;
-    text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
+    parse(core::str::from_utf8(&text[..read]).ok()?)
 }
 
 /// The number of files that this process may open (`RLIMIT_NOFILE`).
@@ -474,7 +486,7 @@ pub fn pins_readers(fd: i32) -> bool {
 /// # Safety
 /// A readable `path` ends with a zero byte.
 pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
-    if !crate::given::is_readable(path as usize, 1) {
+    if !crate::user_memory::is_readable(path as usize, 1) {
         return false;
     }
     // SAFETY: it begins there, and the caller vouches for its end.
@@ -541,8 +553,11 @@ unsafe fn set_cancel_state(state: i32) -> i32 {
 
 /// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
 pub fn anonymous_pages() -> Option<u64> {
-    let resident: u64 = proc_field("self/statm", 1, '\n')?;
-    Some(resident.saturating_sub(proc_field("self/statm", 2, '\n')?))
+    with_proc_text("self/statm", |text| {
+        let mut fields = text.split_ascii_whitespace().skip(1);
+        let mut next = || fields.next()?.parse::<u64>().ok();
+        Some(next()?.saturating_sub(next()?))
+    })
 }
 
 /// The process that traces this thread (`ptrace(2)`), from `/proc/thread-self/status` (`proc_pid_status(5)`); `None` if

@@ -266,10 +266,9 @@ mod tests {
         assert_eq!(current_processor(), last);
         assert_eq!(Processors::from_thread(0), Processors::only(last));
         Processors::every().assign(0).unwrap();
-        assert!(
-            (0..CpuSet::MAX_CPU)
-                .all(|it| !before.0.is_set(it) || Processors::from_thread(0).unwrap().0.is_set(it))
-        );
+        assert!((0..CpuSet::MAX_CPU).all(|processor| {
+            !before.0.is_set(processor) || Processors::from_thread(0).unwrap().0.is_set(processor)
+        }));
         assert_eq!(Processors::only(CpuSet::MAX_CPU), Err(Errno::INVAL));
         assert_eq!(Processors::from_thread(i32::MAX), Err(Errno::SRCH));
     }

@@ -29,10 +29,10 @@ impl Program {
     pub fn prepare(command: &[OsString]) -> Result<Self> {
         let path = std::env::var_os("PATH");
         let program = executable::find(command.first().ok_or(Errno::INVAL)?, path.as_deref())?;
-        let text = |it: &OsStr| CString::new(it.as_bytes()).map_err(|_| Errno::INVAL);
+        let text = |word: &OsStr| CString::new(word.as_bytes()).map_err(|_| Errno::INVAL);
         let program = text(program.as_os_str())?;
-        let arguments = command.iter().map(|it| text(it)).collect::<Result<Vec<_>>>()?;
-        let mut pointers: Vec<_> = arguments.iter().map(|it| it.as_ptr()).collect();
+        let arguments = command.iter().map(|word| text(word)).collect::<Result<Vec<_>>>()?;
+        let mut pointers: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).collect();
         pointers.push(core::ptr::null());
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (refusal, refuse) = pipe_with(PipeFlags::CLOEXEC)?;

@@ -44,8 +44,8 @@ pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
     if waited < 0 {
         return Err(last_errno());
     }
-    let time = |it: libc::timeval| {
-        Duration::from_secs(it.tv_sec as u64) + Duration::from_micros(it.tv_usec as u64)
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
     };
     let usage = Usage {
         user: time(usage.ru_utime),

@@ -35,7 +35,7 @@ fn a_file_that_a_killed_process_left_is_removed_by_the_next_and_no_other() {
     let names = || {
         let entries = fs::read_dir(&folder).unwrap();
         let mut names: Vec<_> =
-            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     };

@@ -11,7 +11,7 @@ const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
 const STATISTICS: &str = "/sys/module/damon_stat/parameters/enabled";
 
 fn expected() -> bool {
-    std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.split(',').any(|it| it == "damon"))
+    std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.split(',').any(|word| word == "damon"))
 }
 
 #[test]
@@ -33,14 +33,16 @@ fn what_is_accessed_is_hot_the_rest_is_not_and_the_interface_is_left_as_it_was()
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Relaxed) {
-                hot.iter().step_by(4096).for_each(|it| it.store(2, Relaxed));
+                hot.iter().step_by(4096).for_each(|byte| byte.store(2, Relaxed));
             }
         });
         let deadline = Instant::now() + Duration::from_secs(60);
         let heat = |all: &[damon::Accesses], start: usize| {
             let middle = start + 32 * MIB;
-            let of = all.iter().find(|it| it.range.start <= middle && middle < it.range.end());
-            of.map_or(0, |it| it.percent)
+            let of = all
+                .iter()
+                .find(|accesses| accesses.range.start <= middle && middle < accesses.range.end());
+            of.map_or(0, |accesses| accesses.percent)
         };
         loop {
             let all = watched.accesses().unwrap().remove(0);

@@ -123,7 +123,9 @@ fn our_tmpfs_is_mounted_once_and_again_if_the_program_closes_it() {
 
     let is_mount = |fd: &i32| {
         let stat = rustix::fs::fstat(&*borrowed(*fd)).ok();
-        stat.is_some_and(|it| it.st_dev == device && it.st_mode & libc::S_IFMT == libc::S_IFDIR)
+        stat.is_some_and(|stat| {
+            stat.st_dev == device && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+        })
     };
     let mut held = std::iter::successors(next_held(0, i32::MAX), |fd| next_held(fd + 1, i32::MAX));
     let mount = held.find(is_mount).expect("the mount is held");

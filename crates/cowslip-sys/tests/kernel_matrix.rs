@@ -12,7 +12,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, Errno, Result, memfile};
 
 fn is_listed(variable: &str, word: &str) -> bool {
-    std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
+    std::env::var(variable).is_ok_and(|list| list.split(',').any(|name| name.trim() == word))
 }
 
 fn pagemap_scan() -> Result<()> {
@@ -22,7 +22,7 @@ fn pagemap_scan() -> Result<()> {
 /// `MADV_COLLAPSE` of base pages of a memfd, where `shmem_enabled` does not give it huge pages.
 fn shmem_collapse() -> Result<()> {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    if !setting.is_ok_and(|it| it.contains("[never]") || it.contains("[advise]")) {
+    if !setting.is_ok_and(|text| text.contains("[never]") || text.contains("[advise]")) {
         println!("shmem_collapse is tried on huge pages: they are given without asking");
     }
     let file = memfile::memfd("test", memfile::MemfdKind::Shmem, CHUNK_BYTES as u64)?;

@@ -173,7 +173,7 @@ fn a_process_is_described_by_its_files() {
     let (chunk, target) = (Chunk::new(), myself());
     chunk.write(0, 1);
     let maps = target.read_file("maps").unwrap();
-    let mapping = procfs::mappings(&maps).find(|it| it.range.covers(chunk.0)).unwrap();
+    let mapping = procfs::mappings(&maps).find(|mapping| mapping.range.covers(chunk.0)).unwrap();
     assert!(mapping.is_anonymous());
     let stat = target.read_file("stat").unwrap();
     assert!(procfs::start_ticks(&stat).unwrap() > 0);
@@ -181,6 +181,6 @@ fn a_process_is_described_by_its_files() {
     assert!(procfs::process_ids().unwrap().contains(&process::pid()));
     let smaps = target.read_file("smaps").unwrap();
     let all = procfs::smaps(&smaps);
-    let (_, usage) = all.iter().find(|(it, _)| it.range.covers(chunk.0)).unwrap();
+    let (_, usage) = all.iter().find(|(mapping, _)| mapping.range.covers(chunk.0)).unwrap();
     assert!(usage.anonymous_bytes > 0 && usage.huge_bytes == 0, "{usage:?}");
 }

@@ -34,8 +34,8 @@ pub fn latencies(latencies: &Latencies) -> Vec<(String, String)> {
         let LatencyBucket { in_user_mode, severity, .. } = buckets[0];
         let severity = if severity == Severity::Major { "major" } else { "minor" };
         let mode = if in_user_mode { "user" } else { "kernel" };
-        let time = |it: &LatencyBucket| {
-            format!("{} up to {}", count(it.faults), duration(it.up_to_ns as f64))
+        let time = |bucket: &LatencyBucket| {
+            format!("{} up to {}", count(bucket.faults), duration(bucket.up_to_ns as f64))
         };
         let times: Vec<_> = buckets.iter().map(time).collect();
         (format!("{severity} faults in {mode} mode"), times.join(", "))
@@ -87,7 +87,8 @@ pub fn huge_pages(machine: &Machine) -> String {
         });
         Some(largest.to_owned() + &sizes.collect::<String>())
     };
-    let shared = of(Kind::Shared).map_or_else(String::new, |it| format!("; shared memory {it}"));
+    let shared =
+        of(Kind::Shared).map_or_else(String::new, |setting| format!("; shared memory {setting}"));
     of(Kind::Anonymous).unwrap_or_else(|| "unknown".into()) + &shared
 }
 

@@ -344,7 +344,7 @@ impl Latencies {
     /// Adds the faults of `bucket` to those of the same kind and time.
     #[cfg(feature = "record")]
     pub(crate) fn add(&mut self, bucket: LatencyBucket) {
-        let key = |it: &LatencyBucket| (it.kind(), it.up_to_ns);
+        let key = |bucket: &LatencyBucket| (bucket.kind(), bucket.up_to_ns);
         match self.buckets.binary_search_by_key(&key(&bucket), key) {
             Ok(at) => self.buckets[at].faults += bucket.faults,
             Err(at) => self.buckets.insert(at, bucket),

@@ -138,8 +138,9 @@ impl PerfMap {
 
     fn insert(&mut self, start: u64, function: Function) {
         let end = function.end;
-        let overlapped = self.functions.range(..end).rev().take_while(|(_, it)| it.end > start);
-        let overlapped: Vec<_> = overlapped.map(|(start, it)| (*start, it.clone())).collect();
+        let overlapped =
+            self.functions.range(..end).rev().take_while(|(_, older)| older.end > start);
+        let overlapped: Vec<_> = overlapped.map(|(start, older)| (*start, older.clone())).collect();
         for (before, older) in overlapped {
             self.functions.remove(&before);
             if before < start {

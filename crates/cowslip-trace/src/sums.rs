@@ -40,13 +40,13 @@ impl Sums {
     }
 
     /// The faults of one kind.
-    pub fn of(&self, kind: FaultKind) -> u64 {
+    pub fn faults_of_kind(&self, kind: FaultKind) -> u64 {
         self.by_kind[kind as usize]
     }
 
     /// The kinds that occur, the most frequent first.
     pub fn kinds(&self) -> Vec<(FaultKind, u64)> {
-        let mut kinds: Vec<_> = FaultKind::ALL.map(|kind| (kind, self.of(kind))).into();
+        let mut kinds: Vec<_> = FaultKind::ALL.map(|kind| (kind, self.faults_of_kind(kind))).into();
         kinds.retain(|(_, faults)| *faults > 0);
         kinds.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
         kinds

@@ -70,7 +70,7 @@ fn check_spans(attributor: Attributor, model: &Model, maps: &BTreeMap<usize, Map
         }
     }
     let expected: BTreeMap<_, _> =
-        model.processes[&1].0.iter().map(|(page, it)| (*page, maps[&it.map])).collect();
+        model.processes[&1].0.iter().map(|(page, state)| (*page, maps[&state.map])).collect();
     assert_eq!(mapped, expected);
 }
 

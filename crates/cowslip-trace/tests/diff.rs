@@ -13,8 +13,8 @@ use cowslip_trace::symbols::Names;
 use scene::{MIB, PAGE, START, Scene};
 
 fn diff(first: &Scene, second: &Scene, basis: Option<Basis>) -> Diff {
-    let [first, second] =
-        [first, second].map(|it| Analysis::new(&it.0, FaultCost::from_header(&it.0.header)));
+    let [first, second] = [first, second]
+        .map(|scene| Analysis::new(&scene.0, FaultCost::from_header(&scene.0.header)));
     let basis = basis.unwrap_or_else(|| Basis::fitting([&first, &second]));
     Diff::new([&first, &second], [&mut Names::default(), &mut Names::default()], basis)
 }
@@ -113,7 +113,7 @@ fn copies_after_forks_are_told_with_the_forks() {
     let copies = diff.kinds.iter().find(|kind| kind.kind == FaultKind::CowAfterFork).unwrap();
     assert_eq!((copies.compared, copies.differs), ([0.0, 768.0], true));
     let words = "copy-on-write after fork: 0 → 768 faults, with 0 forks → 3 forks";
-    assert!(diff.explanations.iter().any(|it| it == words), "{:?}", diff.explanations);
+    assert!(diff.explanations.iter().any(|sentence| sentence == words), "{:?}", diff.explanations);
     let group = &diff.groups[0];
     let kinds = group.sides.each_ref().map(|side| side.as_ref().unwrap().kind);
     assert_eq!(kinds, [Some(FaultKind::FirstTouch), Some(FaultKind::CowAfterFork)]);

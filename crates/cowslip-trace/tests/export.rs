@@ -55,13 +55,13 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("address", hex(fault.address));
             set("ip", hex(fault.ip));
             let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
-            fault.severity.iter().for_each(|it| set("severity", word(it)));
-            fault.access.iter().for_each(|it| set("access", word(it)));
-            fault.was_present.iter().for_each(|it| set("was_present", it.to_string()));
-            fault.in_user_mode.iter().for_each(|it| set("in_user_mode", it.to_string()));
-            fault.huge.iter().for_each(|it| set("huge", it.to_string()));
-            fault.latency_ns.iter().for_each(|it| set("latency_ns", it.to_string()));
-            stack(fault.stack).into_iter().for_each(|it| set("stack", it));
+            fault.severity.iter().for_each(|value| set("severity", word(value)));
+            fault.access.iter().for_each(|value| set("access", word(value)));
+            fault.was_present.iter().for_each(|value| set("was_present", value.to_string()));
+            fault.in_user_mode.iter().for_each(|value| set("in_user_mode", value.to_string()));
+            fault.huge.iter().for_each(|value| set("huge", value.to_string()));
+            fault.latency_ns.iter().for_each(|value| set("latency_ns", value.to_string()));
+            stack(fault.stack).into_iter().for_each(|value| set("stack", value));
         }
         EventKind::Map(map) => {
             set("kind", "map".into());
@@ -70,12 +70,12 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("protection", map.protection.to_string());
             set("flags", map.flags.to_string());
             set("offset_bytes", map.offset_bytes.to_string());
-            map.name.iter().for_each(|it| set("name", it.to_string()));
+            map.name.iter().for_each(|value| set("name", value.to_string()));
             set("is_old", map.is_old.to_string());
             if map.inode != 0 {
                 set("inode", map.inode.to_string());
             }
-            stack(map.stack).into_iter().for_each(|it| set("stack", it));
+            stack(map.stack).into_iter().for_each(|value| set("stack", value));
         }
         EventKind::Unmap { range } => {
             set("kind", "unmap".into());
@@ -162,7 +162,7 @@ fn json_lines_have_an_object_an_event() {
             let text = match value {
                 Value::String(text) => text.clone(),
                 Value::Array(list) => {
-                    list.iter().map(|it| it.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+                    list.iter().map(|frame| frame.as_str().unwrap()).collect::<Vec<_>>().join(" ")
                 }
                 other => other.to_string(),
             };

@@ -34,10 +34,10 @@ fn alone() -> MutexGuard<'static, ()> {
 /// True if the histogram works; otherwise a skip with its reason.
 fn has_histogram() -> bool {
     let all = permissions();
-    let status = &all.iter().find(|it| it.name == "histogram").unwrap().status;
+    let status = &all.iter().find(|permission| permission.name == "histogram").unwrap().status;
     let declared = env::var("COWSLIP_EXPECT").unwrap_or_default();
     let is_available = *status == PermissionStatus::Available;
-    assert!(is_available || !declared.split(',').any(|it| it == "latency"), "{status:?}");
+    assert!(is_available || !declared.split(',').any(|word| word == "latency"), "{status:?}");
     if !is_available {
         println!("SKIPPED: histogram of latencies: {status:?}");
     }
@@ -47,10 +47,10 @@ fn has_histogram() -> bool {
 /// Names in tracefs that belong to histograms.
 fn left() -> Vec<String> {
     let instances = fs::read_dir(Path::new(TRACEFS).join("instances")).into_iter().flatten();
-    let instances = instances.map(|it| it.unwrap().file_name().into_string().unwrap());
+    let instances = instances.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let events = fs::read_to_string(Path::new(TRACEFS).join("dynamic_events")).unwrap_or_default();
     let events: Vec<String> = events.lines().map(str::to_owned).collect();
-    instances.chain(events).filter(|it| it.contains("cowslip_")).collect()
+    instances.chain(events).filter(|name| name.contains("cowslip_")).collect()
 }
 
 /// Fresh private memory.
@@ -123,7 +123,7 @@ fn record() -> (Trace, Latencies, [Vec<u64>; 3]) {
 }
 
 fn sum(latencies: &Latencies, counts: impl Fn(&LatencyBucket) -> bool) -> u64 {
-    latencies.buckets.iter().filter(|it| counts(it)).map(|it| it.faults).sum()
+    latencies.buckets.iter().filter(|bucket| counts(bucket)).map(|bucket| bucket.faults).sum()
 }
 
 #[test]
@@ -144,8 +144,9 @@ fn each_fault_of_a_program_is_in_the_bucket_of_its_own_clock() {
                 _ => false,
             };
             let traced = trace.events.iter().filter(|event| is_of(&event.what)).count() as u64;
-            let kind =
-                |it: &LatencyBucket| it.in_user_mode == in_user_mode && it.severity == severity;
+            let kind = |bucket: &LatencyBucket| {
+                bucket.in_user_mode == in_user_mode && bucket.severity == severity
+            };
             let counted = sum(&latencies, kind);
             println!("{severity:?}, user {in_user_mode}: {traced} traced, {counted} counted");
             assert!(counted.abs_diff(traced) <= BOUND, "{severity:?}, user {in_user_mode}");
@@ -163,17 +164,18 @@ fn each_fault_of_a_program_is_in_the_bucket_of_its_own_clock() {
         ("swapped", &swapped, Severity::Major),
     ] {
         let median = median(times);
-        let is_near = |it: &LatencyBucket| {
-            it.severity == severity && (median / 4..=2 * median).contains(&it.up_to_ns)
+        let is_near = |bucket: &LatencyBucket| {
+            bucket.severity == severity && (median / 4..=2 * median).contains(&bucket.up_to_ns)
         };
-        let near = sum(&latencies, |it| it.in_user_mode && is_near(it));
+        let near = sum(&latencies, |bucket| bucket.in_user_mode && is_near(bucket));
         println!("{name}: median {median} ns, {near} of {} near", times.len());
         assert!(near * 2 >= times.len() as u64, "{name}: {near}");
     }
     // Zeroing 2 MiB takes longer than a base page by far; no bucket may hide that.
     let slow = median(&huge) / 4;
     assert!(slow > 2 * median(&base), "{slow}");
-    let slow = sum(&latencies, |it| it.severity == Severity::Minor && it.up_to_ns >= slow);
+    let slow =
+        sum(&latencies, |bucket| bucket.severity == Severity::Minor && bucket.up_to_ns >= slow);
     assert!(slow >= HUGE_PAGES as u64 && slow < BASE as u64 / 2, "{slow}");
     assert_eq!(left(), [""; 0], "everything was removed");
 }
@@ -213,7 +215,8 @@ fn the_next_recorder_removes_the_histogram_of_a_killed_one() {
     };
     let mut killed = start("the_recorder");
     wait();
-    let ours = |pid: u32| left().into_iter().filter(|it| it.contains(&format!("_{pid}_"))).count();
+    let ours =
+        |pid: u32| left().into_iter().filter(|name| name.contains(&format!("_{pid}_"))).count();
     assert_eq!(ours(killed.id()), 4, "{:?}", left());
     let mut second = start("the_recorder");
     wait();

@@ -32,7 +32,7 @@ fn descending_maps_are_told_in_the_words_of_the_issue() {
     let mut scene = Scene::new("madvise");
     scene.descend(100);
     let analysis = analysed(&scene);
-    assert_eq!(analysis.sums.of(FaultKind::FirstTouch), 51_200);
+    assert_eq!(analysis.sums.faults_of_kind(FaultKind::FirstTouch), 51_200);
     let pattern = pattern(&analysis, PatternName::Staircase);
     // 51,200 faults at 500 ns, in 51,300 events, each a microsecond apart.
     assert_eq!(
@@ -101,7 +101,7 @@ fn maps_around_which_no_huge_page_fits_say_why() {
 fn smaller_huge_pages_are_advised_where_they_fit_and_are_off() {
     for (setting, is_advised) in [(None, false), (Some("never"), true), (Some("always"), false)] {
         let mut scene = Scene::new("always");
-        let settings = setting.map(|it| ("hugepages-64kB/enabled".to_owned(), it.to_owned()));
+        let settings = setting.map(|word| ("hugepages-64kB/enabled".to_owned(), word.to_owned()));
         scene.0.header.machine.thp.extend(settings);
         for map in 0..40 {
             let start = START + map * 4 * MIB;
@@ -125,7 +125,7 @@ fn faults_on_pages_that_were_there_are_hints_where_memory_is_balanced() {
             (0..256).for_each(|page| scene.touch(START + page * PAGE));
         }
         let analysis = analysed(&scene);
-        assert_eq!(analysis.sums.of(FaultKind::Repeated), 256);
+        assert_eq!(analysis.sums.faults_of_kind(FaultKind::Repeated), 256);
         let all = patterns::find(&analysis);
         let hints = all.iter().find(|pattern| pattern.name == PatternName::NumaHints);
         assert_eq!(hints.map(|hints| hints.faults), is_hint.then_some(256), "{all:?}");
@@ -201,7 +201,7 @@ fn shared_memory_is_told_as_other_memory_is_with_advice_of_its_own() {
         scene.then(EventKind::Name { name: thread.into() });
         share(&mut scene, name);
         let analysis = analysed(&scene);
-        assert_eq!(analysis.sums.of(FaultKind::FirstTouch), 49_152, "{name:?}");
+        assert_eq!(analysis.sums.faults_of_kind(FaultKind::FirstTouch), 49_152, "{name:?}");
         let told = pattern(&analysis, PatternName::Staircase);
         let words = "8,192 faults each, ascending, 4 KiB apart: with huge pages 16 faults each";
         assert!(told.sentence.starts_with(&format!("{subject}, {words}")), "{told:?}");
@@ -260,7 +260,7 @@ fn purging_is_told_by_refaults() {
         scene.then(EventKind::Advise { range: VirtRange::new(START, MIB), advice: 4 });
     }
     let analysis = analysed(&scene);
-    assert_eq!(analysis.sums.of(FaultKind::Refault), 3 * 256);
+    assert_eq!(analysis.sums.faults_of_kind(FaultKind::Refault), 3 * 256);
     let pattern = pattern(&analysis, PatternName::Purging);
     assert_eq!(pattern.faults, 768);
     assert!(pattern.advice.as_ref().unwrap().contains("dirty_decay_ms"));
@@ -339,12 +339,13 @@ fn nonsense_is_summed_up_without_a_panic_and_nothing_is_counted_twice() {
     for seed in 0..20 {
         let mut scatter = Scatter(seed);
         let events = scatter.events(3_000, 5);
-        let faults = events.iter().filter(|it| matches!(it.what, EventKind::Fault(_))).count();
+        let faults =
+            events.iter().filter(|event| matches!(event.what, EventKind::Fault(_))).count();
         let stacks = vec![vec![1, 2, u64::MAX].into_boxed_slice(); 5];
         let analysis = Analysis::new(&Trace { events, stacks, ..Trace::default() }, None);
         assert_eq!(analysis.sums.faults(), faults as u64);
-        let of_threads: u64 = analysis.threads.iter().map(|it| it.sums.faults()).sum();
-        let of_stacks: u64 = analysis.stacks.iter().map(|it| it.sums.faults()).sum();
+        let of_threads: u64 = analysis.threads.iter().map(|thread| thread.sums.faults()).sum();
+        let of_stacks: u64 = analysis.stacks.iter().map(|stack| stack.sums.faults()).sum();
         assert_eq!((of_threads, of_stacks), (faults as u64, faults as u64));
         assert_eq!(analysis.rate.faults.iter().sum::<u64>(), faults as u64);
     }
@@ -375,7 +376,7 @@ fn a_million_faults_take_less_than_two_seconds() {
     let analysis = analyser.finish(None);
     let took = Duration::from_nanos(process::thread_cpu_ns() - began_ns);
     println!("{faults} faults analysed in {took:?}");
-    assert_eq!(analysis.sums.of(FaultKind::FirstTouch), faults);
+    assert_eq!(analysis.sums.faults_of_kind(FaultKind::FirstTouch), faults);
     // The promise is for a release build; a debug build is ten times as slow.
     let most = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 2 });
     assert!(took < most, "{took:?}");

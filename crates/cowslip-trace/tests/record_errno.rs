@@ -55,7 +55,7 @@ fn whichever_event_is_refused_there_is_a_trace_or_a_reason() {
         assert_eq!(files(), before, "{errno}");
     }
     for wanted in ["ulimit", "as root", "attach to process"] {
-        assert!(said.iter().any(|it| it.contains(wanted)), "{wanted}: {said:#?}");
+        assert!(said.iter().any(|text| text.contains(wanted)), "{wanted}: {said:#?}");
     }
 }
 

@@ -31,7 +31,7 @@ fn place(file: &Path, offset_bytes: u64) -> Frame {
 /// A place in this process's own files.
 fn own_place(ip: u64) -> Frame {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let map = procfs::mappings(&maps).find(|it| it.range.contains(ip as usize)).unwrap();
+    let map = procfs::mappings(&maps).find(|mapping| mapping.range.contains(ip as usize)).unwrap();
     let offset_bytes = map.offset_bytes + ip - map.range.start as u64;
     place(Path::new(map.name), offset_bytes)
 }
@@ -42,11 +42,11 @@ fn functions_have_their_names() {
     let frame = [own_place(a_function_to_be_found as *const () as u64)];
     let of = |began_unix_seconds| Header { began_unix_seconds, ..Header::default() };
     let mut now = Names::new(&of(u64::from(u32::MAX)));
-    let name = now.of(&frame).last().unwrap().clone();
+    let name = now.functions(&frame).last().unwrap().clone();
     assert!(name.contains("a_function_to_be_found"), "{name}");
-    assert_eq!(now.of(&frame).last(), Some(&name), "and again");
+    assert_eq!(now.functions(&frame).last(), Some(&name), "and again");
     // A file younger than the trace may be another program.
-    let name = Names::new(&of(1)).of(&frame)[0].clone();
+    let name = Names::new(&of(1)).functions(&frame)[0].clone();
     assert!(name.starts_with("symbols-") && name.contains("+0x"), "{name}");
 }
 
@@ -107,7 +107,7 @@ fn now_ns() -> u64 {
 /// The names at places in a file.
 fn names(file: &Path, places: [u64; 2], began_unix_ns: u64) -> [String; 2] {
     let mut names = Names::new(&Header { began_unix_ns, ..Header::default() });
-    places.map(|at| names.of(&[place(file, at + 1)]).last().unwrap().to_string())
+    places.map(|at| names.functions(&[place(file, at + 1)]).last().unwrap().to_string())
 }
 
 #[test]
@@ -127,9 +127,10 @@ fn functions_that_the_compiler_put_into_others_are_named() {
     let mut names = Names::new(&Header { began_unix_ns: now_ns(), ..Header::default() });
     let file = folder.0.join("it.so");
     // Some instruction of the function, whose first may be a landing pad.
-    let functions =
-        (0..12).map(|byte| names.of(&[place(&file, at + byte)])).max_by_key(|it| it.len());
-    let functions: Vec<String> = functions.unwrap().iter().map(|it| it.to_string()).collect();
+    let functions = (0..12)
+        .map(|byte| names.functions(&[place(&file, at + byte)]))
+        .max_by_key(|stack| stack.len());
+    let functions: Vec<String> = functions.unwrap().iter().map(|name| name.to_string()).collect();
     assert_eq!(functions, ["innermost", "between", "outermost"]);
 }
 
@@ -241,8 +242,8 @@ fn the_places() {
     let at: u64 = env::var("COWSLIP_PLACE").unwrap().parse().unwrap();
     let mut names = Names::new(&Header { began_unix_ns: now_ns(), ..Header::default() });
     // Some instruction of the function, whose first may be a landing pad.
-    let places = (0..12).map(|byte| names.of(&[place(Path::new(&file), at + byte)]));
-    println!("FUNCTIONS {}", places.max_by_key(|it| it.len()).unwrap().join(" "));
+    let places = (0..12).map(|byte| names.functions(&[place(Path::new(&file), at + byte)]));
+    println!("FUNCTIONS {}", places.max_by_key(|stack| stack.len()).unwrap().join(" "));
 }
 
 /// True in a network of loopback alone, as a debuginfod listens at every address. Otherwise runs the test of this name

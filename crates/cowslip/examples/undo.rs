@@ -57,7 +57,7 @@ impl History {
 }
 
 fn main() -> cowslip::Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|it| it.parse().unwrap_or(64));
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap_or(64));
     let (mib, most) = (arguments.next().unwrap_or(64), arguments.next().unwrap_or(8));
     let mut history = History::new(mib, most as usize)?;
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
+//! Snapshot and fork big-memory Linux programs in microseconds, restore them in milliseconds, and keep the huge pages.
 //!
 //! An [`Arena`] is memory that can be [frozen](Arena::freeze): at one instant, in constant time, with every thread
 //! running. The [`Frozen`] view shows its content at that instant for as long as it is kept; the program goes on under

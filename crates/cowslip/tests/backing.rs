@@ -285,7 +285,7 @@ fn images_of_every_backing_are_exact_frozen_either_way() {
     let path = folder.file("image");
     let pool = pool_of(40);
     let all = [Backing::Thp, Backing::Base, Backing::Hugetlb];
-    for backing in all.into_iter().filter(|it| *it != Backing::Hugetlb || pool.is_some()) {
+    for backing in all.into_iter().filter(|kind| *kind != Backing::Hugetlb || pool.is_some()) {
         for userfaultfd in [true, false] {
             let builder = Arena::builder(ByteCount::mib(32)).backing(backing);
             let arena = builder.userfaultfd(userfaultfd).build().unwrap();

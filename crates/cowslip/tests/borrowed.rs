@@ -493,7 +493,7 @@ fn loses_descriptors() {
     if let Ok(pid) = fork_child(&[&arena], || words.are(right)) {
         assert_eq!(status_of(pid), 0);
     }
-    assert!(words.are(right) && lender.words.iter().enumerate().all(|(i, it)| *it == full(i)));
+    assert!(words.are(right) && lender.words.iter().enumerate().all(|(i, word)| *word == full(i)));
     assert_eq!(mine.metadata().unwrap().len(), 3, "a file of the program's is as it was");
     std::io::stdout().write_all(b"all is right\n").unwrap();
     // A normal end would close descriptors that belong to others by now.

@@ -275,7 +275,8 @@ fn a_difference_is_told_to_the_byte() {
         (arena.arena, arena.chunks, arena.pages, arena.bytes),
         (0, differs(CHUNK_BYTES), differs(4096), differs(1))
     );
-    let ranges: Vec<_> = arena.ranges.iter().map(|it| (it.offset_bytes, it.length_bytes)).collect();
+    let ranges: Vec<_> =
+        arena.ranges.iter().map(|range| (range.offset_bytes, range.length_bytes)).collect();
     assert_eq!(ranges[..2], [(0, 8192), (9 * 4096, 4096)]);
     assert_eq!(ranges.iter().map(|range| range.1).sum::<u64>(), arena.pages * 4096);
     let roots: Vec<_> = found.roots.iter().map(String::as_str).collect();

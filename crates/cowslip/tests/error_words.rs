@@ -51,7 +51,7 @@ fn no_text_has_words_of_rust() {
     let mut seen = 0;
     for (path, code) in sources(&source) {
         // Serde's names are not texts.
-        for literal in literals(&code).into_iter().filter(|it| it.contains(' ')) {
+        for literal in literals(&code).into_iter().filter(|literal| literal.contains(' ')) {
             seen += 1;
             for word in ["::", "(..)", "()", "Arena.", "Some(", "None"] {
                 assert!(!literal.contains(word), "{}: {literal}", path.display());

@@ -329,22 +329,22 @@ fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
     let ops = [Op::Mmap, Op::Madvise, Op::Pwrite, Op::UffdRegister, Op::Mremap];
     for op in ops.into_iter().chain([Op::Fallocate]) {
         for pass in 0.. {
-            let it = Dropped::new();
-            let frozen = it.arena.freeze().unwrap();
-            it.drop_all();
-            it.counters.at(it.guarded().start).store(11, Relaxed);
-            it.set_guard(Prot::NONE);
-            let writers = Writers::start_avoiding(&it.counters, 2, it.guarded());
-            assert!(frozen.slice(it.counters.slice()).iter().all(|&value| value == 7));
+            let memory = Dropped::new();
+            let frozen = memory.arena.freeze().unwrap();
+            memory.drop_all();
+            memory.counters.at(memory.guarded().start).store(11, Relaxed);
+            memory.set_guard(Prot::NONE);
+            let writers = Writers::start_avoiding(&memory.counters, 2, memory.guarded());
+            assert!(frozen.slice(memory.counters.slice()).iter().all(|&value| value == 7));
             let _no_window = without_window(op);
             let rule = fail(op, pass, 1, Errno::NOMEM);
             drop(frozen);
-            assert!(it.arena.wait_live(PATIENCE));
+            assert!(memory.arena.wait_live(PATIENCE));
             let has_failed = rule.is_spent();
             drop(rule);
             let written = writers.stop();
-            it.set_guard(Prot::RW);
-            assert_eq!(it.counters.sum(), written + 11, "{op:?}, call {pass}");
+            memory.set_guard(Prot::RW);
+            assert_eq!(memory.counters.sum(), written + 11, "{op:?}, call {pass}");
             if !has_failed {
                 assert!(pass > 0, "{op:?} is called");
                 break;
@@ -357,16 +357,16 @@ fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
 fn i6_dropped_memory_can_be_touched_while_its_thaw_fails() {
     let _alone = alone();
     let _watchdog = Watchdog::start("dropped memory that cannot be thawed");
-    let it = Dropped::new();
-    let frozen = it.arena.freeze().unwrap();
-    it.drop_all();
-    it.counters.at(0).store(1, Relaxed);
+    let memory = Dropped::new();
+    let frozen = memory.arena.freeze().unwrap();
+    memory.drop_all();
+    memory.counters.at(0).store(1, Relaxed);
     let rule = fail(Op::Pwrite, 0, ALWAYS, Errno::NOSPC);
     drop(frozen);
-    eventually("three attempts", || it.arena.metrics().failed_thaw_chunks >= 3);
+    eventually("three attempts", || memory.arena.metrics().failed_thaw_chunks >= 3);
     let (sender, receiver) = mpsc::channel();
     let toucher = std::thread::spawn({
-        let counters = it.counters.clone();
+        let counters = memory.counters.clone();
         move || {
             for i in (0..counters.len()).step_by(512) {
                 counters.at(i).fetch_add(1, Relaxed);
@@ -378,8 +378,8 @@ fn i6_dropped_memory_can_be_touched_while_its_thaw_fails() {
     drop(rule);
     toucher.join().unwrap();
     assert!(touched.is_ok(), "a store waited for a thaw that failed again and again");
-    assert!(it.arena.wait_live(PATIENCE));
-    assert_eq!(it.counters.sum(), 1 + (it.counters.len() / 512) as u64);
+    assert!(memory.arena.wait_live(PATIENCE));
+    assert_eq!(memory.counters.sum(), 1 + (memory.counters.len() / 512) as u64);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn stored(entry: &[u8]) -> Stored {
 
 fn whole_chunks(path: &Path) -> Vec<Stored> {
     let image = std::fs::read(path).unwrap();
-    index_of(&image).chunks(ENTRY).map(stored).filter(|it| it.is_whole).collect()
+    index_of(&image).chunks(ENTRY).map(stored).filter(|entry| entry.is_whole).collect()
 }
 
 /// A file that is to have no holes, as objects in a store have none.
@@ -81,7 +81,7 @@ fn a_packed_image_is_read_restored_mapped_and_aligned_by_a_merge() {
     };
     merge_to(&aligned, sink, &MergeOptions::default(), &mut proceed).unwrap();
     let whole = whole_chunks(&packed);
-    assert!(whole.len() > 2 && whole.iter().all(|it| !it.at.is_multiple_of(CHUNK_BYTES)));
+    assert!(whole.len() > 2 && whole.iter().all(|chunk| !chunk.at.is_multiple_of(CHUNK_BYTES)));
 
     let image = verify(&packed).unwrap();
     assert!(image.diff(&aligned, &mut proceed).unwrap().is_empty());
@@ -100,7 +100,7 @@ fn a_packed_image_is_read_restored_mapped_and_aligned_by_a_merge() {
     merge(&image, &merged, &MergeOptions::default(), &mut proceed).unwrap();
     assert!(verify(&merged).unwrap().diff(&aligned, &mut proceed).unwrap().is_empty());
     let whole = whole_chunks(&merged);
-    assert!(whole.len() > 2 && whole.iter().all(|it| it.at.is_multiple_of(CHUNK_BYTES)));
+    assert!(whole.len() > 2 && whole.iter().all(|chunk| chunk.at.is_multiple_of(CHUNK_BYTES)));
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn whole_chunks_lie_at_their_multiples_and_what_is_empty_takes_no_room() {
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len() as u64, length);
     let parts: Vec<Stored> = index_of(&bytes).chunks(ENTRY).map(stored).collect();
-    let whole: Vec<&Stored> = parts.iter().filter(|it| it.is_whole).collect();
-    assert!(whole.len() >= 40 && whole.iter().all(|it| it.at.is_multiple_of(CHUNK_BYTES)));
-    let used: usize = parts.iter().map(|it| it.bytes.next_multiple_of(PAGE)).sum();
+    let whole: Vec<&Stored> = parts.iter().filter(|entry| entry.is_whole).collect();
+    assert!(whole.len() >= 40 && whole.iter().all(|chunk| chunk.at.is_multiple_of(CHUNK_BYTES)));
+    let used: usize = parts.iter().map(|entry| entry.bytes.next_multiple_of(PAGE)).sum();
     let most = used + used / 8 + 2 * CHUNK_BYTES;
     assert!(length as usize <= most, "{length} bytes for {used}");
     if keeps_holes(&folder) {

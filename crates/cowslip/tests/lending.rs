@@ -40,7 +40,7 @@ impl Folder {
     fn image(&self) -> PathBuf {
         let arena = Arena::new(ByteCount::mib(64)).unwrap();
         let mut words = arena.slice::<u64>(WORDS).unwrap();
-        words.iter_mut().enumerate().for_each(|(i, it)| *it = word(i));
+        words.iter_mut().enumerate().for_each(|(i, value)| *value = word(i));
         let path = self.0.join("image");
         let view = arena.freeze().unwrap();
         // Compressed, so that no chunk is taken from the page cache as it is.
@@ -98,8 +98,8 @@ fn assert_content(restored: &Restored) {
     #[allow(unsafe_code)]
     // SAFETY: only the test has the arena, and no other reference.
     let words = unsafe { restored.arena().adopt_slice::<u64>(range) }.unwrap();
-    for (i, &it) in words.iter().enumerate().rev() {
-        assert_eq!(it, word(i), "word {i}");
+    for (i, &value) in words.iter().enumerate().rev() {
+        assert_eq!(value, word(i), "word {i}");
     }
     std::mem::forget(words);
 }

@@ -52,9 +52,9 @@ fn mapped_files(range: VirtRange) -> Vec<File> {
 /// True if none of the files is open.
 fn are_closed(files: &[File]) -> bool {
     let is_one = |entry: std::fs::DirEntry| {
-        let Ok(it) = std::fs::metadata(entry.path()) else { return false };
-        let device = format!("{:02x}:{:02x}", libc::major(it.dev()), libc::minor(it.dev()));
-        files.contains(&(device, it.ino()))
+        let Ok(file) = std::fs::metadata(entry.path()) else { return false };
+        let device = format!("{:02x}:{:02x}", libc::major(file.dev()), libc::minor(file.dev()));
+        files.contains(&(device, file.ino()))
     };
     !std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(is_one)
 }
@@ -101,9 +101,9 @@ fn a_reader_that_renounced_keeps_its_memory_without_a_descriptor() {
 /// The userfaultfds, files of arenas, tokens and the like that are open.
 fn open_descriptors() -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let mut open: Vec<_> = open.filter_map(|it| std::fs::read_link(it.path()).ok()).collect();
+    let mut open: Vec<_> = open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     let ours = ["/memfd:cowslip", "/#", "anon_inode:", "/proc/"];
-    open.retain(|link| ours.iter().any(|it| link.to_string_lossy().starts_with(it)));
+    open.retain(|link| ours.iter().any(|start| link.to_string_lossy().starts_with(start)));
     open.retain(|link| !link.ends_with("fd"));
     open.into_iter().map(|link| link.to_string_lossy().into_owned()).collect()
 }

@@ -395,7 +395,9 @@ fn fresh_regions_are_zeroes_and_shared_ones_are_refused() {
             whole.contains(at) || part.contains(at)
         };
         let is_right = |mine: &[u64]| {
-            mine.iter().enumerate().all(|(i, &it)| it == if is_fresh(i) { 0 } else { pattern(i) })
+            mine.iter()
+                .enumerate()
+                .all(|(i, &word)| word == if is_fresh(i) { 0 } else { pattern(i) })
         };
         assert!(is_right(&mine), "{world:?}");
         assert!(arena.wait_live(PATIENCE) && is_right(&mine), "{world:?}");

@@ -178,7 +178,10 @@ fn i4_i5_protections_and_what_they_hide_survive() {
         slice[3] = round;
         let view = frozen.slice(&slice);
         let is_right = |&(i, &value): &(usize, &u64)| i == 3 || value == pattern(i);
-        assert!(view.iter().enumerate().all(|it| is_right(&it)), "the view shows guarded memory");
+        assert!(
+            view.iter().enumerate().all(|pair| is_right(&pair)),
+            "the view shows guarded memory"
+        );
         assert_eq!(view[3], if round == 0 { pattern(3) } else { round - 1 });
         // SAFETY: no other thread uses the arena.
         unsafe { frozen.thaw_exclusive() }.unwrap();

@@ -37,7 +37,7 @@ impl Bench<'_> {
         for (name, state) in prices {
             self.report.params.insert(name.to_owned(), state.touch_ns_per_page.round().into());
         }
-        let [before, warm] = prices.map(|(_, it)| units::human(it.touch_ns_per_page, "ns"));
+        let [before, warm] = prices.map(|(_, state)| units::human(state.touch_ns_per_page, "ns"));
         self.report.notes.push(format!(
             "the host: a first touch of a free page cost {before} in the beginning, {warm} of memory in use a moment ago"
         ));

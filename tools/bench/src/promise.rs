@@ -166,15 +166,16 @@ mod tests {
         Promise {
             name: "pause_best_over_cowslip",
             bound: Bound::AtLeast(2.0),
-            value: |it| {
-                let pause = |name: &str| it.find(name, "pause", "p50", it.size_bytes, None);
-                over(it.lowest(&["fork-4k", "fork-thp", "absent"], pause), pause("cowslip"))
+            value: |figures| {
+                let pause =
+                    |name: &str| figures.find(name, "pause", "p50", figures.size_bytes, None);
+                over(figures.lowest(&["fork-4k", "fork-thp", "absent"], pause), pause("cowslip"))
             },
         },
         Promise {
             name: "lost",
             bound: Bound::AtMost(0.0),
-            value: |it| it.find("cowslip", "lost", "value", None::<u64>, None),
+            value: |figures| figures.find("cowslip", "lost", "value", None::<u64>, None),
         },
     ];
 

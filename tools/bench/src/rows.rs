@@ -55,7 +55,7 @@ mod tests {
     /// The ranks are those of tables of the sign test.
     #[test]
     fn bounds_of_a_median_are_those_of_the_sign_test() {
-        let bounds = |n: usize| median_bounds(&(1..=n).map(|it| it as f64).collect::<Vec<_>>());
+        let bounds = |n: usize| median_bounds(&(1..=n).map(|rank| rank as f64).collect::<Vec<_>>());
         assert_eq!((bounds(0), bounds(5)), (None, None));
         assert_eq!(bounds(6), Some((1.0, 6.0)));
         assert_eq!(bounds(10), Some((2.0, 9.0)));

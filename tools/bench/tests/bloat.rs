@@ -24,10 +24,11 @@ const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
 fn settings() -> BTreeMap<String, String> {
     let below = ["", "khugepaged/"].map(|part| format!("{SETTINGS}/{part}"));
     let files = below.iter().flat_map(|path| fs::read_dir(path).unwrap()).flatten();
-    let files =
-        files.filter(|it| it.metadata().is_ok_and(|it| it.is_file() && it.mode() & 0o200 != 0));
+    let files = files.filter(|entry| {
+        entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o200 != 0)
+    });
     let text = |path| fs::read_to_string(path).unwrap_or_default();
-    files.map(|it| (it.path().display().to_string(), text(it.path()))).collect()
+    files.map(|entry| (entry.path().display().to_string(), text(entry.path()))).collect()
 }
 
 fn is_root() -> bool {

@@ -54,7 +54,7 @@ fn every_save_is_exact_and_the_picture_shows_all_three() {
     let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let ratios = report["ratios"].as_array().unwrap();
-    assert!(ratios.iter().any(|it| it["name"] == "lost_or_wrong" && it["value"] == 0.0));
+    assert!(ratios.iter().any(|ratio| ratio["name"] == "lost_or_wrong" && ratio["value"] == 0.0));
     let mut measured = 0;
     for server in ["stock-4k", "stock-thp", "cowslip"] {
         let of = |metric: &str| {

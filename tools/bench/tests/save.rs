@@ -82,7 +82,7 @@ fn phases_add_up_to_the_cycle_and_nothing_is_left_behind() {
     assert!(measured.contains(&"stock-4k"), "{}", ran.stdout);
     let ratios = report["ratios"].as_array().unwrap();
     assert_eq!(
-        ratios.iter().filter(|it| it["name"].as_str().unwrap().starts_with("save_")).count(),
+        ratios.iter().filter(|ratio| ratio["name"].as_str().unwrap().starts_with("save_")).count(),
         6
     );
 }

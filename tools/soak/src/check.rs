@@ -61,7 +61,7 @@ impl Checker {
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_known =
-                name.ends_with(".working-set") || listed.iter().any(|it| it.name == name);
+                name.ends_with(".working-set") || listed.iter().any(|object| object.name == name);
             if !is_known && folder.join(&name).exists() {
                 return Err(format!("{name} is no image"));
             }
@@ -125,8 +125,8 @@ impl Checker {
             std::fs::read_dir(&self.root).into_iter().flatten().flatten().collect();
         for entry in &entries {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_old = || entry.metadata().is_ok_and(|it| age(&it) > OLD);
-            let part = name.strip_prefix(".upload_id-").and_then(|it| it.split_once(".part-"));
+            let is_old = || entry.metadata().is_ok_and(|metadata| age(&metadata) > OLD);
+            let part = name.strip_prefix(".upload_id-").and_then(|rest| rest.split_once(".part-"));
             if let Some((upload, _)) = part {
                 if is_old() && !self.root.join(format!(".upload-{upload}.json")).exists() {
                     judge.did("orphaned_parts", 1);
@@ -134,7 +134,7 @@ impl Checker {
                 }
                 continue;
             }
-            let upload = name.strip_prefix(".upload-").and_then(|it| it.strip_suffix(".json"));
+            let upload = name.strip_prefix(".upload-").and_then(|rest| rest.strip_suffix(".json"));
             let Some(upload) = upload else { continue };
             match faults.may_be_left(upload, &self.killed) {
                 Some(true) => judge.did("uploads_left_by_kill", 1),
@@ -153,5 +153,5 @@ impl Checker {
 }
 
 fn age(metadata: &std::fs::Metadata) -> Duration {
-    metadata.modified().ok().and_then(|it| it.elapsed().ok()).unwrap_or_default()
+    metadata.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default()
 }

@@ -114,7 +114,8 @@ impl Soak {
             match heard.recv_timeout(TICK) {
                 Ok((number, Some(said))) => self.hear(number, said),
                 Ok((number, None)) => {
-                    let is_writer = self.writer.as_ref().is_some_and(|it| it.number == number);
+                    let is_writer =
+                        self.writer.as_ref().is_some_and(|process| process.number == number);
                     self.bury(number)?;
                     if is_writer {
                         self.faults.disarm();
@@ -189,9 +190,12 @@ impl Soak {
     }
 
     fn hear(&mut self, number: u32, said: Said) {
-        let readers = self.readers.iter_mut().map(|(node, it)| (format!("node {node}"), it));
-        let writer = self.writer.iter_mut().map(|it| ("writer".to_owned(), it));
-        let Some((who, process)) = writer.chain(readers).find(|(_, it)| it.number == number) else {
+        let readers =
+            self.readers.iter_mut().map(|(node, process)| (format!("node {node}"), process));
+        let writer = self.writer.iter_mut().map(|process| ("writer".to_owned(), process));
+        let Some((who, process)) =
+            writer.chain(readers).find(|(_, process)| process.number == number)
+        else {
             return;
         };
         let who = format!("{who} ({number}, {})", process.operation);
@@ -221,10 +225,10 @@ impl Soak {
     /// Handles the end of a process, after its last line.
     fn bury(&mut self, number: u32) -> std::io::Result<()> {
         let is_it = |process: &Process| process.number == number;
-        let (node, process) = match self.writer.take_if(|it| is_it(it)) {
+        let (node, process) = match self.writer.take_if(|process| is_it(process)) {
             Some(writer) => (None, writer),
             None => {
-                let place = self.readers.iter().position(|(_, it)| is_it(it));
+                let place = self.readers.iter().position(|(_, process)| is_it(process));
                 let Some(place) = place else { return Ok(()) };
                 let (node, reader) = self.readers.swap_remove(place);
                 (Some(node), reader)
@@ -254,8 +258,8 @@ impl Soak {
     }
 
     fn look_for_hangs(&mut self) {
-        let all = self.writer.iter_mut().chain(self.readers.iter_mut().map(|(_, it)| it));
-        for process in all.filter(|it| it.is_silent_for(LIMIT)) {
+        let all = self.writer.iter_mut().chain(self.readers.iter_mut().map(|(_, process)| process));
+        for process in all.filter(|process| process.is_silent_for(LIMIT)) {
             let who = format!("process {}", process.number);
             self.judge.hang(&who, &process.operation, &process.stacks());
             process.last = Instant::now();
@@ -264,7 +268,7 @@ impl Soak {
     }
 
     fn line(&self) -> String {
-        let all = self.writer.iter().chain(self.readers.iter().map(|(_, it)| it));
+        let all = self.writer.iter().chain(self.readers.iter().map(|(_, process)| process));
         let others = memory_kib(std::process::id()) + memory_kib(self.store);
         let memory = all.map(Process::memory_kib).sum::<u64>() + others;
         self.judge.line(self.began.elapsed(), &self.faults, memory)
@@ -274,20 +278,20 @@ impl Soak {
     fn end(&mut self, heard: &Receiver<Line>) -> std::io::Result<()> {
         println!("{}", self.line());
         self.faults.disarm();
-        let all = self.writer.iter().chain(self.readers.iter().map(|(_, it)| it));
-        let mut alive: Vec<u32> = all.clone().map(|it| it.number).collect();
+        let all = self.writer.iter().chain(self.readers.iter().map(|(_, process)| process));
+        let mut alive: Vec<u32> = all.clone().map(|process| process.number).collect();
         all.for_each(Process::kill);
         while !alive.is_empty() {
             match heard.recv_timeout(LIMIT) {
                 Ok((number, Some(said))) => self.hear(number, said),
-                Ok((number, None)) => alive.retain(|it| *it != number),
+                Ok((number, None)) => alive.retain(|ended| *ended != number),
                 Err(_) => {
                     self.judge.broken("soak", "a process that was killed does not end");
                     break;
                 }
             }
         }
-        let readers = self.readers.drain(..).map(|(_, it)| it);
+        let readers = self.readers.drain(..).map(|(_, process)| process);
         for process in self.writer.take().into_iter().chain(readers) {
             if process.ended()? == End::Signal(SIGKILL) {
                 self.checker.killed.insert(process.number);

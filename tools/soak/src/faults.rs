@@ -83,7 +83,7 @@ impl Faults {
         }
         let (name, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-        let upload = query.split('&').find_map(|it| it.strip_prefix("uploadId="));
+        let upload = query.split('&').find_map(|part| part.strip_prefix("uploadId="));
         if let Some(upload) = upload {
             let now = state.writer;
             let writer = *state.uploads.entry(upload.to_owned()).or_insert(now);

@@ -109,7 +109,7 @@ impl Process {
 pub(crate) fn memory_kib(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    line.and_then(|it| it.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,7 +56,7 @@ pub(crate) fn run(seed: u64, number: u32, folder: &Path) -> Result<()> {
 
 /// The generation recorded in an image.
 pub(crate) fn generation_of(image: &Image) -> Result<u32> {
-    let said = image.description().user.get("generation").and_then(|it| it.parse().ok());
+    let said = image.description().user.get("generation").and_then(|text| text.parse().ok());
     said.ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "read an image").because("it has no generation")
     })
@@ -88,7 +88,7 @@ impl Damage {
     }
 
     fn is_told(&self, address: usize) -> bool {
-        self.told.lock().unwrap().iter().any(|it| (it.start..it.end()).contains(&address))
+        self.told.lock().unwrap().iter().any(|range| (range.start..range.end()).contains(&address))
     }
 }
 
@@ -299,7 +299,7 @@ impl Node {
         cowslip_remote::pull(&url(LATEST), &self.folder, &mut proceed)?;
         say::did("pulls", 1);
         // Names are in the order of generations; a chain is already there if it has nothing new.
-        let Some(file) = self.cached().into_iter().rev().find(|it| !before.contains(it)) else {
+        let Some(file) = self.cached().into_iter().rev().find(|file| !before.contains(file)) else {
             return Ok(());
         };
         let image = Image::open(&file)?;
@@ -339,9 +339,9 @@ impl Node {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             crate::store::base_and_writer(&name).is_some() && !name.contains('.')
         };
-        let mut files: Vec<_> = entries.map(|it| it.path()).filter(is_image).collect();
+        let mut files: Vec<_> = entries.map(|entry| entry.path()).filter(is_image).collect();
         // By generation, regardless of the writer.
-        files.sort_unstable_by_key(|it| it.file_name().map(|name| name.to_owned()));
+        files.sort_unstable_by_key(|file| file.file_name().map(|name| name.to_owned()));
         files
     }
 

@@ -60,7 +60,8 @@ impl Broom {
 
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let listed = self.store.list(Some(&Key::from(FOLDER)));
-        let name = |it: object_store::ObjectMeta| it.location.filename().unwrap_or("").to_owned();
+        let name =
+            |object: object_store::ObjectMeta| object.location.filename().unwrap_or("").to_owned();
         self.runtime.block_on(listed.map_ok(name).boxed().try_collect()).map_err(failed)
     }
 

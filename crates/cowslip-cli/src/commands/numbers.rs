@@ -35,8 +35,10 @@ pub(crate) fn between(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64
 /// A number above zero, up to a limit.
 pub(crate) fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| {
-        let number =
-            text.parse().ok().filter(|it: &f64| 0.0 < *it && *it <= most && it.is_finite());
+        let number = text
+            .parse()
+            .ok()
+            .filter(|number: &f64| 0.0 < *number && *number <= most && number.is_finite());
         number.ok_or_else(|| match most.is_finite() {
             true => format!("a number above 0, {most} at most, is wanted"),
             false => "a number above 0 is wanted".to_owned(),

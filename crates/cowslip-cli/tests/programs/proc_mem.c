@@ -2,6 +2,7 @@
  * other memory as another process would. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +12,22 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CHUNK = 2 << 20, WAYS = 12 };
+enum { CHUNK = 2 << 20, WAYS = 13 };
+
+/* A process is also named by any of its threads. */
+static void *write_by_thread(void *place)
+{
+	struct iovec word = { "poked", 6 }, target = { place, 6 };
+
+	return (void *)process_vm_writev(gettid(), &word, 1, &target, 1, 0);
+}
 
 static long each(int way, int file, char *place)
 {
 	struct iovec word = { "poked", 6 }, target = { place, 6 };
 	off_t at = (intptr_t)place;
+	pthread_t thread;
+	void *did;
 
 	switch (way) {
 	case 0: return pwrite(file, "poked", 6, at);
@@ -30,6 +41,7 @@ static long each(int way, int file, char *place)
 	case 8: return syscall(SYS_pread64, file, (char[6]){ 0 }, 6L, at);
 	case 9: word.iov_base = (char[6]){ 0 }; return syscall(SYS_preadv, file, &word, 1L, at, 0L);
 	case 10: return process_vm_writev(getpid(), &word, 1, &target, 1, 0);
+	case 11: return pthread_create(&thread, NULL, write_by_thread, place) || pthread_join(thread, &did) ? -1 : (long)did;
 	default: return syscall(SYS_process_vm_writev, getpid(), &word, 1L, &target, 1L, 0L);
 	}
 }

@@ -26,8 +26,8 @@ fn the_cost_of_each_size_is_the_memory_that_it_takes_more() {
     let more = |kib: u64, field: &str| {
         let of = |advice: &Value| {
             let sizes = advice["sizes"].as_array().unwrap();
-            let size = sizes.iter().map(|it| &it["size"]);
-            let size = size.clone().find(|it| it["page_bytes"] == kib << 10).unwrap();
+            let size = sizes.iter().map(|entry| &entry["size"]);
+            let size = size.clone().find(|size| size["page_bytes"] == kib << 10).unwrap();
             size[field].as_u64().unwrap()
         };
         of(&after) - of(&before)

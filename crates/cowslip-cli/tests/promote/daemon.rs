@@ -296,7 +296,7 @@ fn promotions_of_all_targets_together_take_no_more_of_a_core_than_they_may() {
     let (daemon, address) = daemon_of(targets[0].pid(), &["--config", config.to_str().unwrap()]);
     let sum = |name: &str| -> f64 {
         let text = scrape(&address);
-        let lines = text.lines().filter_map(|it| it.strip_prefix(name));
+        let lines = text.lines().filter_map(|line| line.strip_prefix(name));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
     let promoted = || sum("cowslip_promote_promotions_total{");
@@ -327,7 +327,7 @@ fn looking_takes_no_more_of_a_core_than_it_may() {
     let looks = || {
         let text = scrape(&address);
         let of = |name: &str| -> f64 {
-            let line = text.lines().find_map(|it| it.strip_prefix(name));
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.map_or(0.0, |value| value.trim().parse().unwrap())
         };
         (of("cowslip_promote_looks_total"), of("cowslip_promote_look_cpu_seconds_total"))

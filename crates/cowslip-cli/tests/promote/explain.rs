@@ -80,7 +80,7 @@ fn a_region_of_each_kind_is_explained() {
         run(command.args(["promote", "--explain", &address, "--replay"]).arg(&record)).stdout
     };
     let given_up = story(0);
-    let wanted = ["first_look: ", "full: ", "given_up: "].map(|it| given_up.find(it));
+    let wanted = ["first_look: ", "full: ", "given_up: "].map(|reason| given_up.find(reason));
     assert!(wanted.is_sorted() && wanted.iter().all(Option::is_some), "{given_up}");
     assert_eq!(target.tell("refuse"), "0");
     assert_eq!(explain(&target, 1, "threshold_percent = 50").0, "disabled");

@@ -82,8 +82,8 @@ fn processes_beyond_the_limit_of_open_files_end_no_daemon() {
     // It goes on, round after round.
     let looks = || {
         let text = scrape(&address);
-        let line = text.lines().find_map(|it| it.strip_prefix("cowslip_promote_looks_total "));
-        line.map_or(0, |it| it.parse::<u64>().unwrap())
+        let line = text.lines().find_map(|line| line.strip_prefix("cowslip_promote_looks_total "));
+        line.map_or(0, |count| count.parse::<u64>().unwrap())
     };
     until("three looks", || looks() >= 3);
     drop(many);

@@ -74,7 +74,7 @@ fn a_daemon_leaves_what_was_given_back_to_the_kernel() {
     let (daemon, address) = daemon_of(pid, &["--config", config.to_str().unwrap()]);
     let looks = || {
         let text = scrape(&address);
-        let line = text.lines().find_map(|it| it.strip_prefix("cowslip_promote_looks_total "));
+        let line = text.lines().find_map(|line| line.strip_prefix("cowslip_promote_looks_total "));
         line.map_or(0, |count| count.parse::<u64>().unwrap())
     };
     let left = if is_root() { 64 } else { 72 };
@@ -102,8 +102,8 @@ fn without_the_page_frames_nothing_of_such_a_mapping_is_promoted_and_that_is_sai
     let command = folder.0.join("cowslip");
     assert!(Command::new("cp").arg(COWSLIP).arg(&command).status().unwrap().success());
     let as_service = |options: &[&str]| {
-        let mut it = as_nobody(&command, ",+sys_ptrace,+dac_read_search,+sys_nice");
-        run(it.args(["promote", "--pid", &target.pid().to_string()]).args(options))
+        let mut nobody = as_nobody(&command, ",+sys_ptrace,+dac_read_search,+sys_nice");
+        run(nobody.args(["promote", "--pid", &target.pid().to_string()]).args(options))
     };
     let done = as_service(&["--once", "--stall-budget", "100"]);
     assert!(done.stdout.contains("root alone") && target.huge_mib() == 0, "{}", done.stdout);

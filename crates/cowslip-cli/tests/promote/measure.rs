@@ -19,7 +19,7 @@ fn serving(name: &str, units: &str) -> Option<(Folder, Program)> {
     target.tell("map 32");
     target.fill(0..32, 512);
     target.tell(&format!("serve {units}"));
-    until("it works", || fs::read(folder.0.join("units")).is_ok_and(|it| it.len() > 20));
+    until("it works", || fs::read(folder.0.join("units")).is_ok_and(|bytes| bytes.len() > 20));
     Some((folder, target))
 }
 

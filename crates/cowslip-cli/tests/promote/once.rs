@@ -167,7 +167,7 @@ fn requests_without_sense_and_targets_that_are_gone_have_their_exit_codes() {
     assert_eq!(code(&["--replay", "/nowhere"]), Some(2));
     let says = |options: &[&str], wanted: &[&str]| {
         let ran = run(Command::new(COWSLIP).args(["promote", "--once"]).args(options));
-        assert!(wanted.iter().all(|it| ran.stderr.contains(it)), "{}", ran.stderr);
+        assert!(wanted.iter().all(|word| ran.stderr.contains(word)), "{}", ran.stderr);
     };
     says(&["--all", "--threshold", "300"], &["--threshold", "from 1 to 100"]);
     says(&["--all", "--threshold", "150"], &["--threshold", "from 1 to 100"]);

@@ -19,8 +19,8 @@ const PAGE: u64 = 4096;
 /// Every setting of a size by its folder, and that of all sizes.
 fn settings() -> BTreeMap<String, String> {
     let folders =
-        fs::read_dir(THP).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
-    let sizes = folders.filter(|name| name.starts_with("hugepages-")).map(|it| it + "/enabled");
+        fs::read_dir(THP).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let sizes = folders.filter(|name| name.starts_with("hugepages-")).map(|name| name + "/enabled");
     let names = sizes.chain(["enabled".into(), "khugepaged/max_ptes_none".into()]);
     let read = |name: &String| fs::read_to_string(format!("{THP}/{name}")).ok();
     names.filter_map(|name| Some((name.clone(), read(&name)?))).collect()
@@ -29,7 +29,7 @@ fn settings() -> BTreeMap<String, String> {
 /// Skips on a machine without the size that the tests' memory suits, or where it is in use.
 fn is_free() -> bool {
     let all = settings();
-    let is = |name: &str, word: &str| all.get(name).is_some_and(|it| it.contains(word));
+    let is = |name: &str, word: &str| all.get(name).is_some_and(|setting| setting.contains(word));
     let is_free = is_root()
         && is("hugepages-128kB/enabled", "[never]")
         && is("hugepages-256kB/enabled", "[never]")

@@ -29,7 +29,7 @@ fn huge_mib(target: &Program) -> u64 {
 fn can_collapse(target: &Program) -> bool {
     let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
     let can = huge_mib(target) > 0;
-    assert!(can || !expected.split(',').any(|it| it == "shmem_collapse"), "it is declared");
+    assert!(can || !expected.split(',').any(|name| name == "shmem_collapse"), "it is declared");
     if !can {
         println!("SKIPPED: shmem_collapse: see shmem_enabled");
     }
@@ -92,7 +92,7 @@ fn a_region_of_two_processes_is_promoted_once() {
     };
     let sum = |report: &Value, field: &str| -> u64 {
         let all = report["processes"].as_array().unwrap().iter();
-        all.map(|it| it.pointer(field).and_then(Value::as_u64).unwrap_or(0)).sum()
+        all.map(|process| process.pointer(field).and_then(Value::as_u64).unwrap_or(0)).sum()
     };
     // A read of shared memory makes a page: the fourth region is full as well.
     let plan = both(&["--dry-run"]);

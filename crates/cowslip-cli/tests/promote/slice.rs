@@ -48,7 +48,7 @@ fn the_processes_of_a_slice_are_one_target_and_their_metrics_are_summed() {
     let mut command = Command::new(COWSLIP);
     command.args(["promote", "--config"]).arg(&config).arg("--metrics-file").arg(&metrics);
     let daemon = Daemon::start(&mut command);
-    until("both are huge", || targets.iter().all(|it| it.huge_mib() == 8));
+    until("both are huge", || targets.iter().all(|target| target.huge_mib() == 8));
     let sum = format!("cowslip_promote_group_promotions_total{{group=\"{name}\"}} 8\n");
     until("the sum is told", || fs::read_to_string(&metrics).unwrap_or_default().contains(&sum));
     assert_eq!(daemon.end(), Some(0));

@@ -44,7 +44,7 @@ fn top_shows_what_a_daemon_did_and_without_one_what_there_is() {
     assert!(told["stall_seconds_total"].as_f64().unwrap() > 0.0);
     let table = top(&["--metrics", &address]);
     assert!(table.status.success(), "{}", table.stderr);
-    let row = table.stdout.lines().find(|it| it.contains(&pid)).unwrap();
+    let row = table.stdout.lines().find(|line| line.contains(&pid)).unwrap();
     assert!(row.contains("12 MiB") && row.contains("below_threshold"), "{}", table.stdout);
     assert!(!table.stdout.contains('\x1b'), "no terminal here: {}", table.stdout);
     assert_eq!(daemon.end(), Some(0));

@@ -34,8 +34,8 @@ fn the_documented_capabilities_are_enough_and_without_them_the_refusal_names_the
     let command = folder.0.join("cowslip");
     assert!(Command::new("cp").arg(COWSLIP).arg(&command).status().unwrap().success());
     let promote = |capabilities: &str, pid: u32| {
-        let mut it = as_nobody(&command, capabilities);
-        run(it.args(["promote", "--once", "--stall-budget", "100", "--pid", &pid.to_string()]))
+        let mut nobody = as_nobody(&command, capabilities);
+        run(nobody.args(["promote", "--once", "--stall-budget", "100", "--pid", &pid.to_string()]))
     };
     let fill = |mut target: Program| {
         target.tell("map 4");

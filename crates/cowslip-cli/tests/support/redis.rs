@@ -82,7 +82,7 @@ impl Server {
     }
 
     pub fn fill(&self, keys: u32, value_bytes: u32) {
-        let sizes = [keys, value_bytes].map(|it| it.to_string());
+        let sizes = [keys, value_bytes].map(|number| number.to_string());
         assert_eq!(self.ask(&["debug", "populate", &sizes[0], "key", &sizes[1]]), "OK");
     }
 

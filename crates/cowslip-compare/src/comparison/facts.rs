@@ -20,7 +20,7 @@ pub struct FactDifference {
 
 pub(super) fn differences(good: &[Run], bad: &[Run]) -> Vec<FactDifference> {
     let names: BTreeSet<&String> =
-        [good, bad].into_iter().flat_map(all).flat_map(|it| it.keys()).collect();
+        [good, bad].into_iter().flat_map(all).flat_map(|facts| facts.keys()).collect();
     let of = |runs: &[Run], name: &String| -> BTreeSet<String> {
         all(runs).filter_map(|facts| facts.get(name)).cloned().collect()
     };

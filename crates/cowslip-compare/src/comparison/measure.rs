@@ -45,7 +45,7 @@ impl Measure {
         let runs = || good.iter().chain(bad);
         let (shortest, longest) = runs()
             .filter_map(length)
-            .fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
+            .fold((f64::INFINITY, 0.0_f64), |(low, high), time| (low.min(time), high.max(time)));
         let is_work = runs().all(|run| run.ended_by_itself) && longest > EQUALLY_LONG * shortest;
         if is_work { Self::Count } else { Self::Rate }
     }
@@ -63,8 +63,8 @@ pub(super) fn seen(sides: [&[Growth]; 2]) -> Option<Measure> {
     let (mut times, mut both, mut counts, mut values, mut means) = (0.0, 0.0, 0.0, 0.0, 1.0);
     for side in sides {
         let n = side.len() as f64;
-        let mean_seconds = side.iter().map(|it| it.seconds).sum::<f64>() / n;
-        let mean_count = side.iter().map(|it| it.count).sum::<f64>() / n;
+        let mean_seconds = side.iter().map(|growth| growth.seconds).sum::<f64>() / n;
+        let mean_count = side.iter().map(|growth| growth.count).sum::<f64>() / n;
         if mean_count > 0.0 {
             for growth in side {
                 let (time, count) =

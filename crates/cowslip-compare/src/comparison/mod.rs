@@ -164,7 +164,7 @@ fn primary(comparison: &Comparison, options: &Options) -> Result<Option<String>>
 }
 
 fn sort(rows: &mut [Row]) {
-    let change = |row: &Row| row.change.map_or(f64::INFINITY, |it| it.value.abs());
+    let change = |row: &Row| row.change.map_or(f64::INFINITY, |estimate| estimate.value.abs());
     rows.sort_by(|a, b| {
         let order = a.t_or_sign().total_cmp(&b.t_or_sign());
         order.then(change(b).total_cmp(&change(a)))

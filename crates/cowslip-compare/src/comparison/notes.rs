@@ -32,8 +32,12 @@ pub(super) fn notes(
              that they differ (docs/compare.md); have as many runs on both sides"
         ));
     }
-    let few: Vec<&str> =
-        rows.iter().zip(&sizes).filter(|(_, it)| it.0 < FEW).map(|(row, _)| &*row.metric).collect();
+    let few: Vec<&str> = rows
+        .iter()
+        .zip(&sizes)
+        .filter(|(_, size)| size.0 < FEW)
+        .map(|(row, _)| &*row.metric)
+        .collect();
     if !few.is_empty() {
         let of = match few.len() == rows.len() {
             true => String::new(),
@@ -45,7 +49,7 @@ pub(super) fn notes(
         ));
     }
     let disagree =
-        rows.iter().filter(|it| it.verdict == Verdict::Differs && it.rank.p > alpha).count();
+        rows.iter().filter(|row| row.verdict == Verdict::Differs && row.rank.p > alpha).count();
     if disagree > 0 {
         notes.push(format!(
             "of {disagree} metrics that differ by their means the rank test sees nothing: look at their values \

@@ -69,8 +69,9 @@ impl Row {
         options: &Options,
     ) -> Self {
         let rank = RankTest::new(&good, &bad).expect("there are finite values on both sides");
-        let moments =
-            Moments::from_values(&good).and_then(|it| Ok((it, Moments::from_values(&bad)?))).ok();
+        let moments = Moments::from_values(&good)
+            .and_then(|first| Ok((first, Moments::from_values(&bad)?)))
+            .ok();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let means = moments.map_or((mean(&good), mean(&bad)), |(a, b)| (a.mean(), b.mean()));
         let alpha = options.alpha;
@@ -85,7 +86,9 @@ impl Row {
             p: welch.map_or(rank.p, |welch| welch.p),
             adjusted_p: f64::NAN,
             effect: tested.map(|(a, b, welch)| hedges_g(&a, &b, &welch, alpha)),
-            change: tested.and_then(|(a, b, it)| relative_change(&a, &b, &it, alpha)).or(change),
+            change: tested
+                .and_then(|(a, b, welch)| relative_change(&a, &b, &welch, alpha))
+                .or(change),
             detectable: welch.map(|welch| detectable_difference(&welch, alpha)),
             runs_for_this: needed(means.1 - means.0),
             runs_for_wanted: needed(wanted),
@@ -114,9 +117,9 @@ impl Row {
     /// Measures the dependence of the samples of one run a side on the ones before.
     pub(super) fn measure_dependence(&mut self) {
         let share = |values: &[f64]| {
-            let it =
-                Autocorrelation::from_values(values).filter(|it| it.is_dependent(values.len()))?;
-            Some(it.effective_size / values.len() as f64)
+            let correlation = Autocorrelation::from_values(values)
+                .filter(|correlation| correlation.is_dependent(values.len()))?;
+            Some(correlation.effective_size / values.len() as f64)
         };
         let shares = [share(&self.good), share(&self.bad)];
         self.independent_share = shares.into_iter().flatten().min_by(f64::total_cmp);

@@ -111,7 +111,7 @@ impl TimeSplit {
         let woken = both(&total("rusage.voluntary_switches"));
         let usual = waits.as_ref().map(|waits| Usual::new(&waits[0], &running[0], woken.as_ref()));
         let of_running = usual.as_ref().map_or(0.0, |usual| usual.of_running);
-        let carried = |values: &Both| zip(values, values, |it, _| it * (1.0 + of_running));
+        let carried = |values: &Both| zip(values, values, |value, _| value * (1.0 + of_running));
         let mut parts: Vec<(TimePart, Both, Both)> = Vec::new();
         let seconds = running.iter().map(|side| side.iter().sum::<f64>()).fold(0.0, f64::max);
         if seconds < LEAST_DIVIDED_SECONDS {
@@ -165,7 +165,7 @@ impl TimeSplit {
             Some(PartOfTime { part, means: means(&values), carried, welch })
         };
         let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
-        let lock_wait = remainder.and_then(|it| it.lock_wait(alpha));
+        let lock_wait = remainder.and_then(|remainder| remainder.lock_wait(alpha));
         let wall = Entry::new(TimePart::Wall, &wall, alpha);
         Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults })
     }

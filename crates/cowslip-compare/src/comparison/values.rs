@@ -106,7 +106,7 @@ fn measure(sides: &[Vec<&Metric>; 2], unit: Unit, by_default: Measure) -> Measur
 }
 
 fn of_side(metrics: &[&Metric], unit: Unit, measure: Measure) -> Vec<f64> {
-    let count = |metric: &&Metric| metric.growth().map_or(metric.value(), |it| it.count);
+    let count = |metric: &&Metric| metric.growth().map_or(metric.value(), |growth| growth.count);
     match unit {
         Unit::Run if measure == Measure::Count => metrics.iter().map(count).collect(),
         Unit::Run => metrics.iter().map(|metric| metric.value()).collect(),

@@ -53,29 +53,31 @@ pub fn analyse(series: &Series, settings: &Settings) -> Result<History> {
     let metric = metric(series, settings)?;
     let values = series.entries.iter().enumerate().filter_map(|(index, entry)| {
         let runs = entry.metrics.get(&metric)?.iter().copied();
-        let value = median(runs.filter(|it| it.is_finite()))?;
+        let value = median(runs.filter(|run| run.is_finite()))?;
         let runs = entry.metrics[&metric].len();
         Some(Valued { number: index + 1, entry, value, runs })
     });
     let values: Vec<Valued<'_>> = values.collect();
     let mut machines: Vec<(BTreeMap<String, String>, Vec<Valued<'_>>)> = Vec::new();
-    for it in &values {
-        let machine = machine(it.entry, &settings.ignored);
+    for value in &values {
+        let machine = machine(value.entry, &settings.ignored);
         match machines.iter_mut().find(|(known, _)| *known == machine) {
-            Some((_, values)) => values.push(*it),
-            None => machines.push((machine, vec![*it])),
+            Some((_, values)) => values.push(*value),
+            None => machines.push((machine, vec![*value])),
         }
     }
-    let newest = |values: &[Valued<'_>]| values.last().map(|it| it.number);
+    let newest = |values: &[Valued<'_>]| values.last().map(|value| value.number);
     machines.sort_by_key(|(_, values)| Reverse(newest(values)));
     let left_out = series.entries.len() - values.len();
-    let groups = machines.into_iter().map(|(machine, it)| Group::new(machine, &it, settings));
+    let groups =
+        machines.into_iter().map(|(machine, values)| Group::new(machine, &values, settings));
     let groups = groups.collect();
     Ok(History { name: series.name.clone(), metric, left_out, groups })
 }
 
 fn metric(series: &Series, settings: &Settings) -> Result<String> {
-    let mut names: Vec<&String> = series.entries.iter().flat_map(|it| it.metrics.keys()).collect();
+    let mut names: Vec<&String> =
+        series.entries.iter().flat_map(|entry| entry.metrics.keys()).collect();
     names.sort();
     names.dedup();
     let wanted = settings.metric.as_deref().unwrap_or(WALL);
@@ -91,7 +93,7 @@ fn metric(series: &Series, settings: &Settings) -> Result<String> {
 }
 
 fn machine(entry: &Entry, ignored: &[String]) -> BTreeMap<String, String> {
-    let separating = MACHINE.iter().filter(|name| !ignored.iter().any(|it| it == *name));
+    let separating = MACHINE.iter().filter(|name| !ignored.iter().any(|fact| fact == *name));
     let facts = separating.filter_map(|name| entry.facts.get_key_value(*name));
     facts.map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::analysis::Settings;
 use super::change_points::change_points;
+use super::detectable::smallest_step;
 use super::entry::Entry;
-use super::seen::smallest_step;
 use crate::stats::{Autocorrelation, Estimate, Moments, Welch, median, relative_change};
 
 /// The number of newer entries after which a step is asked for; half of the level is the other.
@@ -99,9 +99,9 @@ impl Group {
         entries: &[Valued<'_>],
         settings: &Settings,
     ) -> Self {
-        let values: Vec<f64> = entries.iter().map(|it| it.value).collect();
+        let values: Vec<f64> = entries.iter().map(|entry| entry.value).collect();
         let found = change_points(&values, settings.alpha);
-        let ends = found.iter().map(|it| it.at).chain([values.len()]);
+        let ends = found.iter().map(|point| point.at).chain([values.len()]);
         let mut levels = Vec::new();
         let mut from = 0;
         for to in ends {
@@ -135,15 +135,15 @@ impl Group {
             .iter()
             .flat_map(|level| values[level.from..level.to].iter().map(|value| value - level.mean))
             .collect();
-        let correlation =
-            Autocorrelation::from_values(&residuals).filter(|it| it.is_dependent(values.len()));
-        let points = entries.iter().map(|it| Point {
-            number: it.number,
-            time_unix_ns: it.entry.time_unix_ns,
-            commit: it.entry.commit.clone(),
-            label: it.entry.label.clone(),
-            value: it.value,
-            runs: it.runs,
+        let correlation = Autocorrelation::from_values(&residuals)
+            .filter(|correlation| correlation.is_dependent(values.len()));
+        let points = entries.iter().map(|entry| Point {
+            number: entry.number,
+            time_unix_ns: entry.entry.time_unix_ns,
+            commit: entry.entry.commit.clone(),
+            label: entry.entry.label.clone(),
+            value: entry.value,
+            runs: entry.runs,
         });
         Self {
             machine,
@@ -152,7 +152,7 @@ impl Group {
             levels,
             changes,
             newest,
-            dependence: correlation.map(|it| it.lag_one),
+            dependence: correlation.map(|correlation| correlation.lag_one),
         }
     }
 }
@@ -198,5 +198,8 @@ fn smallest_steps(level: &[f64], alpha: f64) -> Vec<(usize, f64)> {
     places.dedup();
     let steps = places.into_iter().filter(|newer| 2 * newer <= level.len());
     let steps = steps.filter_map(|newer| Some((newer, smallest_step(level, newer, alpha)?)));
-    steps.map(|(newer, step)| (newer, step / mean.abs())).filter(|it| it.1.is_finite()).collect()
+    steps
+        .map(|(newer, step)| (newer, step / mean.abs()))
+        .filter(|(_, step)| step.is_finite())
+        .collect()
 }

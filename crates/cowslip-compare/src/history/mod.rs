@@ -6,15 +6,15 @@
 
 mod analysis;
 mod change_points;
+mod detectable;
 mod energy;
 mod entry;
 mod group;
-mod seen;
 mod store;
 
 pub use analysis::{History, Settings, analyse};
 pub use change_points::{ChangePoint, change_points};
+pub use detectable::smallest_step;
 pub use entry::{Entry, MACHINE, Metrics, SCHEMA};
 pub use group::{Change, Group, Level, Point};
-pub use seen::smallest_step;
 pub use store::{Series, Store};

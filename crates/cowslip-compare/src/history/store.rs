@@ -95,7 +95,7 @@ impl Store {
     pub fn read(&self, name: &str) -> Result<Vec<Series>> {
         let names = self.names()?;
         let family = format!("{name}/");
-        let is_wanted = |it: &&String| *it == name || it.starts_with(&family);
+        let is_wanted = |series: &&String| *series == name || series.starts_with(&family);
         let all: Vec<Series> =
             names.iter().filter(is_wanted).map(|name| self.series(name)).collect::<Result<_>>()?;
         if all.is_empty() {

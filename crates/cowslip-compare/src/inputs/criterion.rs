@@ -63,7 +63,7 @@ fn collect(path: &Path, depth: usize, into: &mut Vec<Benchmark>) -> Result<()> {
             serde_json::from_str(&text).map_err(|error| Error::corrupt(error).on(file))
         };
         let said = json(&newest.join("benchmark.json")).ok();
-        let said = said.as_ref().and_then(|it| it.get("full_id")?.as_str());
+        let said = said.as_ref().and_then(|benchmark| benchmark.get("full_id")?.as_str());
         let folder = path.file_name().unwrap_or_default().to_string_lossy();
         let name = said.unwrap_or(&folder).to_owned();
         let runs = sample(&json(&file)?, SAMPLE).map_err(|error| error.on(&file))?;

@@ -20,9 +20,10 @@ const OTHER_NUMBERS: [&str; 7] = [
 pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let entries = whole.get("benchmarks").and_then(Value::as_array);
     let entries = entries.into_iter().flatten().filter_map(Value::as_object);
-    let is_aggregate = |it: &Map<String, Value>| it.get("run_type") == Some(&"aggregate".into());
-    let has_failed = |it: &Map<String, Value>| {
-        ["error_occurred", "skipped"].iter().any(|field| it.get(*field) == Some(&true.into()))
+    let is_aggregate =
+        |entry: &Map<String, Value>| entry.get("run_type") == Some(&"aggregate".into());
+    let has_failed = |entry: &Map<String, Value>| {
+        ["error_occurred", "skipped"].iter().any(|field| entry.get(*field) == Some(&true.into()))
     };
     let mut all: Vec<Benchmark> = Vec::new();
     for entry in entries.filter(|entry| !is_aggregate(entry) && !has_failed(entry)) {
@@ -30,10 +31,11 @@ pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
         else {
             return Err(Error::corrupt("a benchmark of Google Benchmark without a name"));
         };
-        let index = all.iter().position(|it| it.name == called).unwrap_or_else(|| {
-            all.push(Benchmark { name: called.to_owned(), runs: Vec::new() });
-            all.len() - 1
-        });
+        let index =
+            all.iter().position(|benchmark| benchmark.name == called).unwrap_or_else(|| {
+                all.push(Benchmark { name: called.to_owned(), runs: Vec::new() });
+                all.len() - 1
+            });
         let runs = &mut all[index].runs;
         runs.push(run(entry, &format!("{name}#{}", runs.len() + 1))?);
     }

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 pub(super) fn parse(results: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let results = results.as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut all = results.iter().map(|it| command(it, name)).collect::<Result<Vec<_>>>()?;
+    let mut all = results.iter().map(|result| command(result, name)).collect::<Result<Vec<_>>>()?;
     if let [only] = all.as_mut_slice() {
         only.name.clear();
     }

@@ -67,7 +67,9 @@ pub fn read_benchmarks(path: &Path) -> Result<Vec<Benchmark>> {
     select(path, |path, part| {
         let all = match path.is_dir() {
             true => criterion::folder(path)?,
-            false => benchmarks(&read_text(path)?, &name_of(path)).map_err(|it| it.on(path))?,
+            false => {
+                benchmarks(&read_text(path)?, &name_of(path)).map_err(|error| error.on(path))?
+            }
         };
         match part {
             None if all.is_empty() => {
@@ -96,7 +98,8 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let is_hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
+        let is_hidden =
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         if path.is_file() && !is_hidden {
             files.push(path);
         }
@@ -137,7 +140,7 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     }
     let is_markup = |kind: &&str| {
         let beginning = first.trim_start().get(..kind.len());
-        beginning.is_some_and(|it| it.eq_ignore_ascii_case(kind))
+        beginning.is_some_and(|text| text.eq_ignore_ascii_case(kind))
     };
     if ["<!doctype", "<html", "<?xml"].iter().any(is_markup) {
         return Err(unknown("it begins as HTML or XML does"));
@@ -155,7 +158,7 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     }
     let whole: Value = serde_json::from_str(text)
         .map_err(|error| Error::corrupt(format!("it begins as JSON and is none: {error}")))?;
-    match whole.get("sysstat").and_then(|it| it.get("hosts")) {
+    match whole.get("sysstat").and_then(|sysstat| sysstat.get("hosts")) {
         Some(hosts) => sadf::parse(hosts, name, part),
         None => chosen(of_tool(&whole, name)?, part),
     }
@@ -164,7 +167,7 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
 /// The benchmarks of a file that has them; none for any other text.
 fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
     let whole: Result<Value, _> = serde_json::from_str(text);
-    match whole.ok().filter(|it| it.is_object() && it.get("start").is_none()) {
+    match whole.ok().filter(|whole| whole.is_object() && whole.get("start").is_none()) {
         Some(whole) if whole.get("sysstat").is_none() && whole.get("counter-value").is_none() => {
             of_tool(&whole, name)
         }
@@ -193,7 +196,7 @@ fn of_tool(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
 }
 
 fn chosen(benchmarks: Vec<Benchmark>, part: Option<usize>) -> Result<Vec<Run>> {
-    choose(&benchmarks, part, "benchmark").map(|it| it.runs.clone())
+    choose(&benchmarks, part, "benchmark").map(|benchmark| benchmark.runs.clone())
 }
 
 fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {

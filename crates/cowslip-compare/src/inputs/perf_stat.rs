@@ -92,7 +92,7 @@ fn run(name: &str, Counts { events, ends }: &Counts) -> Run {
         }
         let steps = counts.iter().filter_map(|(end, count)| {
             let end = (*end)?;
-            let before = ends.partition_point(|it| *it < end);
+            let before = ends.partition_point(|time| *time < end);
             let start = before.checked_sub(1).map_or(0.0, |index| ends[index]);
             Some((end - start, *count))
         });

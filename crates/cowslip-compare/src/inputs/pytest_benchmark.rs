@@ -12,12 +12,16 @@ use crate::{Error, Result};
 pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let facts = Arc::new(facts(whole));
     let benchmarks = whole.get("benchmarks").and_then(Value::as_array);
-    benchmarks.into_iter().flatten().map(|it| benchmark(it, name, &facts)).collect()
+    benchmarks.into_iter().flatten().map(|entry| benchmark(entry, name, &facts)).collect()
 }
 
-fn benchmark(it: &Value, name: &str, facts: &Arc<BTreeMap<String, String>>) -> Result<Benchmark> {
-    let test = it.get("fullname").or(it.get("name")).and_then(Value::as_str);
-    let (Some(test), Some(stats)) = (test, it.get("stats")) else {
+fn benchmark(
+    entry: &Value,
+    name: &str,
+    facts: &Arc<BTreeMap<String, String>>,
+) -> Result<Benchmark> {
+    let test = entry.get("fullname").or(entry.get("name")).and_then(Value::as_str);
+    let (Some(test), Some(stats)) = (test, entry.get("stats")) else {
         return Err(Error::corrupt("a benchmark of pytest without a name and `stats`"));
     };
     // Files of --benchmark-save have no values of rounds unless they are asked for.
@@ -48,7 +52,7 @@ fn facts(whole: &Value) -> BTreeMap<String, String> {
     .into_iter()
     .filter_map(|(fact, path)| Some((fact.to_owned(), text(path)?)))
     .collect();
-    if let Some(commit) = text("/commit_info/id").filter(|it| it != "unversioned") {
+    if let Some(commit) = text("/commit_info/id").filter(|commit| commit != "unversioned") {
         let is_dirty = whole.pointer("/commit_info/dirty").and_then(Value::as_bool);
         let suffix = if is_dirty == Some(true) { "-dirty" } else { "" };
         facts.insert("commit".to_owned(), commit + suffix);

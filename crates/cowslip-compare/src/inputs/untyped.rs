@@ -12,7 +12,7 @@ const ENOUGH: usize = 8;
 pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Vec<String> {
     let names: BTreeSet<String> = runs
         .iter()
-        .flat_map(|run| run.metrics.iter().filter(|(_, it)| it.is_untyped))
+        .flat_map(|run| run.metrics.iter().filter(|(_, metric)| metric.is_untyped))
         .map(|(name, _)| name.clone())
         .collect();
     let only_grows = |run: &&mut Run, name: &String| {

@@ -46,10 +46,10 @@ pub(super) fn disks(text: &str, is_whole: impl Fn(&str) -> bool, into: &mut Vec<
             continue;
         }
         for (column, what, unit) in DISK {
-            let value = value(column).map(|it| it * unit);
+            let value = value(column).map(|count| count * unit);
             into.push(reading(format!("disk.{name}.{what}"), Counter, value));
         }
-        let busy = value(BUSY).map(|it| it * MILLISECOND);
+        let busy = value(BUSY).map(|time| time * MILLISECOND);
         into.push(reading(format!("disk.{name}.busy_share"), Share, busy));
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn named(all: Vec<Reading>) -> Vec<(String, f64)> {
-        all.into_iter().map(|(it, value)| (it.name, value.unwrap())).collect()
+        all.into_iter().map(|(definition, value)| (definition.name, value.unwrap())).collect()
     }
 
     #[test]

@@ -51,6 +51,6 @@ mod tests {
     fn this_machine_has_a_kernel_and_a_choice_is_its_word() {
         let facts = super::facts();
         assert!(facts.contains_key("kernel"));
-        assert!(facts.get("thp.enabled").is_none_or(|it| !it.contains('[')), "{facts:?}");
+        assert!(facts.get("thp.enabled").is_none_or(|value| !value.contains('[')), "{facts:?}");
     }
 }

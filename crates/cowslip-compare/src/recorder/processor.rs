@@ -9,7 +9,7 @@ const TIMES: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "so
 pub(super) fn stat(text: &str, into: &mut Vec<Reading>) {
     let is_processor = |line: &&str| {
         line.strip_prefix("cpu")
-            .is_some_and(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
+            .is_some_and(|rest| rest.starts_with(|character: char| character.is_ascii_digit()))
     };
     let processors = text.lines().filter(is_processor).count();
     for (name, rest) in text.lines().filter_map(|line| line.split_once(' ')) {
@@ -48,8 +48,10 @@ mod tests {
         assert_eq!(used(text), Some(300.0));
         let mut all = Vec::new();
         stat(text, &mut all);
-        let all: Vec<_> =
-            all.into_iter().map(|(it, value)| (it.name, it.kind, value.unwrap())).collect();
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|(definition, value)| (definition.name, definition.kind, value.unwrap()))
+            .collect();
         let wanted = [
             ("cpu.user_share", Share, 0.5),
             ("cpu.nice_share", Share, 0.0),

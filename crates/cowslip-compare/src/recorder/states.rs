@@ -97,7 +97,7 @@ impl States {
     }
 
     fn add(&mut self, seconds: f64, states: &[State]) {
-        let of = |state| states.iter().filter(|it| **it == state).count() as f64 * seconds;
+        let of = |state| states.iter().filter(|other| **other == state).count() as f64 * seconds;
         self.seen += seconds;
         let (active, blocked) = (of(State::Active), of(State::Blocked));
         match () {
@@ -142,7 +142,7 @@ impl States {
 
     pub(super) fn read(&self, into: &mut Vec<Reading>) {
         let [locked, lock_wait] =
-            [self.locked, self.lock_wait].map(|it| (!self.is_call_hidden).then_some(it));
+            [self.locked, self.lock_wait].map(|seconds| (!self.is_call_hidden).then_some(seconds));
         for (name, value) in [
             ("process.seen_seconds", Some(self.seen)),
             ("process.blocked_seconds", Some(self.blocked)),

@@ -102,8 +102,10 @@ mod tests {
         let text = "     CPU0 CPU1\n 24:  1 2  PCI-MSI 0-edge virtio\nTLB:  3 4  TLB shootdowns\n";
         interrupts(text, &mut all);
         meminfo("Active(anon):   2 kB\nHugePages_Total:  3\n", &mut all);
-        let all: Vec<_> =
-            all.into_iter().map(|(it, value)| (it.name, it.kind, value.unwrap())).collect();
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|(definition, value)| (definition.name, definition.kind, value.unwrap()))
+            .collect();
         let wanted = [
             ("vmstat.nr_free_pages", Gauge, 5.0),
             ("vmstat.nr_written", Counter, 6.0),

@@ -133,12 +133,12 @@ impl Tree {
         while let Some(pid) = queue.pop() {
             let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
             for thread in threads {
-                let number = thread.file_name().to_str().and_then(|it| it.parse().ok());
+                let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
                 all.extend(number.map(|number| (pid, number)));
                 let children = fs::read_to_string(thread.path().join("children"));
                 for child in children.unwrap_or_default().split_ascii_whitespace() {
                     let Some(child) =
-                        child.parse().ok().filter(|it| !self.members.contains_key(it))
+                        child.parse().ok().filter(|child| !self.members.contains_key(child))
                     else {
                         continue;
                     };
@@ -206,14 +206,15 @@ impl Tree {
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let all: BTreeMap<u32, Stat> =
             pids.filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
-        self.members.retain(|pid, start| all.get(pid).is_some_and(|it| it.start_ticks == *start));
+        self.members
+            .retain(|pid, start| all.get(pid).is_some_and(|stat| stat.start_ticks == *start));
         loop {
             let found: Vec<_> = all
                 .iter()
-                .filter(|(pid, it)| {
-                    self.members.contains_key(&it.parent) && !self.members.contains_key(pid)
+                .filter(|(pid, stat)| {
+                    self.members.contains_key(&stat.parent) && !self.members.contains_key(pid)
                 })
-                .map(|(pid, it)| (*pid, it.start_ticks))
+                .map(|(pid, stat)| (*pid, stat.start_ticks))
                 .collect();
             if found.is_empty() {
                 break;
@@ -274,7 +275,7 @@ fn forbidden_processors(pid: u32) -> Option<u32> {
 /// From `/proc/PID/status`: the bits of the mask.
 fn allowed_processors(status: &str) -> Option<u32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
-    mask.chars().filter_map(|it| it.to_digit(16)).map(u32::count_ones).reduce(|a, b| a + b)
+    mask.chars().filter_map(|digit| digit.to_digit(16)).map(u32::count_ones).reduce(|a, b| a + b)
 }
 
 /// Raises sums, which never fall.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use cowslip_sys::ended::{Ended, Listener};
+use cowslip_sys::taskstats::{Ended, Listener};
 
 use super::{Reading, add, reading};
 use crate::recording::MetricKind::Counter;
@@ -53,7 +53,7 @@ impl Waits {
             below: BTreeMap::new(),
             is_whole: true,
             has_disk: fs::read_to_string("/proc/sys/kernel/task_delayacct")
-                .is_ok_and(|it| it.trim() == "1"),
+                .is_ok_and(|text| text.trim() == "1"),
             most: [0.0; 2],
         });
         Self { told, ..Self::default() }
@@ -84,7 +84,7 @@ impl Waits {
         for pid in processes {
             let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
             for thread in entries {
-                let Some(number) = thread.file_name().to_str().and_then(|it| it.parse().ok())
+                let Some(number) = thread.file_name().to_str().and_then(|name| name.parse().ok())
                 else {
                     continue;
                 };
@@ -126,13 +126,13 @@ impl Waits {
         members: impl Iterator<Item = &'a u32>,
         into: &mut Vec<Reading>,
     ) {
-        let alive: f64 = self.threads.values().map(|it| it[1]).sum();
+        let alive: f64 = self.threads.values().map(|thread| thread[1]).sum();
         let seen = self.seen()[1];
         let (wait, disk) = match &mut self.told {
             None => (Some(seen), None),
             Some(told) => {
                 let mut now = told.total;
-                members.filter_map(|pid| told.below.get(pid)).for_each(|it| add(&mut now, it));
+                members.filter_map(|pid| told.below.get(pid)).for_each(|sums| add(&mut now, sums));
                 now[PROCESSOR] += alive;
                 told.most = [0, 1].map(|which| told.most[which].max(now[which]));
                 let known = |which: usize| told.is_whole.then_some(told.most[which]);
@@ -145,7 +145,7 @@ impl Waits {
 
     fn seen(&self) -> [f64; 3] {
         let mut times = self.ended;
-        self.threads.values().for_each(|it| add(&mut times, it));
+        self.threads.values().for_each(|thread| add(&mut times, thread));
         times
     }
 }
@@ -191,7 +191,7 @@ mod tests {
             ended(11, 10, 1, 8),
             ended(10, 10, 1, 16),
         ];
-        all.into_iter().for_each(|it| fold(it, Some(10), &mut total, &mut below));
+        all.into_iter().for_each(|thread| fold(thread, Some(10), &mut total, &mut below));
         assert_eq!(total, [31.0, 0.0]);
         assert_eq!(below.into_iter().collect::<Vec<_>>(), [(98, [1_000.0, 0.0])]);
     }

@@ -21,12 +21,12 @@ impl Autocorrelation {
     /// assert!(Autocorrelation::from_values(&drifting).unwrap().effective_size < 4.0);
     /// ```
     pub fn from_values(values: &[f64]) -> Option<Self> {
-        let moments = Moments::from_values(values).ok().filter(|it| it.variance > 0.0)?;
+        let moments = Moments::from_values(values).ok().filter(|moments| moments.variance > 0.0)?;
         if values.len() < 4 {
             return None;
         }
         let mean = moments.mean();
-        let products: f64 = values.windows(2).map(|it| (it[0] - mean) * (it[1] - mean)).sum();
+        let products: f64 = values.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
         let lag_one = products / (moments.variance * (moments.count - 1.0));
         let factor = ((1.0 - lag_one) / (1.0 + lag_one)).clamp(0.0, 1.0);
         Some(Self { lag_one, effective_size: (moments.count * factor).max(1.0) })

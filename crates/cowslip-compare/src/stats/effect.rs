@@ -24,7 +24,7 @@ pub struct Estimate {
 pub fn hedges_g(first: &Moments, second: &Moments, welch: &Welch, alpha: f64) -> Estimate {
     let deviation = ((first.variance + second.variance) / 2.0).sqrt();
     let sum = first.variance + second.variance;
-    let part = |it: &Moments| (it.variance / sum).powi(2) / (it.count - 1.0);
+    let part = |moments: &Moments| (moments.variance / sum).powi(2) / (moments.count - 1.0);
     let df = 1.0 / (part(first) + part(second));
     // One degree of freedom or, rounded, hardly less: there the factor is zero.
     let unbiased = half_step((df - 1.0).max(0.0) / 2.0) / (df / 2.0).sqrt();

@@ -16,7 +16,7 @@ pub fn location(differences: &[f64], alpha: f64) -> Result<Estimate, Unusable> {
     if differences.is_empty() {
         return Err(Unusable::TooFew);
     }
-    if !differences.iter().all(|it| it.is_finite()) {
+    if !differences.iter().all(|difference| difference.is_finite()) {
         return Err(Unusable::NotFinite);
     }
     let count = differences.len();

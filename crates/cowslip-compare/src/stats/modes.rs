@@ -91,12 +91,12 @@ struct Spread {
 
 impl Spread {
     fn each<'a>(values: impl Iterator<Item = &'a f64>) -> Vec<Self> {
-        let next = |it: &mut Self, value: &f64| {
-            it.count += 1.0;
-            let residual = value - it.mean;
-            it.mean += residual / it.count;
-            it.squares += residual * (value - it.mean);
-            Some(*it)
+        let next = |spread: &mut Self, value: &f64| {
+            spread.count += 1.0;
+            let residual = value - spread.mean;
+            spread.mean += residual / spread.count;
+            spread.squares += residual * (value - spread.mean);
+            Some(*spread)
         };
         values.scan(Self::default(), next).collect()
     }

@@ -31,7 +31,7 @@ impl Moments {
         }
         let mean = Sum::from_values(values.iter().copied()).over(count);
         let residual = |value: &f64| (value - mean.high) - mean.low;
-        let squares = Sum::from_values(values.iter().map(residual).map(|it| it * it));
+        let squares = Sum::from_values(values.iter().map(residual).map(|value| value * value));
         Ok(Self { count, mean, variance: squares.high / (count - 1.0) })
     }
 

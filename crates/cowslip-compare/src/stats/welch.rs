@@ -55,6 +55,6 @@ impl Welch {
 /// Satterthwaite's degrees of freedom of a difference of means.
 fn degrees(first: &Moments, second: &Moments) -> f64 {
     let sum = first.of_mean() + second.of_mean();
-    let part = |it: &Moments| (it.of_mean() / sum).powi(2) / (it.count - 1.0);
+    let part = |moments: &Moments| (moments.of_mean() / sum).powi(2) / (moments.count - 1.0);
     1.0 / (part(first) + part(second))
 }

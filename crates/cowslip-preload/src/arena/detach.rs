@@ -14,7 +14,7 @@ use cowslip::Arena;
 use cowslip::raw::{Departure, Usage};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::process::BlockedSignals;
-use cowslip_sys::{Errno, given};
+use cowslip_sys::{Errno, user_memory};
 
 use crate::arena::registry::{self, arenas};
 use crate::arena::setup_state;
@@ -51,7 +51,7 @@ pub(crate) fn before_vector_use(buffers: usize, count: usize, why: Departure) {
     if count > libc::UIO_MAXIOV as usize || arenas().next().is_none() {
         return;
     }
-    given::each(buffers, count, |[addr, len]: [u64; 2]| {
+    user_memory::each(buffers, count, |[addr, len]: [u64; 2]| {
         before_use(addr as usize, len as usize, why);
         ControlFlow::Continue(())
     });

@@ -99,7 +99,7 @@ fn set_environment(birth: &Birth<'_>) -> Result<(), Errno> {
     let argument = birth.argument;
     entries.extend(argument.map(|text| [b"COWSLIP_BRANCH_ARG=", text].concat()));
     let entries: Vec<CString> =
-        entries.into_iter().filter_map(|it| CString::new(it).ok()).collect();
+        entries.into_iter().filter_map(|entry| CString::new(entry).ok()).collect();
     // A copy of a copy has its own argument, or none.
     environment::replace(&entries, &[b"COWSLIP_BRANCH_ARG="]);
     Ok(())

@@ -103,7 +103,9 @@ impl Listener {
             _ => return Ok(None),
         };
         // The program may have closed its standard streams.
-        Ok(cowslip_sys::supervision::above_streams(connection).ok().map(|it| (it, request)))
+        Ok(cowslip_sys::supervision::above_streams(connection)
+            .ok()
+            .map(|connection| (connection, request)))
     }
 }
 

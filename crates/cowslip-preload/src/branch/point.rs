@@ -66,7 +66,8 @@ unsafe extern "C" fn cowslip_branch_point_atfork(
     in_child: Handler,
 ) -> c_int {
     let handlers = Handlers { prepare, in_parent };
-    let serve = |it: &Listener| serve(it, timeout_ms, &handlers).unwrap_or_else(Outcome::GoOn);
+    let serve =
+        |listener: &Listener| serve(listener, timeout_ms, &handlers).unwrap_or_else(Outcome::GoOn);
     // SAFETY: C's contract.
     match unsafe { with_listener(name, serve) } {
         Ok(Outcome::Copy(index)) => {

@@ -116,7 +116,7 @@ fn attend(connection: BorrowedFd<'_>, ended: &OwnedFd, mut copies: Vec<Running>)
         if ready[1] {
             supervision::drain(ended);
             while let Some((pid, status)) = supervision::next_ended() {
-                let Some(place) = copies.iter().position(|it| it.pid == pid) else { continue };
+                let Some(place) = copies.iter().position(|copy| copy.pid == pid) else { continue };
                 let reply = Reply::Ended { copy: copies.swap_remove(place).index, status };
                 let _ = socket::send(connection, &reply.to_bytes(), &[]);
             }

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::{given, passthrough};
+use cowslip_sys::{passthrough, user_memory};
 
 use crate::arena::service;
 use crate::hooks::atfork::{in_child, in_parent, prepare, set_flags};
@@ -141,8 +141,9 @@ pub(crate) extern "C" fn is_fork(
         libc::SYS_clone => (a as u64, d as usize, e as usize),
         libc::SYS_clone3 => {
             // Flags, a pidfd, the child's and the parent's thread id, a signal, a stack, its length, storage.
-            let given =
-                Some(a as usize).filter(|_| b >= SMALLEST_BYTES).and_then(given::read::<[u64; 8]>);
+            let given = Some(a as usize)
+                .filter(|_| b >= SMALLEST_BYTES)
+                .and_then(user_memory::read::<[u64; 8]>);
             // The kernel refuses arguments that cannot be read.
             let Some([flags, _, child_tid, _, _, _, _, tls]) = given else { return false };
             (flags, child_tid as usize, tls as usize)

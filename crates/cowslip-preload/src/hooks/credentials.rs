@@ -76,7 +76,7 @@ pub(crate) fn renounce() {
     }
     // This comes first: a signal handler may come here too, and wait for a lock that this thread holds.
     let _blocked = BlockedSignals::enter();
-    if !is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
+    if !is_own_process() || arenas().all(|arena| !arena.raw().is_reader()) {
         return;
     }
     ownership::adopt_all();

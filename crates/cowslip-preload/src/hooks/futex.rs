@@ -17,7 +17,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ops::ControlFlow;
 
 use cowslip::raw::Departure;
-use cowslip_sys::given;
+use cowslip_sys::user_memory;
 
 use crate::arena::detach;
 use crate::rt::next_symbol::interpose;
@@ -26,8 +26,8 @@ pub(crate) fn detach_memory(addr: usize, len: usize) {
     detach::before_use(addr, len, Departure::SharedFutex);
 }
 
-fn detach_value<T>(it: *const T) {
-    detach_memory(it as usize, size_of::<T>());
+fn detach_value<T>(value: *const T) {
+    detach_memory(value as usize, size_of::<T>());
 }
 
 /// Returns true if a getter of libc's reads a value other than 0 from the attribute.
@@ -129,7 +129,7 @@ fn before_futex(word: usize, operation: c_int, other: usize) {
 
 #[cfg(target_arch = "x86_64")]
 fn each_waiter(waiters: usize, count: usize) {
-    given::each(waiters, count, |[_, word, flags]: [u64; 3]| {
+    user_memory::each(waiters, count, |[_, word, flags]: [u64; 3]| {
         if flags as c_int & PRIVATE == 0 {
             detach_memory(word as usize, size_of::<u64>());
         }

@@ -11,7 +11,7 @@
 use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use cowslip::raw::Departure;
-use cowslip_sys::{given, process};
+use cowslip_sys::{process, user_memory};
 
 use crate::arena::detach;
 use crate::arena::registry::arenas;
@@ -41,7 +41,7 @@ fn before_messages(messages: usize, count: usize, step: usize) {
     }
     for i in 0..count.min(libc::UIO_MAXIOV as usize) {
         let at = messages.wrapping_add(i * step + BUFFERS_AT);
-        let Some([buffers, count]) = given::read::<[u64; 2]>(at) else { return };
+        let Some([buffers, count]) = user_memory::read::<[u64; 2]>(at) else { return };
         before_buffers(buffers as usize, count as usize);
     }
 }

@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::ops::ControlFlow;
 
 use cowslip::raw::Departure;
-use cowslip_sys::given;
+use cowslip_sys::user_memory;
 
 use crate::arena::{detach, kernel_access};
 use crate::rt::next_symbol::{NextSymbol, is_of_libaio};
@@ -45,9 +45,10 @@ pub(crate) fn before_submit(count: c_long, requests: usize) {
     const PWRITE: u64 = 1;
     const PREADV: u64 = 7;
     const PWRITEV: u64 = 8;
-    given::each(requests, usize::try_from(count).unwrap_or(0), |request: usize| {
+    user_memory::each(requests, usize::try_from(count).unwrap_or(0), |request: usize| {
         // `struct iocb`: data, key and flags, operation and priority and descriptor, buffer, length, offset, …
-        let Some([_, _, operation, buffer, len, ..]) = given::read::<[u64; 8]>(request) else {
+        let Some([_, _, operation, buffer, len, ..]) = user_memory::read::<[u64; 8]>(request)
+        else {
             return ControlFlow::Break(());
         };
         match operation & 0xffff {

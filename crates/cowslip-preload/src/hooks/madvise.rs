@@ -13,7 +13,7 @@ use cowslip::Arena;
 use cowslip::raw::{Departure, Usage};
 use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::{Errno, given, passthrough};
+use cowslip_sys::{Errno, passthrough, user_memory};
 
 use crate::arena::detach;
 use crate::arena::ranges::split;
@@ -165,7 +165,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
         |count| unsafe { passthrough::process_madvise(pidfd, vectors, count, advice, flags) };
     let kept = BlockedSignals::enter();
     let is_ours = (1..=libc::UIO_MAXIOV as usize).contains(&count)
-        && given::is_readable(vectors as usize, count * size_of::<libc::iovec>())
+        && user_memory::is_readable(vectors as usize, count * size_of::<libc::iovec>())
         && process::is_own_pidfd(pidfd);
     drop(kept);
     if !is_ours {
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn process_madvise(
     }
     let mut done = 0;
     let mut failed = false;
-    given::each(vectors as usize, count, |[addr, len]: [u64; 2]| {
+    user_memory::each(vectors as usize, count, |[addr, len]: [u64; 2]| {
         // SAFETY: a part of the program's own call.
         failed = unsafe { madvise(addr as *mut c_void, len as usize, advice) } != 0;
         done += if failed { 0 } else { len as isize };

@@ -42,7 +42,8 @@ pub(crate) unsafe extern "C" fn mremap(
     {
         return moved;
     }
-    let detached = ours.as_ref().and_then(|it| it.as_ref().ok()).filter(|it| it.is_detached);
+    let detached =
+        ours.as_ref().and_then(|piece| piece.as_ref().ok()).filter(|piece| piece.is_detached);
     if ours.is_none() || detached.is_some() {
         let moved = onto_arena(to as usize, new_len, flags, kernel);
         let stays = flags & libc::MREMAP_DONTUNMAP != 0;

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_void};
 use core::ops::ControlFlow;
 
-use cowslip_sys::given;
+use cowslip_sys::user_memory;
 
 use crate::hooks::direct_io::before_read;
 use crate::rt::next_symbol::interpose;
@@ -17,7 +17,7 @@ interpose! {
 }
 
 fn before_aio(request: *const libc::aiocb) {
-    if !given::is_readable(request as usize, size_of::<libc::aiocb>()) {
+    if !user_memory::is_readable(request as usize, size_of::<libc::aiocb>()) {
         return;
     }
     // SAFETY: it was there just now, and is the program's to hand over.
@@ -28,7 +28,7 @@ fn before_aio(request: *const libc::aiocb) {
 
 fn before_list(requests: *const *mut libc::aiocb, count: c_int) {
     let count = usize::try_from(count).unwrap_or(0);
-    given::each(requests as usize, count, |request: usize| {
+    user_memory::each(requests as usize, count, |request: usize| {
         before_aio(request as *const libc::aiocb);
         ControlFlow::Continue(())
     });

@@ -49,7 +49,7 @@ pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
 /// after it for the child alone.
 pub(crate) fn before_write(target: c_int, places: usize, count: usize) {
     process::uncancelled(|| {
-        if target == process::pid() {
+        if process::is_own_task(target) {
             detach::before_vector_use(places, count, Departure::ProcMem);
         }
     });

@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
 use cowslip_sys::process::{self, MemoryLimit};
-use cowslip_sys::{given, passthrough};
+use cowslip_sys::{passthrough, user_memory};
 
 use crate::arena::detach;
 use crate::arena::memory_limits::rules_out;
@@ -28,7 +28,7 @@ fn before_limit(pid: c_int, resource: c_uint, limit: *const c_void) {
     let is_ours = pid == 0 || pid == process::pid();
     let kind = MemoryLimit::ALL.into_iter().find(|kind| kind.number() == resource);
     let Some(kind) = kind.filter(|_| is_ours && !limit.is_null()) else { return };
-    let Some(now) = given::read::<u64>(limit as usize) else { return };
+    let Some(now) = user_memory::read::<u64>(limit as usize) else { return };
     let now = Some(ByteCount(now)).filter(|now| now.0 != NONE);
     // Without an arena, limits are checked when one would be made.
     if rules_out(kind, now) && !config().off && arenas().next().is_some() {

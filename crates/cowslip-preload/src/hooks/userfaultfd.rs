@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_ulong};
 
 use cowslip::raw::Departure;
-use cowslip_sys::{given, passthrough};
+use cowslip_sys::{passthrough, user_memory};
 
 use crate::arena::detach;
 
@@ -30,13 +30,13 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usi
 #[cold]
 #[inline(never)]
 fn before_register(argument: usize) {
-    let Some([start, len]) = given::read::<[u64; 2]>(argument) else { return };
+    let Some([start, len]) = user_memory::read::<[u64; 2]>(argument) else { return };
     detach::before_use(start as usize, len as usize, Departure::Userfaultfd);
 }
 
 #[cold]
 #[inline(never)]
 fn before_move(argument: usize) {
-    let Some([_, from, len]) = given::read::<[u64; 3]>(argument) else { return };
+    let Some([_, from, len]) = user_memory::read::<[u64; 3]>(argument) else { return };
     detach::before_use(from as usize, len as usize, Departure::Userfaultfd);
 }

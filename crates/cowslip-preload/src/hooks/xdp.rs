@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use cowslip::raw::Departure;
-use cowslip_sys::{given, process};
+use cowslip_sys::{process, user_memory};
 
 use crate::arena::detach;
 use crate::rt::next_symbol::interpose;
@@ -20,7 +20,7 @@ fn is_registration(level: c_int, name: c_int) -> bool {
 }
 
 fn before_registration(value: usize) {
-    let Some([start, len]) = given::read::<[u64; 2]>(value) else { return };
+    let Some([start, len]) = user_memory::read::<[u64; 2]>(value) else { return };
     process::uncancelled(|| detach::before_use(start as usize, len as usize, Departure::Ring));
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Config {
 impl Config {
     pub(crate) fn from_environment() -> Self {
         let text = |name| var_os(name).and_then(|value| value.into_string().ok());
-        let is = |name, value: &str| text(name).is_some_and(|it| it == value);
+        let is = |name, value: &str| text(name).is_some_and(|found| found == value);
         let size = |name| text(name).and_then(|value| ByteCount::parse(&value));
         Self {
             off: is("COWSLIP", "off") || loaded_objects::is_loaded(b"vgpreload_"),

@@ -84,8 +84,8 @@ pub(crate) fn hide() {
             return;
         }
         let ours: Vec<CString> =
-            entries(array.cast()).filter(|it| is_ours(it)).map(CStr::to_owned).collect();
-        let libraries = ours.iter().find_map(|it| it.to_bytes().strip_prefix(LIBRARIES));
+            entries(array.cast()).filter(|entry| is_ours(entry)).map(CStr::to_owned).collect();
+        let libraries = ours.iter().find_map(|entry| entry.to_bytes().strip_prefix(LIBRARIES));
         let libraries = libraries.unwrap_or_default().to_vec();
         let hidden = HIDDEN.get_or_init(|| Hidden { libraries, entries: ours });
         if config().follows_exec {
@@ -148,7 +148,7 @@ impl Environment {
                 pointers.push(entry.as_ptr());
             }
         }
-        let others = preload.as_ref().map(|it| &it.to_bytes()[PRELOAD.len()..]);
+        let others = preload.as_ref().map(|entry| &entry.to_bytes()[PRELOAD.len()..]);
         let preload = match (helps, others) {
             (true, Some(others)) => Some([PRELOAD, &libraries, b":", others].concat()),
             (true, None) => Some([PRELOAD, &libraries].concat()),

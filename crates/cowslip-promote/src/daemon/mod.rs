@@ -62,7 +62,8 @@ pub fn run(
 
 fn announce(session: &mut Session) {
     let targets = session.promoter().targets();
-    let names: Vec<String> = targets.map(|it| format!("{} ({})", it.name(), it.id().pid)).collect();
+    let names: Vec<String> =
+        targets.map(|target| format!("{} ({})", target.name(), target.id().pid)).collect();
     session.operator().tell(&Notice::Promoting(&names));
 }
 
@@ -73,7 +74,7 @@ fn reload(
     read_plan: &mut impl FnMut() -> std::result::Result<Plan, String>,
 ) {
     manager.reloading();
-    let done = read_plan().and_then(|plan| session.reload(plan).map_err(|it| it.to_string()));
+    let done = read_plan().and_then(|plan| session.reload(plan).map_err(|error| error.to_string()));
     let operator = session.operator();
     match done {
         Ok(()) => operator.tell(&Notice::Reloaded),
@@ -104,7 +105,7 @@ fn publish(
         }
     }
     published.set(text);
-    let coverage = session.tally().coverage(|it| Some(it.seen));
+    let coverage = session.tally().coverage(|process| Some(process.seen));
     let processes = match round.look.processes.len() {
         1 => "1 process".to_owned(),
         several => format!("{several} processes"),

@@ -45,7 +45,7 @@ impl Published {
             for client in listener.incoming().flatten() {
                 clients.retain(|client| client.strong_count() > 0);
                 if clients.len() >= MOST_CLIENTS
-                    && let Some(oldest) = clients.pop_front().and_then(|it| it.upgrade())
+                    && let Some(oldest) = clients.pop_front().and_then(|client| client.upgrade())
                 {
                     let _ = oldest.shutdown(Shutdown::Both);
                 }
@@ -169,8 +169,8 @@ fn body(answer: &[u8]) -> Option<Vec<u8>> {
     let mut head = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(start) = head.parse(answer).ok()? else { return None };
     let has = |name: &str, value: &str| {
-        let mut named = head.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
-        named.any(|it| it.value.eq_ignore_ascii_case(value.as_bytes()))
+        let mut named = head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
+        named.any(|header| header.value.eq_ignore_ascii_case(value.as_bytes()))
     };
     let body = &answer[start..];
     match head.code {

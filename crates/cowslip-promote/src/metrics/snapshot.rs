@@ -45,7 +45,7 @@ impl Process {
     /// Refusals by the kernel, of all error numbers.
     pub fn refused(&self) -> f64 {
         // Not `sum`: it returns -0 for nothing.
-        self.refusals.values().fold(0.0, |sum, it| sum + it)
+        self.refusals.values().fold(0.0, |sum, count| sum + count)
     }
 }
 
@@ -55,7 +55,7 @@ impl Snapshot {
         let mut snapshot = Self { at_ns: cowslip_sys::process::now_ns(), ..Self::default() };
         for (name, labels, value) in text.lines().filter_map(sample) {
             let Some(name) = name.strip_prefix(PREFIX) else { continue };
-            let Some(pid) = labels.get("pid").and_then(|it| it.parse().ok()) else {
+            let Some(pid) = labels.get("pid").and_then(|text| text.parse().ok()) else {
                 if labels.is_empty() {
                     snapshot.whole.insert(name.to_owned(), value);
                 }
@@ -72,7 +72,7 @@ impl Snapshot {
     }
 
     fn process(&mut self, pid: i32, name: Option<&String>) -> &mut Process {
-        let index = match self.processes.iter().position(|it| it.pid == pid) {
+        let index = match self.processes.iter().position(|process| process.pid == pid) {
             Some(index) => index,
             None => {
                 let name = name.cloned().unwrap_or_default();

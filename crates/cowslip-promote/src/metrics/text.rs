@@ -12,75 +12,80 @@ use crate::session::{ProcessTally, Tally};
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
 const OF_PROCESSES: [OfProcess; 22] = [
-    ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
-    ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
-    ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
-        Some(it.freed_bytes as f64)
+    ("promotions_total", COUNTER, "Regions made huge.", |tally| Some(tally.promotions as f64)),
+    ("splits_total", COUNTER, "Huge pages split.", |tally| Some(tally.splits as f64)),
+    ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |tally| {
+        Some(tally.freed_bytes as f64)
     }),
-    ("overtaken_total", COUNTER, "Actions that a fork or a release made obsolete.", |it| {
-        Some(it.overtaken as f64)
+    ("overtaken_total", COUNTER, "Actions that a fork or a release made obsolete.", |tally| {
+        Some(tally.overtaken as f64)
     }),
-    ("stall_seconds_total", COUNTER, "Time in which the kernel acted on it.", |it| {
-        Some(it.stall_ns as f64 / 1e9)
+    ("stall_seconds_total", COUNTER, "Time in which the kernel acted on it.", |tally| {
+        Some(tally.stall_ns as f64 / 1e9)
     }),
-    ("longest_stall_seconds", GAUGE, "The longest of these times.", |it| {
-        Some(it.longest_stall_ns as f64 / 1e9)
+    ("longest_stall_seconds", GAUGE, "The longest of these times.", |tally| {
+        Some(tally.longest_stall_ns as f64 / 1e9)
     }),
-    ("resident_bytes", GAUGE, "Its memory in RAM, of all kinds.", |it| {
-        Some(it.resident_bytes as f64)
+    ("resident_bytes", GAUGE, "Its memory in RAM, of all kinds.", |tally| {
+        Some(tally.resident_bytes as f64)
     }),
-    ("huge_bytes", GAUGE, "Its huge pages, those of arenas as well.", |it| {
-        Some((it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64)
+    ("huge_bytes", GAUGE, "Its huge pages, those of arenas as well.", |tally| {
+        Some((tally.seen.huge_bytes + tally.seen.arena_huge_bytes) as f64)
     }),
-    ("anonymous_bytes", GAUGE, "Its private anonymous memory.", |it| {
-        Some(it.seen.anonymous_bytes as f64)
+    ("anonymous_bytes", GAUGE, "Its private anonymous memory.", |tally| {
+        Some(tally.seen.anonymous_bytes as f64)
     }),
-    ("fitting_bytes", GAUGE, "The part of it in mappings with room for a huge page.", |it| {
-        Some(it.seen.fitting_bytes as f64)
+    ("fitting_bytes", GAUGE, "The part of it in mappings with room for a huge page.", |tally| {
+        Some(tally.seen.fitting_bytes as f64)
     }),
-    ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
-        Some(it.seen.arena_bytes as f64)
+    ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |tally| {
+        Some(tally.seen.arena_bytes as f64)
     }),
-    ("shmem_bytes", GAUGE, "Other shared memory, as far as it is mapped.", |it| {
-        Some(it.seen.shmem_bytes as f64)
+    ("shmem_bytes", GAUGE, "Other shared memory, as far as it is mapped.", |tally| {
+        Some(tally.seen.shmem_bytes as f64)
     }),
-    ("shmem_huge_bytes", GAUGE, "Huge pages of other shared memory.", |it| {
-        Some(it.seen.shmem_huge_bytes as f64)
+    ("shmem_huge_bytes", GAUGE, "Huge pages of other shared memory.", |tally| {
+        Some(tally.seen.shmem_huge_bytes as f64)
     }),
-    ("text_bytes", GAUGE, "Text of programs and libraries, with `files`.", |it| {
-        Some(it.seen.text_bytes as f64)
+    ("text_bytes", GAUGE, "Text of programs and libraries, with `files`.", |tally| {
+        Some(tally.seen.text_bytes as f64)
     }),
-    ("text_huge_bytes", GAUGE, "Huge pages of text.", |it| Some(it.seen.text_huge_bytes as f64)),
-    ("lazily_freed_bytes", GAUGE, "Memory given back by MADV_FREE, where asked for.", |it| {
-        Some(it.lazily_freed_bytes as f64)
+    ("text_huge_bytes", GAUGE, "Huge pages of text.", |tally| {
+        Some(tally.seen.text_huge_bytes as f64)
     }),
-    ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |it| {
-        Some(it.bloat_bytes as f64)
+    ("lazily_freed_bytes", GAUGE, "Memory given back by MADV_FREE, where asked for.", |tally| {
+        Some(tally.lazily_freed_bytes as f64)
+    }),
+    ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |tally| {
+        Some(tally.bloat_bytes as f64)
     }),
     (
         "coverage_ratio",
         GAUGE,
         "The huge part of its private anonymous memory and of its arenas.",
-        |it| it.seen.ratio(),
+        |tally| tally.seen.ratio(),
     ),
     (
         "fitting_coverage_ratio",
         GAUGE,
         "The huge part of what fits a huge page, if anything does.",
-        |it| it.seen.fitting_ratio(),
+        |tally| tally.seen.fitting_ratio(),
     ),
-    ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |it| {
-        it.heat_percent.map(|percent| f64::from(percent) / 100.0)
+    ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |tally| {
+        tally.heat_percent.map(|percent| f64::from(percent) / 100.0)
     }),
     (
         "measured_gain_ratio",
         GAUGE,
         "Processor time for a unit of work that huge pages save.",
-        |it| it.measured?.change_percent.map(|change| -change.value / 100.0),
+        |tally| tally.measured?.change_percent.map(|change| -change.value / 100.0),
     ),
-    ("limit_room_bytes", GAUGE, "What its control group may have more, if it is limited.", |it| {
-        it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
-    }),
+    (
+        "limit_room_bytes",
+        GAUGE,
+        "What its control group may have more, if it is limited.",
+        |tally| tally.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp),
+    ),
 ];
 
 const COUNTER: &str = "counter";
@@ -129,8 +134,8 @@ pub fn text(tally: &Tally) -> String {
 
 /// The processes that have not ended, each with its labels.
 fn running(tally: &Tally) -> impl Iterator<Item = (String, &ProcessTally)> {
-    tally.processes.iter().filter(|(_, it)| !it.has_ended).map(|(process, it)| {
-        (format!("pid=\"{}\",name=\"{}\"", process.pid, escaped(&it.name)), it)
+    tally.processes.iter().filter(|(_, tally)| !tally.has_ended).map(|(process, tally)| {
+        (format!("pid=\"{}\",name=\"{}\"", process.pid, escaped(&tally.name)), tally)
     })
 }
 
@@ -148,7 +153,7 @@ fn sums(
     for (name, kind, help, value) in summed {
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         // A counter keeps the part of processes that have ended.
-        let counted = |it: &&ProcessTally| *kind == COUNTER || !it.has_ended;
+        let counted = |tally: &&ProcessTally| *kind == COUNTER || !tally.has_ended;
         for process in tally.all().filter(counted) {
             if let (Some(label), Some(value)) = (of_process(process), value(process)) {
                 *sums.entry(label).or_default() += value;

@@ -94,7 +94,7 @@ impl Advice {
     /// True if pages of this size at the fault cost little memory.
     pub(crate) fn is_cheap(&self, page_bytes: u64) -> bool {
         let size = self.size(page_bytes);
-        size.is_some_and(|it| it.added_bytes as f64 <= MOST_COST * self.resident_bytes as f64)
+        size.is_some_and(|size| size.added_bytes as f64 <= MOST_COST * self.resident_bytes as f64)
     }
 
     fn is_covered(&self, size: &SizeAdvice) -> bool {
@@ -108,7 +108,7 @@ impl Advice {
     /// Adds a mapping, or a part of it that no page of any size crosses: the number of its first page, and for each of its pages if it is resident.
     pub(crate) fn add(&mut self, first_page: u64, is_resident: &[bool]) {
         let page = page_size_bytes() as u64;
-        let resident = is_resident.iter().filter(|it| **it).count() as u64;
+        let resident = is_resident.iter().filter(|is_resident| **is_resident).count() as u64;
         self.resident_bytes += resident * page;
         for size in &mut self.sizes {
             let pages = size.page_bytes / page;
@@ -117,7 +117,7 @@ impl Advice {
             (size.entries, size.dense_entries) =
                 (size.entries + resident, size.dense_entries + resident);
             for block in aligned.chunks_exact(pages as usize) {
-                let used = block.iter().filter(|it| **it).count() as u64;
+                let used = block.iter().filter(|is_resident| **is_resident).count() as u64;
                 if used == 0 {
                     continue;
                 }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn size(advice: &Advice, kib: u64) -> SizeAdvice {
-        *advice.sizes.iter().find(|it| it.page_bytes == kib << 10).unwrap()
+        *advice.sizes.iter().find(|size| size.page_bytes == kib << 10).unwrap()
     }
 
     #[test]

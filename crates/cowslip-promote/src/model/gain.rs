@@ -45,7 +45,7 @@ impl Block {
     pub(crate) fn effect(&self) -> Option<f64> {
         let effect = (self.huge.of_a_unit() / self.base.of_a_unit()).ln();
         let has_work = self.huge.work > 0.0 && self.base.work > 0.0;
-        Some(effect).filter(|it| has_work && it.is_finite())
+        Some(effect).filter(|effect| has_work && effect.is_finite())
     }
 }
 

@@ -245,15 +245,15 @@ pub struct Look {
 impl Look {
     /// The region as it was seen.
     pub fn region(&self, process: ProcessId, address: u64) -> Option<&Region> {
-        let process = self.processes.iter().find(|it| it.process == process)?;
-        process.regions.iter().find(|it| it.address == address)
+        let process = self.processes.iter().find(|look| look.process == process)?;
+        process.regions.iter().find(|region| region.address == address)
     }
 
     /// Updates it with an action done since.
     pub fn take_in(&mut self, outcome: &ActionOutcome) {
-        let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
+        let process = self.processes.iter_mut().find(|look| look.process == outcome.process);
         let Some(ProcessLook { regions, anonymous_bytes, .. }) = process else { return };
-        for region in regions.iter_mut().filter(|it| it.address == outcome.address) {
+        for region in regions.iter_mut().filter(|region| region.address == outcome.address) {
             let before_bytes = u64::from(region.pages) * page_size_bytes() as u64;
             match (outcome.effect, outcome.action) {
                 (Effect::Done, Action::Promote) => {

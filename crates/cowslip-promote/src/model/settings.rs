@@ -163,10 +163,13 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Usage);
             assert!(error.to_string().contains(name), "{error}");
         };
-        rejected(|it| it.threshold_percent = 101, "threshold_percent");
-        rejected(|it| it.unfragmented_threshold_percent = Some(15), "demote_below_percent");
-        rejected(|it| it.stall_percent = f64::NAN, "stall_percent");
-        rejected(|it| it.idle_penalty = f64::INFINITY, "idle_penalty");
-        rejected(|it| it.backoff_max_ms = 1, "backoff_max_ms");
+        rejected(|settings| settings.threshold_percent = 101, "threshold_percent");
+        rejected(
+            |settings| settings.unfragmented_threshold_percent = Some(15),
+            "demote_below_percent",
+        );
+        rejected(|settings| settings.stall_percent = f64::NAN, "stall_percent");
+        rejected(|settings| settings.idle_penalty = f64::INFINITY, "idle_penalty");
+        rejected(|settings| settings.backoff_max_ms = 1, "backoff_max_ms");
     }
 }

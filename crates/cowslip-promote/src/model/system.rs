@@ -112,20 +112,20 @@ fn fold(free: &[u64]) -> [u64; ORDERS] {
 mod tests {
     use super::*;
 
-    fn of(free: &[u64]) -> System {
+    fn system_with(free: &[u64]) -> System {
         System { free_blocks: fold(free), ..System::default() }
     }
 
     #[test]
     fn free_memory_in_pieces_is_fragmented() {
-        let whole = of(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        let whole = system_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!((whole.suitable_blocks(9), whole.unusable_percent(9)), (5, 0));
-        let mixed = of(&[512, 256, 0, 0, 0, 0, 0, 0, 0, 1]);
+        let mixed = system_with(&[512, 256, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!((mixed.suitable_blocks(9), mixed.unusable_percent(9)), (1, 66));
         assert_eq!((mixed.unusable_percent(0), mixed.unusable_percent(1)), (0, 33));
-        assert_eq!(of(&[7]).unusable_percent(9), 100);
-        assert_eq!(of(&[]).unusable_percent(9), 100);
-        let large = of(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(system_with(&[7]).unusable_percent(9), 100);
+        assert_eq!(system_with(&[]).unusable_percent(9), 100);
+        let large = system_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(large.suitable_blocks(9), 8, "orders above the last");
         let system = System::look().unwrap();
         assert!(system.available_bytes > 0 && system.fragmentation_percent <= 100);
@@ -134,10 +134,10 @@ mod tests {
 
     #[test]
     fn a_lack_of_memory_is_no_fragmentation() {
-        assert_eq!(of(&[]).fragmentation_index(9), Some(0.0));
-        assert!(of(&[1]).fragmentation_index(9).unwrap() < 0.01);
-        assert!(of(&[100_000]).fragmentation_index(9).unwrap() > 0.99);
-        assert_eq!(of(&[0, 1]).fragmentation_index(1), None);
+        assert_eq!(system_with(&[]).fragmentation_index(9), Some(0.0));
+        assert!(system_with(&[1]).fragmentation_index(9).unwrap() < 0.01);
+        assert!(system_with(&[100_000]).fragmentation_index(9).unwrap() > 0.99);
+        assert_eq!(system_with(&[0, 1]).fragmentation_index(1), None);
     }
 
     /// Compares with the kernel's own figures, where available: a line a zone, a number an order.
@@ -151,10 +151,10 @@ mod tests {
         let zones = buddyinfo.lines().zip(text.lines());
         let mut compared = 0;
         for (free, wanted) in zones {
-            let system = of(&procfs::BuddyOrders::parse(free).free);
+            let system = system_with(&procfs::BuddyOrders::parse(free).free);
             let (_, wanted) = wanted.split_once("zone").unwrap();
             let wanted: Vec<f64> =
-                wanted.split_ascii_whitespace().filter_map(|it| it.parse().ok()).collect();
+                wanted.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
             for (order, wanted) in wanted.iter().enumerate().take(ORDERS) {
                 let ours = f64::from(system.unusable_percent(order)) / 100.0;
                 // Memory comes and goes between the two files.

@@ -160,7 +160,7 @@ impl<'a> Means<'a> {
             return Err(Reason::MemoryLow);
         }
         let has_room =
-            |it: &Limit| self.limits[it.group.as_str()].has_room(added_bytes, self.settings);
+            |limit: &Limit| self.limits[limit.group.as_str()].has_room(added_bytes, self.settings);
         if !process.limits.iter().all(has_room) {
             return Err(Reason::LimitNear);
         }
@@ -185,12 +185,17 @@ fn take_back(
     claimants: &mut [(usize, Claimant)],
     idle_penalty: f64,
 ) -> Option<(usize, usize)> {
-    let lacking = claimants.iter().filter(|(_, it)| it.lacks_huge_page).map(|(_, it)| it.group);
+    let lacking = claimants
+        .iter()
+        .filter(|(_, claimant)| claimant.lacks_huge_page)
+        .map(|(_, claimant)| claimant.group);
     let claim = |group: &usize| groups[*group].claim(idle_penalty);
     let group = lacking.max_by(|a, b| claim(a).total_cmp(&claim(b)))?;
-    let may_give = |it: &Claimant| it.group != group && it.allowed > 0 && !it.idle.is_empty();
-    let givers = claimants.iter_mut().filter(|(_, it)| may_give(it));
-    let claim_of = |it: &Claimant| groups[it.group].claim_without_one(idle_penalty);
+    let may_give = |claimant: &Claimant| {
+        claimant.group != group && claimant.allowed > 0 && !claimant.idle.is_empty()
+    };
+    let givers = claimants.iter_mut().filter(|(_, claimant)| may_give(claimant));
+    let claim_of = |claimant: &Claimant| groups[claimant.group].claim_without_one(idle_penalty);
     let (process, giver) = givers.min_by(|(_, a), (_, b)| claim_of(a).total_cmp(&claim_of(b)))?;
     if claim_of(giver) >= claim(&group) {
         return None;
@@ -215,16 +220,17 @@ pub(super) fn share(
     let mut groups = groups(looks, &mut claimants);
     let mut served: Vec<usize> = Vec::new();
     loop {
-        let claims = |it: &Claimant| {
+        let claims = |claimant: &Claimant| {
             let penalty = settings.idle_penalty;
-            (groups[it.group].claim(penalty), it.own.claim(penalty))
+            (groups[claimant.group].claim(penalty), claimant.own.claim(penalty))
         };
-        let greatest = claimants.iter_mut().filter(|(_, it)| !it.wanted.is_empty()).max_by(
-            |(_, a), (_, b)| {
+        let greatest = claimants
+            .iter_mut()
+            .filter(|(_, claimant)| !claimant.wanted.is_empty())
+            .max_by(|(_, a), (_, b)| {
                 let (a, b) = (claims(a), claims(b));
                 a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
-            },
-        );
+            });
         let Some((process, claimant)) = greatest else { break };
         let process = *process;
         let region = claimant.wanted.pop().expect("it wants something");
@@ -242,7 +248,7 @@ pub(super) fn share(
                 Reason::Full
             }
             Err(Reason::Fragmented | Reason::MemoryLow)
-                if served.iter().any(|it| *it != process) =>
+                if served.iter().any(|other| *other != process) =>
             {
                 Reason::FairShare
             }

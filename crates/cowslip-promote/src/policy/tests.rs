@@ -167,7 +167,9 @@ fn refusals_mean_later_never_or_slower() {
         policy.learn(&outcome(1 << 21, SECOND, MS, Some(errno)));
         let decisions =
             policy.decide(&look(SECOND + after_ms * MS, &[process(1, regions.clone())]));
-        let of = |address: u64| decisions.iter().find(|it| it.address == address).unwrap().reason;
+        let of = |address: u64| {
+            decisions.iter().find(|decision| decision.address == address).unwrap().reason
+        };
         (of(1 << 21), of(2 << 21))
     };
     assert_eq!(reasons(Errno::AGAIN, 1), (Reason::RetryLater, Reason::Full));
@@ -230,7 +232,8 @@ fn who_gets_no_promotion_for_a_while_is_split_all_the_same() {
     let split = ActionOutcome { action: Action::Demote, ..outcome(4 << 21, SECOND, MS, None) };
     policy.learn(&split);
     let decisions = policy.decide(&look(SECOND + MS, &regions));
-    let mut reasons: Vec<_> = decisions.iter().map(|it| (it.address >> 21, it.reason)).collect();
+    let mut reasons: Vec<_> =
+        decisions.iter().map(|decision| (decision.address >> 21, decision.reason)).collect();
     reasons.sort_unstable();
     assert_eq!(
         reasons,
@@ -264,7 +267,7 @@ fn fragmentation_lets_through_few_and_raises_the_threshold_as_in_ingens() {
         let look = |at_ns| Look { system, ..look(at_ns, &[process(1, regions.clone())]) };
         policy.decide(&look(0));
         let decisions = policy.decide(&look(SECOND));
-        decisions.iter().filter(|it| it.reason == Reason::Full).count()
+        decisions.iter().filter(|decision| decision.reason == Reason::Full).count()
     };
     assert_eq!(promoted(10, 4096), 40);
     assert_eq!(promoted(49, 3), 8, "those that the kernel may compact for");
@@ -278,7 +281,7 @@ fn the_hottest_come_first_and_then_the_fullest() {
     let mut policy = policy();
     policy.decide(&look(0, &[process(1, regions.clone())]));
     let decisions = policy.decide(&look(SECOND, &[process(1, regions)]));
-    let order: Vec<u64> = decisions.iter().map(|it| it.address >> 21).collect();
+    let order: Vec<u64> = decisions.iter().map(|decision| decision.address >> 21).collect();
     assert_eq!(order, [3, 2, 4, 1]);
 }
 
@@ -294,18 +297,19 @@ fn compete(weights: [u32; 2], heat: [u8; 2], huge_pages: u64) -> [u64; 2] {
     for (process, weight) in processes.iter_mut().zip(weights) {
         process.weight = weight;
     }
-    let count = |process: &ProcessLook| process.regions.iter().filter(|it| it.is_huge).count();
+    let count =
+        |process: &ProcessLook| process.regions.iter().filter(|region| region.is_huge).count();
     for round in 0..60 {
         let running = if round < 10 { 1 } else { 2 };
-        let used: u64 = processes.iter().map(|it| count(it) as u64).sum();
+        let used: u64 = processes.iter().map(|process| count(process) as u64).sum();
         // They become free bit by bit, as other processes release memory.
         let free = (huge_pages / 60 * (round + 1)).saturating_sub(used);
         let system = System { free_huge_pages: free, ..plenty() };
         let at = look(round * 10 * SECOND, &processes[..running]);
-        for it in policy.decide(&Look { system, ..at }) {
-            if it.reason == Reason::Full {
-                let process = processes.iter_mut().find(|p| p.process == it.process).unwrap();
-                process.regions[(it.address >> 21) as usize - 1].is_huge = true;
+        for decision in policy.decide(&Look { system, ..at }) {
+            if decision.reason == Reason::Full {
+                let process = processes.iter_mut().find(|p| p.process == decision.process).unwrap();
+                process.regions[(decision.address >> 21) as usize - 1].is_huge = true;
             }
         }
     }
@@ -335,25 +339,27 @@ fn take_back(heat: [Option<u8>; 2], idle_penalty: f64, is_deaf: bool) -> [usize;
     for second in 0..120 {
         let now_ns = second * SECOND;
         let system = System { free_huge_pages: 0, ..plenty() };
-        for it in policy.decide(&Look { system, ..look(now_ns, &processes) }) {
-            let Some(action) = it.reason.action() else { continue };
+        for decision in policy.decide(&Look { system, ..look(now_ns, &processes) }) {
+            let Some(action) = decision.reason.action() else { continue };
             let is_there = action == Action::Demote || (split > 0 && !is_deaf);
-            let is_put_off = action == Action::Promote && policy.is_backing_off(it.process, now_ns);
+            let is_put_off =
+                action == Action::Promote && policy.is_backing_off(decision.process, now_ns);
             if is_put_off {
                 continue;
             }
             let errno = (!is_there).then_some(Errno::NOMEM);
-            let done = outcome(it.address, now_ns, MS / 2, errno);
-            policy.learn(&ActionOutcome { process: it.process, action, ..done });
+            let done = outcome(decision.address, now_ns, MS / 2, errno);
+            policy.learn(&ActionOutcome { process: decision.process, action, ..done });
             if !is_there {
                 continue;
             }
             split = if action == Action::Demote { split + 1 } else { split - 1 };
-            let process = processes.iter_mut().find(|p| p.process == it.process).unwrap();
-            process.regions[(it.address >> 21) as usize - 1].is_huge = action == Action::Promote;
+            let process = processes.iter_mut().find(|p| p.process == decision.process).unwrap();
+            process.regions[(decision.address >> 21) as usize - 1].is_huge =
+                action == Action::Promote;
         }
     }
-    processes.map(|process| process.regions.iter().filter(|it| it.is_huge).count())
+    processes.map(|process| process.regions.iter().filter(|region| region.is_huge).count())
 }
 
 #[test]
@@ -388,7 +394,9 @@ fn the_processes_of_a_group_have_one_share_together() {
         let system = System { free_huge_pages, ..plenty() };
         let decisions = policy.decide(&Look { system, ..look(10 * SECOND, looks) });
         let count = |process: &ProcessLook| {
-            let of = |it: &&Decision| it.process == process.process && it.reason == Reason::Full;
+            let of = |decision: &&Decision| {
+                decision.process == process.process && decision.reason == Reason::Full
+            };
             decisions.iter().filter(of).count()
         };
         looks.iter().map(count).collect()
@@ -415,10 +423,15 @@ fn who_has_its_share_is_told_so() {
     let scarce = System { free_huge_pages: 8, ..plenty() };
     policy.decide(&look(0, &processes));
     let decisions = policy.decide(&Look { system: scarce, ..look(SECOND, &processes) });
-    let promoted = decisions.iter().filter(|it| it.reason == Reason::Full);
-    assert!(promoted.clone().count() == 8 && promoted.clone().all(|it| it.process == id(2)));
+    let promoted = decisions.iter().filter(|decision| decision.reason == Reason::Full);
+    assert!(
+        promoted.clone().count() == 8 && promoted.clone().all(|decision| decision.process == id(2))
+    );
     let refused = |pid, reason| {
-        decisions.iter().filter(|it| it.process == id(pid) && it.reason == reason).count()
+        decisions
+            .iter()
+            .filter(|decision| decision.process == id(pid) && decision.reason == reason)
+            .count()
     };
     assert_eq!((refused(1, Reason::FairShare), refused(2, Reason::Fragmented)), (10, 2));
 }
@@ -500,7 +513,7 @@ fn any_history(seed: u64, mut check: impl FnMut(&Look, Option<&Look>, &[Decision
         let look = any_look(&mut dice, now);
         let decisions = policy.decide(&look);
         check(&look, before.as_ref(), &decisions, &policy);
-        for decision in decisions.iter().filter(|it| it.reason.action().is_some()) {
+        for decision in decisions.iter().filter(|decision| decision.reason.action().is_some()) {
             now += 2 * MS;
             if !dice.one_in(5) {
                 policy.learn(&any_outcome(&mut dice, decision, now));
@@ -513,8 +526,8 @@ fn any_history(seed: u64, mut check: impl FnMut(&Look, Option<&Look>, &[Decision
 const SEEDS: [u64; 4] = [0x9e37_79b9_7f4a_7c15, 1, 4711, u64::MAX];
 
 fn find<'a>(look: &'a Look, decision: &Decision) -> Option<(&'a ProcessLook, &'a Region)> {
-    let process = look.processes.iter().find(|it| it.process == decision.process)?;
-    Some((process, process.regions.iter().find(|it| it.address == decision.address)?))
+    let process = look.processes.iter().find(|process| process.process == decision.process)?;
+    Some((process, process.regions.iter().find(|region| region.address == decision.address)?))
 }
 
 #[test]
@@ -523,8 +536,9 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
     for seed in SEEDS {
         any_history(seed, |look, before, decisions, policy| {
             let settings = policy.settings();
-            let regions: usize = look.processes.iter().map(|it| it.regions.len()).sum();
-            let mut keys: Vec<_> = decisions.iter().map(|it| (it.process, it.address)).collect();
+            let regions: usize = look.processes.iter().map(|process| process.regions.len()).sum();
+            let mut keys: Vec<_> =
+                decisions.iter().map(|decision| (decision.process, decision.address)).collect();
             keys.sort_unstable();
             keys.dedup();
             assert_eq!((keys.len(), decisions.len()), (regions, regions));
@@ -555,7 +569,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                 }
                 promotions += 1;
                 assert!(!region.is_elsewhere, "promoted there");
-                let (_, earlier) = before.and_then(|it| find(it, decision)).unwrap();
+                let (_, earlier) = before.and_then(|look| find(look, decision)).unwrap();
                 assert!(earlier.pages <= region.pages, "just released");
                 assert!(!region.is_huge && region.used_pages() >= 461 && !process.is_disabled);
                 assert!(region.swapped_pages <= settings.max_swapped_pages);
@@ -566,7 +580,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     assert!(limit.room_bytes >= (kept_mib << 20) + added_bytes, "near a limit");
                 }
             }
-            let acts = decisions.iter().map(|it| it.reason.action().is_some());
+            let acts = decisions.iter().map(|decision| decision.reason.action().is_some());
             assert!(acts.is_sorted_by(|a, b| a >= b), "what is to be done comes first");
         });
     }
@@ -600,14 +614,14 @@ fn a_higher_threshold_wants_no_more() {
             let decisions = policy.decide(&Look { at_ns: SECOND, system, ..look.clone() });
             let mut wanted: Vec<_> = decisions
                 .iter()
-                .filter(|it| it.reason == Reason::Full)
-                .map(|it| (it.process, it.address))
+                .filter(|decision| decision.reason == Reason::Full)
+                .map(|decision| (decision.process, decision.address))
                 .collect();
             wanted.sort_unstable();
             wanted
         };
         let (low, high) = (wanted(70), wanted(95));
-        assert!(high.iter().all(|it| low.contains(it)));
+        assert!(high.iter().all(|key| low.contains(key)));
     }
 }
 

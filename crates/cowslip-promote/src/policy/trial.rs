@@ -84,7 +84,7 @@ impl Trial {
 pub(crate) fn check_load(loads: &[f64], busiest: f64) -> Result<(), Unclear> {
     let count = loads.len() as f64;
     let mean = loads.iter().sum::<f64>() / count;
-    let variance = loads.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / (count - 1.0);
     match () {
         () if busiest >= SATURATED => Err(Unclear::Saturated),
         () if mean < IDLE => Err(Unclear::Idle),

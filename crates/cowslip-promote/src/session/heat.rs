@@ -20,11 +20,11 @@ impl Heat {
             return Self { source: HeatSource::None, probed: Vec::new() };
         }
         let probed = probe_heat_sources();
-        let best = probed.iter().find(|it| it.answer.is_available());
-        let source = best.map_or(HeatSource::None, |it| it.source);
+        let best = probed.iter().find(|probe| probe.answer.is_available());
+        let source = best.map_or(HeatSource::None, |probe| probe.source);
         operator.tell(&Notice::HeatFrom(source));
-        for it in probed.iter().take_while(|it| !it.answer.is_available()) {
-            operator.tell(&Notice::HeatNotFrom(it.source, it.detail));
+        for probe in probed.iter().take_while(|probe| !probe.answer.is_available()) {
+            operator.tell(&Notice::HeatNotFrom(probe.source, probe.detail));
         }
         Self { source, probed }
     }
@@ -38,7 +38,13 @@ impl Heat {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let probed = |it: &ProbedHeatSource| json!({"source": it.source, "answer": it.answer.word(), "detail": it.detail});
+        let probed = |probe: &ProbedHeatSource| {
+            json!({
+                "source": probe.source,
+                "answer": probe.answer.word(),
+                "detail": probe.detail,
+            })
+        };
         json!({
             "source": self.source,
             "sources": self.probed.iter().map(probed).collect::<Vec<_>>(),

@@ -83,8 +83,8 @@ impl Session {
         promoter.watch_heat(heat.source);
         search::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
         // Every thread that wakes up on this processor runs first. A refusal costs only that courtesy.
-        let _ =
-            Scheduling::from_thread(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
+        let _ = Scheduling::from_thread(THIS_THREAD)
+            .and_then(|scheduling| scheduling.patient().assign(THIS_THREAD));
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
         Ok(Self {
             plan,
@@ -195,7 +195,7 @@ impl Session {
     pub fn act(&mut self, round: &mut Round, mut progress: impl FnMut(usize, usize)) -> Result<()> {
         self.reclaim(round)?;
         let wanted: Vec<&Decision> =
-            round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
+            round.decisions.iter().filter(|decision| decision.reason.action().is_some()).collect();
         let next_look_ns = round.look.at_ns + self.plan.settings.interval_ms * 1_000_000;
         for (done, decision) in wanted.iter().enumerate() {
             self.wait_for(decision, next_look_ns)?;

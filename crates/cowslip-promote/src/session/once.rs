@@ -74,17 +74,22 @@ impl Session {
 
 /// True while actions are put off.
 fn is_waiting(round: &Round) -> bool {
-    round.decisions.iter().any(|it| it.reason == Reason::BackingOff)
+    round.decisions.iter().any(|decision| decision.reason == Reason::BackingOff)
 }
 
 /// True if nothing that may still change is waited for.
 fn is_done(round: &Round, idle_looks: u32) -> bool {
-    let has = |wanted: &[Reason]| round.decisions.iter().any(|it| wanted.contains(&it.reason));
+    let has = |wanted: &[Reason]| {
+        round.decisions.iter().any(|decision| wanted.contains(&decision.reason))
+    };
     let soon = [Reason::FirstLook, Reason::JustReleased, Reason::RetryLater, Reason::Filling];
     let later = [Reason::BackingOff, Reason::StallBudget, Reason::CpuBudget, Reason::Pressure];
     idle_looks > 0 && !has(&later) && (!has(&soon) || idle_looks >= IDLE_LOOKS)
 }
 
 fn sums(promoter: &Promoter) -> Vec<(ProcessId, String, Option<Coverage>)> {
-    promoter.targets().map(|it| (it.id(), it.name().to_owned(), it.coverage().ok())).collect()
+    promoter
+        .targets()
+        .map(|target| (target.id(), target.name().to_owned(), target.coverage().ok()))
+        .collect()
 }

@@ -38,7 +38,7 @@ impl Session {
     /// Puts the managed settings back; true if there were any.
     pub fn settings_back(&mut self) -> Result<bool> {
         let managed = self.page_size.managed.take();
-        managed.map_or(Ok(false), |it| it.restore().map(|()| true))
+        managed.map_or(Ok(false), |managed| managed.restore().map(|()| true))
     }
 
     /// The size of pages at faults, if the session has chosen.
@@ -52,7 +52,7 @@ impl Session {
         let PageSize { managed: Some(managed), choice, looks, cpu_ns } = &mut self.page_size else {
             return;
         };
-        let is_set = choice.as_ref().is_some_and(|it| it.change.is_some());
+        let is_set = choice.as_ref().is_some_and(|choice| choice.change.is_some());
         *looks = if is_new { 1 } else { *looks + 1 };
         *cpu_ns = 0;
         if is_set || !looks.is_power_of_two() {
@@ -81,18 +81,18 @@ fn weigh(promoter: &Promoter, threshold_percent: u8) -> Weighed {
     // A target that ended meanwhile has no memory.
     promoter
         .targets()
-        .filter_map(|it| it.advice(threshold_percent).ok())
-        .for_each(|it| targets.merge(&it));
+        .filter_map(|target| target.advice(threshold_percent).ok())
+        .for_each(|advice| targets.merge(&advice));
     let mut all = targets.clone();
     if targets.at_fault().next().is_none() {
         return Weighed { targets, asking_bytes: 0, all };
     }
-    let asking_bytes = promoter.targets().filter_map(|it| it.asking_bytes().ok()).sum();
-    let known: Vec<i32> = promoter.targets().map(|it| it.id().pid).collect();
+    let asking_bytes = promoter.targets().filter_map(|target| target.asking_bytes().ok()).sum();
+    let known: Vec<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let pids = procfs::process_ids().unwrap_or_default();
     let others = pids.into_iter().filter(|pid| *pid != process::pid() && !known.contains(pid));
     let others = others.filter_map(|pid| Target::open(pid, 1).ok()?.advice(threshold_percent).ok());
-    others.for_each(|it| all.merge(&it));
+    others.for_each(|advice| all.merge(&advice));
     Weighed { targets, asking_bytes, all }
 }
 

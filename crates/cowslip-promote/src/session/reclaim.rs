@@ -68,15 +68,17 @@ impl Session {
     fn own_groups(&self, round: &Round) -> Vec<(Group, Vec<Decision>)> {
         let mut groups: BTreeMap<PathBuf, (Group, Vec<Decision>)> = BTreeMap::new();
         let bloat = [Reason::Sparse, Reason::PartiallyMapped];
-        for decision in round.decisions.iter().filter(|it| bloat.contains(&it.reason)) {
+        for decision in round.decisions.iter().filter(|decision| bloat.contains(&decision.reason)) {
             if let Some(group) = self.promoter.memory_group(decision.process) {
                 let fresh = || (group.clone(), Vec::new());
                 groups.entry(group.directory().to_owned()).or_insert_with(fresh).1.push(*decision);
             }
         }
-        let targets: BTreeSet<i32> = self.promoter.targets().map(|it| it.id().pid).collect();
+        let targets: BTreeSet<i32> =
+            self.promoter.targets().map(|target| target.id().pid).collect();
         let is_own = |group: &Group| {
-            let members = CgroupMembers::open(group.directory()).and_then(|it| it.process_ids());
+            let members =
+                CgroupMembers::open(group.directory()).and_then(|members| members.process_ids());
             members.is_ok_and(|pids| pids.iter().all(|pid| targets.contains(pid)))
         };
         groups.into_values().filter(|(group, _)| is_own(group)).collect()
@@ -110,7 +112,7 @@ impl Session {
             self.rest_after(&outcome);
         }
         round.acts += split.len();
-        round.decisions.retain(|it| !split.contains(&(it.process, it.address)));
+        round.decisions.retain(|decision| !split.contains(&(decision.process, decision.address)));
         Ok(split.len())
     }
 }

@@ -15,7 +15,7 @@ impl Session {
             .iter()
             .map(|(process, tally)| process_json(process.pid, tally))
             .collect();
-        let after = tally.coverage(|it| it.after);
+        let after = tally.coverage(|process| process.after);
         json!({
             "schema": "cowslip.promote/1",
             "dry_run": is_dry_run,
@@ -40,21 +40,21 @@ impl Session {
 }
 
 fn process_json(pid: i32, tally: &ProcessTally) -> Value {
-    let coverage = |it: Option<Coverage>| {
-        it.map(|it| {
+    let coverage = |coverage: Option<Coverage>| {
+        coverage.map(|coverage| {
             json!({
-                "anonymous_bytes": it.anonymous_bytes,
-                "fitting_bytes": it.fitting_bytes,
-                "huge_bytes": it.huge_bytes,
-                "arena_bytes": it.arena_bytes,
-                "arena_huge_bytes": it.arena_huge_bytes,
-                "shmem_bytes": it.shmem_bytes,
-                "shmem_huge_bytes": it.shmem_huge_bytes,
-                "shmem_unaligned_bytes": it.shmem_unaligned_bytes,
-                "text_bytes": it.text_bytes,
-                "text_huge_bytes": it.text_huge_bytes,
-                "ratio": it.ratio(),
-                "fitting_ratio": it.fitting_ratio(),
+                "anonymous_bytes": coverage.anonymous_bytes,
+                "fitting_bytes": coverage.fitting_bytes,
+                "huge_bytes": coverage.huge_bytes,
+                "arena_bytes": coverage.arena_bytes,
+                "arena_huge_bytes": coverage.arena_huge_bytes,
+                "shmem_bytes": coverage.shmem_bytes,
+                "shmem_huge_bytes": coverage.shmem_huge_bytes,
+                "shmem_unaligned_bytes": coverage.shmem_unaligned_bytes,
+                "text_bytes": coverage.text_bytes,
+                "text_huge_bytes": coverage.text_huge_bytes,
+                "ratio": coverage.ratio(),
+                "fitting_ratio": coverage.fitting_ratio(),
             })
         })
     };

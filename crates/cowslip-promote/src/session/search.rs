@@ -169,9 +169,9 @@ fn with_descendants(root: i32, others: Vec<i32>) -> Vec<i32> {
         .filter_map(|pid| Some((pid, procfs::parent_pid(&stat_of(pid)?)?)))
         .collect();
     let is_descendant = |pid: &i32| {
-        let mut lineage = std::iter::successors(Some(*pid), |it| parents.get(it).copied());
+        let mut lineage = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
         // Numbers that were reused while they were read may form a circle.
-        lineage.by_ref().take(parents.len() + 1).any(|it| it == root)
+        lineage.by_ref().take(parents.len() + 1).any(|pid| pid == root)
     };
     parents.keys().copied().filter(is_descendant).collect()
 }

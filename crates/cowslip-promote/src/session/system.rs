@@ -47,7 +47,10 @@ fn settings() -> Map<String, Value> {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("{THP}/{name}")).ok()?;
         let value = cowslip_sys::procfs::chosen(&text).unwrap_or(text.trim());
-        Some((name.to_owned(), value.parse::<u64>().map_or_else(|_| json!(value), |it| json!(it))))
+        Some((
+            name.to_owned(),
+            value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number)),
+        ))
     };
     SETTINGS.iter().filter_map(|name| read(name)).collect()
 }

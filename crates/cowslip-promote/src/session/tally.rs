@@ -94,7 +94,8 @@ pub struct Tally {
 }
 
 fn mean(values: impl Iterator<Item = u8>) -> Option<u8> {
-    let (sum, count) = values.fold((0, 0), |(sum, count), it| (sum + u64::from(it), count + 1));
+    let (sum, count) =
+        values.fold((0, 0), |(sum, count), value| (sum + u64::from(value), count + 1));
     sum.checked_div(count).map(|mean| mean as u8)
 }
 
@@ -119,7 +120,8 @@ impl Tally {
             tally.weight = process.weight;
             tally.group.clone_from(&process.group);
             tally.resident_bytes = process.resident_bytes;
-            tally.heat_percent = mean(process.regions.iter().filter_map(|it| it.heat_percent));
+            tally.heat_percent =
+                mean(process.regions.iter().filter_map(|region| region.heat_percent));
             tally.regions.clear();
             tally.seen = process.coverage();
             tally.limits.clone_from(&process.limits);
@@ -127,13 +129,13 @@ impl Tally {
             tally.huge_source = process.huge_source;
             tally.lazily_freed_bytes = process.lazily_freed_bytes;
             tally.lazy_free_source = process.lazy_free_source;
-            let huge: Vec<_> = process.regions.iter().filter(|it| it.is_huge).collect();
+            let huge: Vec<_> = process.regions.iter().filter(|region| region.is_huge).collect();
             tally.before.get_or_insert(tally.seen);
             tally.after = Some(tally.seen);
-            let known: Vec<u16> = huge.iter().filter_map(|it| it.nonzero_pages).collect();
+            let known: Vec<u16> = huge.iter().filter_map(|region| region.nonzero_pages).collect();
             // A look that reads into no huge page leaves the last figure, as long as there are any.
             if !known.is_empty() || huge.is_empty() {
-                let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
+                let zero: u64 = known.iter().map(|pages| u64::from(REGION_PAGES - pages)).sum();
                 tally.bloat_bytes = zero * page_size_bytes() as u64;
             }
         }

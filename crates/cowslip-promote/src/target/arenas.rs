@@ -26,7 +26,7 @@ pub(super) fn find(
     mappings: &[Mapping<'_>],
 ) -> sys::Result<Vec<ForeignArena>> {
     let mut arenas = Vec::new();
-    for page in mappings.iter().filter(|it| it.is_memfd(PAGE_NAME)) {
+    for page in mappings.iter().filter(|mapping| mapping.is_memfd(PAGE_NAME)) {
         if let Some(metrics) = read(handle, page.range)? {
             let start = metrics.arena_start_address as usize;
             let range = VirtRange::new(start, metrics.capacity_bytes as usize);
@@ -34,7 +34,7 @@ pub(super) fn find(
         }
     }
     // The counters can outlive their arena.
-    arenas.retain(|arena| mappings.iter().any(|it| arena.has(it)));
+    arenas.retain(|arena| mappings.iter().any(|mapping| arena.has(mapping)));
     Ok(arenas)
 }
 
@@ -61,7 +61,9 @@ impl ForeignArena {
 
     /// The kind of its regions now: live, or to be left alone.
     pub(super) fn kind(&self, handle: &target::Target) -> sys::Result<RegionKind> {
-        let is_live = |it: Metrics| (it.is_owner, it.frozen_chunks, it.absent_chunks) == (1, 0, 0);
+        let is_live = |metrics: Metrics| {
+            (metrics.is_owner, metrics.frozen_chunks, metrics.absent_chunks) == (1, 0, 0)
+        };
         let is_live = read(handle, self.counters)?.is_some_and(is_live);
         Ok(if is_live { RegionKind::Arena } else { RegionKind::FrozenArena })
     }

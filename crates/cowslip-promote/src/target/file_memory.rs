@@ -69,8 +69,9 @@ fn find(
     is_wanted: impl Fn(&Mapping<'_>) -> bool,
 ) -> sys::Result<Vec<FileMapping>> {
     let is_arenas = |mapping: &Mapping<'_>| {
-        let mut of_arenas = mappings.iter().filter(|it| arenas.iter().any(|arena| arena.has(it)));
-        of_arenas.any(|it| (it.device, it.inode) == (mapping.device, mapping.inode))
+        let mut of_arenas =
+            mappings.iter().filter(|other| arenas.iter().any(|arena| arena.has(other)));
+        of_arenas.any(|other| (other.device, other.inode) == (mapping.device, mapping.inode))
     };
     let is_shared = |mapping: &&Mapping<'_>| {
         !mapping.is_private
@@ -81,13 +82,17 @@ fn find(
     };
     let mut found: Vec<_> = mappings.iter().filter(is_shared).collect();
     let mut devices: BTreeSet<u64> = memfile::memfd_device().into_iter().collect();
-    if found.iter().any(|it| !devices.contains(&it.device)) {
+    if found.iter().any(|mapping| !devices.contains(&mapping.device)) {
         let text = handle.read_file("mountinfo")?;
-        devices.extend(procfs::mounts(&text).filter(|it| it.kind == "tmpfs").map(|it| it.device));
+        devices.extend(
+            procfs::mounts(&text).filter(|mount| mount.kind == "tmpfs").map(|mount| mount.device),
+        );
     }
-    found.retain(|it| devices.contains(&it.device));
-    let mut shared: Vec<_> =
-        found.into_iter().map(|it| FileMapping::from_mapping(it, RegionKind::Shmem)).collect();
+    found.retain(|mapping| devices.contains(&mapping.device));
+    let mut shared: Vec<_> = found
+        .into_iter()
+        .map(|mapping| FileMapping::from_mapping(mapping, RegionKind::Shmem))
+        .collect();
     shared.retain(|mapping| !mapping.open(handle).is_some_and(|file| is_sealed(file.as_fd())));
     Ok(shared)
 }
@@ -103,7 +108,7 @@ pub(super) fn find_text(mappings: &[Mapping<'_>], systems: &mut FileSystems) -> 
             && systems.allows(mapping.device)
     };
     let text = mappings.iter().filter(is_text);
-    text.map(|it| FileMapping::from_mapping(it, RegionKind::Text)).collect()
+    text.map(|mapping| FileMapping::from_mapping(mapping, RegionKind::Text)).collect()
 }
 
 /// True if some of its addresses are where its file can have huge pages.

@@ -47,7 +47,8 @@ impl Sums {
 
     /// The most pages of `range` that may be lazily freed.
     fn most(&self, range: VirtRange) -> u64 {
-        let touched = self.mappings.iter().filter(|(it, _)| !it.intersect(range).is_empty());
+        let touched =
+            self.mappings.iter().filter(|(mapping, _)| !mapping.intersect(range).is_empty());
         touched.map(|(_, bytes)| bytes / page_size_bytes() as u64).sum()
     }
 
@@ -67,7 +68,7 @@ impl Target {
         regions: &mut [Region],
     ) -> sys::Result<LazyFreeSource> {
         let mut source = LazyFreeSource::None;
-        for region in regions.iter_mut().filter(|it| may_have_some(it)) {
+        for region in regions.iter_mut().filter(|region| may_have_some(region)) {
             let most = self.lazily_freed.most(region.range());
             if most == 0 {
                 continue;

@@ -89,8 +89,11 @@ mod tests {
         let settings = Settings::default();
         let mut groups = Groups { mounts, ..Groups::new(&settings, 1 << 40) };
         let seen = groups.look("0::/service/worker\n".into());
-        let limits: Vec<_> =
-            seen.limits.iter().map(|it| (it.limit_bytes / MIB, it.room_bytes / MIB)).collect();
+        let limits: Vec<_> = seen
+            .limits
+            .iter()
+            .map(|limit| (limit.limit_bytes / MIB, limit.room_bytes / MIB))
+            .collect();
         assert_eq!(limits, [(80, 40), (100, 53)], "of the service files can be taken back");
         assert_eq!(seen.pressure_percent, 12.5);
         groups.total_bytes = 90 * MIB;

@@ -116,7 +116,7 @@ impl Target {
     /// The region of a file that is at this address, if it is shared memory or text.
     pub(crate) fn file_region(&self, address: u64) -> Option<FileRegion> {
         let range = VirtRange::new(address as usize, CHUNK_BYTES);
-        let mapping = self.files.iter().find(|it| it.covers(range))?;
+        let mapping = self.files.iter().find(|file| file.covers(range))?;
         Some(mapping.file_region(address))
     }
 
@@ -140,11 +140,11 @@ impl Target {
         let unaligned = file_memory::find_unaligned(&self.handle, &mappings, &arenas)
             .during("find the shared memory of the process")?;
         // Text is known by the last look.
-        files.extend(self.files.iter().filter(|it| it.kind() == RegionKind::Text).cloned());
+        files.extend(self.files.iter().filter(|file| file.kind() == RegionKind::Text).cloned());
         Ok(all.iter().fold(Coverage::default(), |sum, (mapping, usage)| {
             let fits = !regions_of(mapping, &arenas, &files).is_empty();
             let (bytes, huge_bytes) = (usage.resident_bytes, usage.huge_mapped_bytes());
-            match files.iter().find(|it| it.covers(mapping.range)).map(FileMapping::kind) {
+            match files.iter().find(|file| file.covers(mapping.range)).map(FileMapping::kind) {
                 Some(RegionKind::Text) => {
                     return sum.plus(Coverage {
                         text_bytes: bytes,
@@ -161,7 +161,7 @@ impl Target {
                 }
                 None => {}
             }
-            if unaligned.iter().any(|it| it.covers(mapping.range)) {
+            if unaligned.iter().any(|file| file.covers(mapping.range)) {
                 return sum.plus(Coverage { shmem_unaligned_bytes: bytes, ..Coverage::default() });
             }
             sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
@@ -189,8 +189,8 @@ impl Target {
 
 /// The part of a mapping that huge pages can map.
 fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena], files: &[FileMapping]) -> VirtRange {
-    let is_arena = mapping.is_accessible && arenas.iter().any(|it| it.has(mapping));
-    let is_of_file = || files.iter().any(|it| it.covers(mapping.range));
+    let is_arena = mapping.is_accessible && arenas.iter().any(|arena| arena.has(mapping));
+    let is_of_file = || files.iter().any(|file| file.covers(mapping.range));
     if mapping.is_anonymous() || is_arena || is_of_file() {
         mapping.range.inner_aligned(CHUNK_BYTES)
     } else {

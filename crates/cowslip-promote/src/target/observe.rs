@@ -90,14 +90,14 @@ impl Target {
             self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
         let kind_of = |range| {
             let arena = self.arenas.iter().position(|arena| arena.covers(range));
-            let file = self.files.iter().find(|it| it.covers(range));
+            let file = self.files.iter().find(|file| file.covers(range));
             match (file, arena) {
                 (Some(file), _) => file.kind(),
                 (None, arena) => arena.map_or(RegionKind::Private, |index| kinds[index]),
             }
         };
         let complete = |range: VirtRange, regions: &mut Vec<Region>, first: usize| {
-            if let Some(mapping) = self.files.iter().find(|it| it.covers(range)) {
+            if let Some(mapping) = self.files.iter().find(|file| file.covers(range)) {
                 let mut of_mapping = regions.split_off(first);
                 mapping.add_held(&self.handle, range, &mut of_mapping);
                 regions.append(&mut of_mapping);
@@ -142,7 +142,8 @@ impl Target {
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
             complete(range, &mut regions, first);
             if !range.is_empty() && kind == RegionKind::Private {
-                let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
+                let pages: u64 =
+                    regions[first..].iter().map(|region| u64::from(region.pages)).sum();
                 let regions_bytes = pages * page_size_bytes() as u64;
                 edge_bytes += usage.anonymous_bytes.saturating_sub(regions_bytes);
             }
@@ -161,7 +162,7 @@ impl Target {
     pub(crate) fn look_again(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
         let range = VirtRange::new(address as usize, CHUNK_BYTES);
         let region = self.look_at_tables(scanner, address)?;
-        let Some(mapping) = self.files.iter().find(|it| it.covers(range)) else {
+        let Some(mapping) = self.files.iter().find(|file| file.covers(range)) else {
             return Ok(region);
         };
         let mut regions = vec![region];
@@ -230,10 +231,9 @@ impl Target {
         let began = process::thread_cpu_ns();
         let first = regions.partition_point(|region| region.address < self.next_content);
         let (before, after) = regions.split_at_mut(first);
-        let huge = after
-            .iter_mut()
-            .chain(before)
-            .filter(|it| it.is_huge && it.shared_pages == 0 && it.kind == RegionKind::Private);
+        let huge = after.iter_mut().chain(before).filter(|region| {
+            region.is_huge && region.shared_pages == 0 && region.kind == RegionKind::Private
+        });
         let mut is_zero = Vec::new();
         for region in huge {
             if process::thread_cpu_ns() - began >= content_ns {

@@ -18,8 +18,9 @@ impl Target {
     pub(crate) fn asking_bytes(&self) -> Result<u64> {
         let smaps = self.handle.read_file("smaps").during("read smaps of the process")?;
         let all = procfs::smaps(&smaps);
-        let asking =
-            all.iter().filter(|(it, usage)| it.is_anonymous() && usage.asks_for_huge_pages);
+        let asking = all
+            .iter()
+            .filter(|(mapping, usage)| mapping.is_anonymous() && usage.asks_for_huge_pages);
         Ok(asking.map(|(_, usage)| usage.anonymous_bytes).sum())
     }
 

@@ -27,7 +27,8 @@ impl Instructions {
         };
         let mut events = Vec::new();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let Some(thread) = thread?.file_name().to_str().and_then(|it| it.parse().ok()) else {
+            let Some(thread) = thread?.file_name().to_str().and_then(|name| name.parse().ok())
+            else {
                 continue;
             };
             events.push(Event::open_anywhere(&attributes, thread)?);

@@ -38,7 +38,8 @@ impl Lines {
                 0 => return Ok(self.count as f64),
                 read => {
                     self.at += read as u64;
-                    self.count += buffer[..read].iter().filter(|it| **it == b'\n').count() as u64;
+                    self.count +=
+                        buffer[..read].iter().filter(|byte| **byte == b'\n').count() as u64;
                 }
             }
         }

@@ -72,7 +72,7 @@ fn metric(url: &str) -> Result<WorkSource, String> {
             "a counter is read from this machine only: {address} is no loopback address"
         ));
     }
-    if path.contains(|it: char| it.is_whitespace() || it.is_control()) {
+    if path.contains(|character: char| character.is_whitespace() || character.is_control()) {
         return Err(FORM.into());
     }
     let (name, labels) = match selector.split_once('{') {
@@ -115,7 +115,7 @@ impl WorkSource {
                 let word = String::from_utf8_lossy(&text);
                 word.split_ascii_whitespace()
                     .next()
-                    .and_then(|it| it.parse().ok())
+                    .and_then(|number| number.parse().ok())
                     .ok_or_else(missing)
             }
         }

@@ -44,7 +44,8 @@ macro_rules! as_s3s_fs {
                 &self,
                 request: S3Request<DeleteObjectsInput>,
             ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-                let keys = request.input.delete.objects.iter().map(|it| it.key.clone()).collect();
+                let keys =
+                    request.input.delete.objects.iter().map(|object| object.key.clone()).collect();
                 let deleted = self.store.delete_objects(request).await?;
                 Ok(deleted.map_output(|output| all_deleted(output, keys)))
             }
@@ -55,9 +56,9 @@ macro_rules! as_s3s_fs {
             ) -> S3Result<S3Response<PutObjectOutput>> {
                 let _swapping = self.swapping.lock().await;
                 let path = self.root.join(&request.input.bucket).join(&request.input.key);
-                let now = std::fs::metadata(path).ok().map(|it| tag(&it));
-                let header = |name| request.headers.get(name).and_then(|it| it.to_str().ok());
-                let is_other = header("if-match").is_some_and(|it| now.as_deref() != Some(it));
+                let now = std::fs::metadata(path).ok().map(|metadata| tag(&metadata));
+                let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
+                let is_other = header("if-match").is_some_and(|tag| now.as_deref() != Some(tag));
                 if is_other || (header("if-none-match").is_some() && now.is_some()) {
                     return Err(s3_error!(PreconditionFailed));
                 }
@@ -80,7 +81,7 @@ as_s3s_fs! {
 fn all_deleted(mut output: DeleteObjectsOutput, keys: Vec<String>) -> DeleteObjectsOutput {
     let deleted = output.deleted.get_or_insert_default();
     for key in keys {
-        if !deleted.iter().any(|it| it.key.as_ref() == Some(&key)) {
+        if !deleted.iter().any(|object| object.key.as_ref() == Some(&key)) {
             deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() });
         }
     }

@@ -99,7 +99,7 @@ impl Proxy {
         let method = words.next().unwrap_or_default().to_owned();
         let target = words.next().unwrap_or_default().to_owned();
         let find = |name: &str| value(&headers, name);
-        let length = find("content-length").and_then(|it| it.parse().ok()).unwrap_or(0);
+        let length = find("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         // A listing names the folder in its query.

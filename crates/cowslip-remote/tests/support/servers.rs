@@ -66,7 +66,7 @@ pub fn listening(command: &mut Command, address: SocketAddr) -> Option<Process> 
     let mut guarded = Command::new("setpriv");
     guarded.args(["--pdeathsig", "KILL", "--"]).arg(&name).args(command.get_args());
     let which = Command::new("which").arg(&name).stdout(Stdio::null()).status();
-    if !which.is_ok_and(|it| it.success()) {
+    if !which.is_ok_and(|status| status.success()) {
         let name = name.file_name().unwrap_or_default().to_string_lossy();
         skip(&name, "it is not installed");
         return None;

@@ -283,9 +283,9 @@ pub fn poll(fds: &[BorrowedFd<'_>], most: Duration, answers: &mut Vec<Ready>) ->
         Err(Errno::INTR) => polled.iter_mut().for_each(PollFd::clear_revents),
         Err(errno) => return Err(errno),
     }
-    answers.extend(polled.iter().map(|it| Ready {
-        has_data: it.revents().contains(PollFlags::IN),
-        has_ended: it.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
+    answers.extend(polled.iter().map(|poll_fd| Ready {
+        has_data: poll_fd.revents().contains(PollFlags::IN),
+        has_ended: poll_fd.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
     }));
     Ok(())
 }

@@ -165,7 +165,9 @@ mod tests {
         let all = records.concat();
         for cut in (0..=all.len()).step_by(8) {
             let mut seen = Vec::new();
-            let left = walk(&all[..cut], &all[cut..], &mut Vec::new(), |it| seen.push(it.to_vec()));
+            let left = walk(&all[..cut], &all[cut..], &mut Vec::new(), |record| {
+                seen.push(record.to_vec())
+            });
             assert!(left == 0 && seen == records, "cut at {cut}");
         }
     }

@@ -87,7 +87,7 @@ impl Tracepoint {
 
     /// The place of its field `name`.
     pub fn field(&self, name: &str) -> Option<Field> {
-        self.fields.iter().find(|(it, _)| it == name).map(|(_, field)| *field)
+        self.fields.iter().find(|(key, _)| key == name).map(|(_, field)| *field)
     }
 }
 

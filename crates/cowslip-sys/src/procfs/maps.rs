@@ -69,7 +69,8 @@ impl<'a> Mapping<'a> {
     /// Whether it is of a memfd of that name (`memfd_create(2)`), whose pages are always the kernel's to give. A path says little:
     /// anybody may name a file so, in a file system that answers when it likes.
     pub fn is_memfd(&self, name: &str) -> bool {
-        let found = self.name.strip_prefix("/memfd:").and_then(|it| it.strip_suffix(" (deleted)"));
+        let found =
+            self.name.strip_prefix("/memfd:").and_then(|rest| rest.strip_suffix(" (deleted)"));
         found == Some(name) && memfile::memfd_device() == Some(self.device)
     }
 

@@ -9,7 +9,7 @@ use cowslip_sys::{AsFd, OwnedFd};
 /// Reports that a test could not run; `COWSLIP_EXPECT` makes that a failure.
 pub fn skip(capability: &str, why: &str) {
     let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-    let is_declared = declared.split(',').any(|it| it.trim() == capability);
+    let is_declared = declared.split(',').any(|name| name.trim() == capability);
     assert!(!is_declared, "{capability} is declared present, but: {why}");
     println!("SKIPPED: {capability}: {why}");
 }

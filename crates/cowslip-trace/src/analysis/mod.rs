@@ -133,7 +133,7 @@ impl Analysis {
     /// let what = EventKind::Fault(Fault::at(0x20_0000, 0x40_1000));
     /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
     /// let analysis = Analysis::new(&Trace { events, ..Trace::default() }, None);
-    /// assert_eq!(analysis.sums.of(FaultKind::Unknown), 1, "nothing was mapped there");
+    /// assert_eq!(analysis.sums.faults_of_kind(FaultKind::Unknown), 1, "nothing was mapped there");
     /// ```
     pub fn new(trace: &Trace, cost: Option<FaultCost>) -> Self {
         let mut analyser = Analyser::new(&trace.header);

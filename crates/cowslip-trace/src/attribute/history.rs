@@ -107,7 +107,7 @@ impl MappingHistory {
     /// Adds a mapping. An inherited one maps the same object as its parent.
     pub(super) fn add(&mut self, mut mapping: Mapping) -> MappingId {
         if mapping.inherited_from.is_none() {
-            mapping.object = self.objects.of(&mapping, self.circumstances.losses);
+            mapping.object = self.objects.find_or_add(&mapping, self.circumstances.losses);
         }
         self.mappings.push(mapping);
         MappingId(last(self.mappings.len()))

@@ -31,7 +31,7 @@ pub(super) struct Objects {
 impl Objects {
     /// The shared memory of a new mapping, if it maps any; `losses` is the number of losses of events until
     /// now.
-    pub(super) fn of(&mut self, mapping: &Mapping, losses: u32) -> Option<ObjectId> {
+    pub(super) fn find_or_add(&mut self, mapping: &Mapping, losses: u32) -> Option<ObjectId> {
         let is_shared = mapping.is_private == Some(false) && mapping.place.is_shared_memory();
         if !is_shared {
             return None;

@@ -72,7 +72,7 @@ impl Place {
             "/dev/zero" => Self::Shared,
             // A file of a file system that is mounted nowhere, like arenas where memfds get no huge pages.
             _ if path != name.as_ref() && path.starts_with("/#") => Self::MemoryFile("/#".into()),
-            _ if ["/memfd:", "/dev/shm/", "/SYSV"].iter().any(|it| path.starts_with(it)) => {
+            _ if ["/memfd:", "/dev/shm/", "/SYSV"].iter().any(|start| path.starts_with(start)) => {
                 Self::MemoryFile(path.into())
             }
             _ => Self::File(path.into()),

@@ -29,7 +29,7 @@ pub(super) fn align(
                 true => (Place::Arena, None, Vec::new()),
                 false => {
                     let callers = if with_callers { &*identity.mapped_by } else { &[] };
-                    (identity.place.clone(), identity.size_bytes, names.of(callers))
+                    (identity.place.clone(), identity.size_bytes, names.functions(callers))
                 }
             };
             together.entry(key).or_default().push(group);
@@ -57,7 +57,7 @@ fn sum(groups: &[&Group], analysis: &Analysis, basis: Basis) -> GroupSide {
         unmapped_bytes: total(|group| group.unmapped_bytes),
         huge_advice: total(|group| group.huge_advice),
         faults: analysis.scaled(sums.faults()),
-        compared: basis.of(analysis, sums.faults()),
+        compared: basis.compared(analysis, sums.faults()),
         kind: sums.kinds().first().map(|(kind, _)| *kind),
         shape: largest.map_or(Shape::default(), |group| group.shape.clone()),
     }

@@ -133,16 +133,17 @@ impl Diff {
         let sides = analyses.map(|analysis| Whole {
             duration_ns: analysis.duration_ns,
             faults: analysis.scaled(analysis.sums.faults()),
-            compared: basis.of(analysis, analysis.sums.faults()),
+            compared: basis.compared(analysis, analysis.sums.faults()),
             lost: analysis.lost,
             sampling_period: analysis.sampling_period,
         });
         let whole = sides[0].compared.max(sides[1].compared);
         let kinds = FaultKind::ALL.map(|kind| {
-            let compared = analyses.map(|analysis| basis.of(analysis, analysis.sums.of(kind)));
+            let compared = analyses
+                .map(|analysis| basis.compared(analysis, analysis.sums.faults_of_kind(kind)));
             KindDiff { kind, compared, differs: is_difference(compared, whole, analyses, basis) }
         });
-        let kinds = kinds.into_iter().filter(|it| it.compared != [0.0; 2]).collect();
+        let kinds = kinds.into_iter().filter(|kind| kind.compared != [0.0; 2]).collect();
         let mut groups = align::align(analyses, names, basis);
         groups.retain(|group| {
             is_difference(group.compared(), whole, analyses, basis) || group.has_other_kind()
@@ -173,7 +174,7 @@ impl Basis {
         if is_whole { Self::PerRun } else { Self::PerSecond }
     }
 
-    fn of(self, analysis: &Analysis, recorded: u64) -> f64 {
+    fn compared(self, analysis: &Analysis, recorded: u64) -> f64 {
         let faults = analysis.scaled(recorded) as f64;
         match self {
             Self::PerRun => faults,
@@ -197,7 +198,8 @@ fn is_difference(compared: [f64; 2], whole: f64, analyses: [&Analysis; 2], basis
     let fewest = match basis {
         Basis::PerRun => FEWEST,
         Basis::PerSecond => {
-            let longest = analyses.map(|it| it.duration_ns).into_iter().max().unwrap_or(0).max(1);
+            let longest =
+                analyses.map(|analysis| analysis.duration_ns).into_iter().max().unwrap_or(0).max(1);
             FEWEST / (longest as f64 / 1e9)
         }
     };

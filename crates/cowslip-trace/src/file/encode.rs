@@ -192,7 +192,7 @@ impl Columns {
 }
 
 fn shape_of(fault: &Fault) -> u64 {
-    let yes_or_no = |it: Option<bool>| it.map_or(0, |it| 1 + u64::from(it));
+    let yes_or_no = |answer: Option<bool>| answer.map_or(0, |is_yes| 1 + u64::from(is_yes));
     let severity = fault.severity.map_or(0, |severity| match severity {
         Severity::Minor => 1,
         Severity::Major => 2,

@@ -138,7 +138,8 @@ impl<W: Write> Writer<W> {
             EventKind::Exec { name } | EventKind::Name { name } => ([None; 2], Some(name), None),
             _ => ([None; 2], None, None),
         };
-        let is_range = ranges.iter().flatten().all(|it| it.start.checked_add(it.len).is_some());
+        let is_range =
+            ranges.iter().flatten().all(|range| range.start.checked_add(range.len).is_some());
         check(is_range, "a range beyond all addresses")?;
         let is_short = name.is_none_or(|name| name.len() <= TEXT_MOST_BYTES);
         check(is_short, "a name of more than 65,536 bytes")?;

@@ -85,9 +85,9 @@ pub fn import(
     })
     .map_err(explain)?;
     facts.check().map_err(|error| explain(invalid(error)))?;
-    let changed = input.metadata().and_then(|it| it.modified()).ok();
-    let changed = changed.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
-    let ended_unix_seconds = changed.map_or(0, |it| it.as_secs());
+    let changed = input.metadata().and_then(|metadata| metadata.modified()).ok();
+    let changed = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let ended_unix_seconds = changed.map_or(0, |duration| duration.as_secs());
     facts.complete(&mut header, ended_unix_seconds);
     let mut builder = Builder::new(Writer::new(output, &header)?, &facts);
     pass(1, &mut Header::default(), &mut |at, record| builder.take(at, record)).map_err(explain)?;

@@ -16,7 +16,7 @@ const MANY_STACKS: u64 = 16;
 
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
-    let is_purged = group.sums.of(FaultKind::Refault) * 2 > shape.arrivals;
+    let is_purged = group.sums.faults_of_kind(FaultKind::Refault) * 2 > shape.arrivals;
     // The pages of a private mapping of a memory file belong to the file.
     let is_of_file = shape.fitted() * 2 < shape.arrivals;
     let begins_empty = group.identity.place.begins_empty() && !is_of_file;

@@ -10,7 +10,7 @@ const FEWEST: u64 = 20;
 
 /// A file read from its device.
 pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(FaultKind::FileRead);
+    let faults = group.sums.faults_of_kind(FaultKind::FileRead);
     if faults < FEWEST {
         return None;
     }
@@ -33,7 +33,7 @@ pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
 
 /// A file written to through a private mapping, such as an arena after a freeze.
 pub(super) fn copies(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(FaultKind::FileCopy);
+    let faults = group.sums.faults_of_kind(FaultKind::FileCopy);
     if !is_many(analysis, faults) {
         return None;
     }

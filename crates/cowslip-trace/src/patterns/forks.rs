@@ -6,12 +6,15 @@ use crate::attribute::{FaultKind, Place};
 use crate::format::{counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
-    let faults = analysis.sums.of(FaultKind::CowAfterFork);
+    let faults = analysis.sums.faults_of_kind(FaultKind::CowAfterFork);
     if !is_many(analysis, faults) {
         return None;
     }
-    let most = analysis.groups.iter().max_by_key(|group| group.sums.of(FaultKind::CowAfterFork))?;
-    let share = percent(most.sums.of(FaultKind::CowAfterFork) as f64, faults as f64);
+    let most = analysis
+        .groups
+        .iter()
+        .max_by_key(|group| group.sums.faults_of_kind(FaultKind::CowAfterFork))?;
+    let share = percent(most.sums.faults_of_kind(FaultKind::CowAfterFork) as f64, faults as f64);
     let forks = counted(analysis.forks, "fork");
     let writes = counted(analysis.scaled(faults), "first write");
     let draft = Draft {

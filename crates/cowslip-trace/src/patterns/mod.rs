@@ -79,7 +79,7 @@ pub fn find(analysis: &Analysis) -> Vec<Pattern> {
     patterns.extend(whole::kernel_copies(analysis));
     patterns.extend(whole::numa_hints(analysis));
     patterns.sort_by(|one, other| {
-        let weight = |it: &Pattern| it.cost.map_or(0.0, |cost| cost.ns);
+        let weight = |pattern: &Pattern| pattern.cost.map_or(0.0, |cost| cost.ns);
         weight(other).total_cmp(&weight(one)).then(other.faults.cmp(&one.faults))
     });
     patterns

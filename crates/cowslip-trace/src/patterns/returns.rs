@@ -12,7 +12,7 @@ const FEWEST_MAPS: u64 = 16;
 
 /// Memory given back with `madvise`, and touched again.
 pub(super) fn purging(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(FaultKind::Refault);
+    let faults = group.sums.faults_of_kind(FaultKind::Refault);
     if !is_many(analysis, faults) {
         return None;
     }

@@ -40,7 +40,7 @@ fn by_pool(analysis: &Analysis, name: &str) -> &'static str {
     let program = analysis.header.command.first().map_or("", |path| path.as_str());
     let threads = analysis.threads.iter().map(|thread| &*thread.name);
     let is_postgres =
-        |name: &str| name.rsplit('/').next().is_some_and(|it| it.starts_with("postgres"));
+        |name: &str| name.rsplit('/').next().is_some_and(|file| file.starts_with("postgres"));
     match name {
         _ if threads.chain([program]).any(is_postgres) => "huge_pages = on",
         _ if name.starts_with("/SYSV") => "SHM_HUGETLB",

@@ -32,7 +32,7 @@ pub(super) fn kernel_copies(analysis: &Analysis) -> Option<Pattern> {
 
 /// Faults on pages that were there, while the kernel balances memory between nodes.
 pub(super) fn numa_hints(analysis: &Analysis) -> Option<Pattern> {
-    let faults = analysis.sums.of(FaultKind::Repeated);
+    let faults = analysis.sums.faults_of_kind(FaultKind::Repeated);
     let balancing = analysis.header.machine.sysctl.get("kernel.numa_balancing")?;
     if balancing == "0" || !is_many(analysis, faults) {
         return None;

@@ -110,7 +110,8 @@ fn end_of(chunk: u64) -> u64 {
 /// Joins ranges that overlap or are near, so that no more than [`MOST_BANDS`] are left.
 fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
-    let mut gaps: Vec<u64> = joined(&ranges, 0).windows(2).map(|it| it[1].0 - it[0].1).collect();
+    let mut gaps: Vec<u64> =
+        joined(&ranges, 0).windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
     gaps.sort_unstable_by_key(|gap| std::cmp::Reverse(*gap));
     let too_many = gaps.get(MOST_BANDS - 1).copied().unwrap_or(0);
     joined(&ranges, too_many.max(LEAST_GAP_BYTES))

@@ -54,7 +54,7 @@ impl Frames {
             })
         };
         let numbers: Arc<[u32]> =
-            symbols.of(&[analyser.frame(pid, ip)]).iter().map(number).collect();
+            symbols.functions(&[analyser.frame(pid, ip)]).iter().map(number).collect();
         self.known.insert((program, ip), numbers.clone());
         numbers
     }

@@ -57,7 +57,7 @@ fn tables(scene: &Scene, columns: &[&(&'static str, Vec<u8>)]) -> Value {
     let sizes = columns.iter().map(|(name, column)| (name, column.len()));
     let spaces = scene.spaces.iter().map(|space| {
         let page = |address: u64| address >> LOW_BITS;
-        let bands = space.bands.iter().map(|it| (page(it.start), page(it.end), it.height));
+        let bands = space.bands.iter().map(|band| (page(band.start), page(band.end), band.height));
         json!({
             "label": space.label,
             "is_drawn": space.is_drawn,
@@ -84,7 +84,8 @@ fn tables(scene: &Scene, columns: &[&(&'static str, Vec<u8>)]) -> Value {
 
 fn threads(scene: &Scene) -> Vec<Value> {
     let known = scene.analysis.threads.iter();
-    let names: HashMap<_, _> = known.map(|it| ((it.pid, it.tid), it.name.clone())).collect();
+    let names: HashMap<_, _> =
+        known.map(|thread| ((thread.pid, thread.tid), thread.name.clone())).collect();
     let thread = |&(pid, tid): &(u32, u32)| json!({ "pid": pid, "tid": tid, "name": names.get(&(pid, tid)) });
     scene.threads.iter().map(thread).collect()
 }
@@ -94,7 +95,8 @@ fn patterns(scene: &Scene) -> Vec<Value> {
     let pattern = |pattern: &Pattern| {
         let groups = &scene.analysis.groups;
         let identity = pattern.identity.as_ref();
-        let place = identity.and_then(|it| groups.iter().position(|group| group.identity == *it));
+        let place = identity
+            .and_then(|identity| groups.iter().position(|group| group.identity == *identity));
         json!({
             "sentence": pattern.sentence,
             "advice": pattern.advice,

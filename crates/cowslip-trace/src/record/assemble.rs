@@ -178,7 +178,7 @@ impl Assembler {
         fault.huge = match begun.has_huge {
             true => Some(true),
             false if fault.access == Some(Access::Write) && !was_present => {
-                is_anonymous().filter(|&it| it).map(|_| false)
+                is_anonymous().filter(|&answer| answer).map(|_| false)
             }
             false => None,
         };

@@ -209,7 +209,7 @@ fn namespace() -> String {
 /// Removes the histograms of recorders that were killed.
 fn remove_left(tracefs: &Path, namespace: &str) {
     let instances = fs::read_dir(tracefs.join("instances")).into_iter().flatten().flatten();
-    let instances = instances.filter_map(|it| it.file_name().into_string().ok());
+    let instances = instances.filter_map(|entry| entry.file_name().into_string().ok());
     // A recorder makes its instance first, and removes it last.
     for name in instances {
         let pid =

@@ -168,7 +168,7 @@ fn settings(directory: &Path, prefix: &str) -> BTreeMap<String, String> {
             }
         } else if let Ok(text) = fs::read_to_string(entry.path())
             && text.lines().count() == 1
-            && !["pages_collapsed", "full_scans"].iter().any(|it| name.ends_with(it))
+            && !["pages_collapsed", "full_scans"].iter().any(|suffix| name.ends_with(suffix))
         {
             all.insert(name, text.trim().to_owned());
         }
@@ -193,7 +193,7 @@ fn memory_options(config: &str) -> BTreeMap<String, String> {
             Some(absent) => (absent.strip_suffix(" is not set")?, "n"),
             None => line.split_once('=')?,
         };
-        let matters = |name: &str| CONFIG.iter().any(|it| name.contains(it));
+        let matters = |name: &str| CONFIG.iter().any(|part| name.contains(part));
         let matters = name.strip_prefix("CONFIG_").is_some_and(matters);
         matters.then(|| (name.to_owned(), value.to_owned()))
     };
@@ -208,7 +208,7 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = String> {
 
 fn variable(text: String) -> Option<(String, String)> {
     let (name, value) = text.split_once('=')?;
-    let matters = VARIABLES.iter().any(|it| name.starts_with(it));
+    let matters = VARIABLES.iter().any(|prefix| name.starts_with(prefix));
     matters.then(|| (name.to_owned(), value.to_owned()))
 }
 

@@ -66,7 +66,7 @@ pub fn permissions() -> Vec<Permission> {
         permission(
             "histogram",
             "latencies counted by the kernel, for CONFIG_KPROBE_EVENTS and _HIST_TRIGGERS (--latency)",
-            Histogram::begin().map_or_else(|it| it.status, |_| PermissionStatus::Available),
+            Histogram::begin().map_or_else(|error| error.status, |_| PermissionStatus::Available),
         ),
         permission(
             "others",

@@ -107,7 +107,7 @@ impl Recorder {
         let mut recorder =
             Self::new(Subject::Processes(vec![program.pid()]), Some(program), options)?;
         recorder.header.command =
-            command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
+            command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         Ok(recorder)
     }
 
@@ -117,8 +117,8 @@ impl Recorder {
         let attached = Attached::open(&plan, &subject, options.ring)?;
         plan.drop_probes();
         let histogram = options.latency.then(Histogram::begin).and_then(|begun| {
-            let told = |it: Obstacle| {
-                plan.unseen.push(format!("latencies counted by the kernel{}", it.or_fix()))
+            let told = |obstacle: Obstacle| {
+                plan.unseen.push(format!("latencies counted by the kernel{}", obstacle.or_fix()))
             };
             begun.map_err(told).ok()
         });
@@ -197,7 +197,7 @@ impl Recorder {
 
     /// True if all recorded threads have ended.
     pub fn has_ended(&self) -> bool {
-        self.ended.iter().all(|it| *it)
+        self.ended.iter().all(|has_ended| *has_ended)
     }
 
     /// Waits until there is something to do, `wake` can be read, or some time has passed; then passes the
@@ -219,7 +219,8 @@ impl Recorder {
         self.attached.stop();
         let stopped_ns = process::now_ns();
         self.drain(sink, true)?;
-        let latencies = self.histogram.take().map(|it| it.read(&self.threads)).transpose()?;
+        let histogram = self.histogram.take();
+        let latencies = histogram.map(|histogram| histogram.read(&self.threads)).transpose()?;
         let counts = self.counts();
         let sources = self.plan.sources.iter().zip(&counts);
         let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));

@@ -381,6 +381,7 @@ mod tests {
         assert!(!spaces.spaces.contains_key(&1));
         let child = &spaces.spaces[&2];
         assert!(child.at(0x1000).is_none() && child.at(0xbfff).is_some());
-        assert!(spaces.describe(0).any(|it| it.what == EventKind::Name { name: "one".into() }));
+        let name = EventKind::Name { name: "one".into() };
+        assert!(spaces.describe(0).any(|event| event.what == name));
     }
 }

@@ -53,7 +53,7 @@ impl Stacks {
             self.slots[place(*id)].used_ns = now_ns;
             return Some(*id);
         }
-        let is_full = |it: &Self| it.words + frames.len() > it.most_words;
+        let is_full = |stacks: &Self| stacks.words + frames.len() > stacks.most_words;
         if is_full(self) && now_ns >= self.swept_ns + SECOND_NS {
             self.sweep(now_ns, &kept.copied().collect());
         }

@@ -82,7 +82,7 @@ impl Unwinder {
         frames: &mut Vec<u64>,
     ) {
         let Self { files, processes, cache } = self;
-        if processes.get(&pid).is_none_or(|it| it.code_version != space.code_version()) {
+        if processes.get(&pid).is_none_or(|process| process.code_version != space.code_version()) {
             if processes.len() >= MOST_PROCESSES {
                 processes.clear();
             }
@@ -142,12 +142,12 @@ impl Tables {
         let data = &ReadCache::new(in_its_root.or_else(|_| File::open(&**name)).ok()?);
         let header = FileHeader64::<NativeEndian>::parse(data).ok()?;
         let endian = header.endian().ok()?;
-        let is_code = |it: &&object::elf::ProgramHeader64<_>| {
-            it.p_type(endian) == PT_LOAD && it.p_flags(endian).contains(PF_X)
+        let is_code = |segment: &&object::elf::ProgramHeader64<_>| {
+            segment.p_type(endian) == PT_LOAD && segment.p_flags(endian).contains(PF_X)
         };
         let segments = header.program_headers(endian, data).ok()?.iter().filter(is_code);
-        let place = |it: &object::elf::ProgramHeader64<_>| {
-            (it.p_offset(endian), it.p_vaddr(endian), it.p_memsz(endian))
+        let place = |segment: &object::elf::ProgramHeader64<_>| {
+            (segment.p_offset(endian), segment.p_vaddr(endian), segment.p_memsz(endian))
         };
         let sections = header.sections(endian, data).ok()?;
         let section = |name: &[u8]| {

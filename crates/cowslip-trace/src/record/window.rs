@@ -210,7 +210,8 @@ mod tests {
         let maps = maps.collect::<Vec<_>>();
         let rest = [VirtRange::new(0x10000, 0x2000), VirtRange::new(0x14000, 0x4000)];
         assert_eq!(maps, rest.map(|range| (range, true)));
-        assert!(kept.events.iter().any(|it| it.what == EventKind::Name { name: "seven".into() }));
+        let name = EventKind::Name { name: "seven".into() };
+        assert!(kept.events.iter().any(|event| event.what == name));
         assert_eq!(kept.events.len(), 6);
         assert!(kept.events.is_sorted_by_key(|event| event.time_ns));
         assert_eq!(kept.stacks, [[7, 8]], "once, by the id of who writes it");

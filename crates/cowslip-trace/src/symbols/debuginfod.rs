@@ -54,9 +54,9 @@ impl Servers {
         let parsed = object::File::parse(&bytes).ok()?;
         let id = parsed.build_id().ok()??;
         let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let segment = |it: object::Segment<'_, '_, _>| {
-            let (offset, length) = it.file_range();
-            (offset, length, it.address())
+        let segment = |segment: object::Segment<'_, '_, _>| {
+            let (offset, length) = segment.file_range();
+            (offset, length, segment.address())
         };
         let segments = parsed.segments().map(segment).collect();
         let began = Instant::now();

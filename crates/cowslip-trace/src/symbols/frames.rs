@@ -17,7 +17,7 @@ use crate::model::Header;
 /// use cowslip_trace::model::Header;
 /// use cowslip_trace::symbols::Names;
 /// let place = Frame { module: Some("/none/app".into()), offset_bytes: 0x10, function: None };
-/// assert_eq!(&*Names::new(&Header::default()).of(&[place])[0], "app+0x10", "there is no such file");
+/// assert_eq!(&*Names::new(&Header::default()).functions(&[place])[0], "app+0x10", "there is no such file");
 /// ```
 #[derive(Default)]
 pub struct Names(Option<Symbols>);
@@ -31,7 +31,7 @@ impl Names {
 
     /// The functions of a call stack, the innermost first: more than one for a frame where the compiler put a function
     /// into its caller, as far as debug information says so.
-    pub fn of(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
+    pub fn functions(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
         match &mut self.0 {
             Some(symbols) => symbols.frames(frames),
             None => frames.iter().map(|frame| frame.to_string().into()).collect(),
@@ -56,7 +56,7 @@ impl Names {
     pub fn by_function(&mut self, stacks: &[StackSums], depth: usize) -> Vec<FunctionSums> {
         let mut sums: HashMap<Vec<Arc<str>>, (bool, Sums)> = HashMap::new();
         for stack in stacks {
-            let mut functions = self.of(&stack.frames);
+            let mut functions = self.functions(&stack.frames);
             let is_longer = functions.len() > depth;
             functions.truncate(depth);
             let (has_more, sum) = sums.entry(functions).or_default();

@@ -28,7 +28,7 @@ fn faults(trace: &Trace) -> Vec<(f64, &Event, &Fault)> {
 fn words(number: usize) -> String {
     let digits = number.to_string();
     let groups: Vec<_> =
-        digits.as_bytes().rchunks(3).rev().map(|it| str::from_utf8(it).unwrap()).collect();
+        digits.as_bytes().rchunks(3).rev().map(|group| str::from_utf8(group).unwrap()).collect();
     groups.join(",")
 }
 
@@ -187,7 +187,8 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     browser.click(row);
     let button = browser.middle("#kinds button:not([hidden])");
     browser.click(button);
-    let (kind, count) = picture.analysis().sums.kinds().into_iter().min_by_key(|it| it.0).unwrap();
+    let (kind, count) =
+        picture.analysis().sums.kinds().into_iter().min_by_key(|pair| pair.0).unwrap();
     assert_eq!(counted(&mut browser), words(faults.len() - count as usize), "without {kind}");
     browser.key("Escape");
 

@@ -60,7 +60,7 @@ impl Story {
         let events = &story.trace.events;
         story.trace.totals = Totals {
             events: events.len() as u64,
-            faults: events.iter().filter(|it| matches!(it.what, EventKind::Fault(_))).count()
+            faults: events.iter().filter(|event| matches!(event.what, EventKind::Fault(_))).count()
                 as u64,
             lost: 0,
             first_ns: events[0].time_ns,

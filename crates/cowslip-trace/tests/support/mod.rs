@@ -56,20 +56,21 @@ impl Scatter {
 
     fn fault(&mut self, stacks: u32) -> Fault {
         Fault {
-            severity: self.maybe(|it| it.one_of(&[Severity::Minor, Severity::Major])),
-            access: self.maybe(|it| it.one_of(&[Access::Read, Access::Write, Access::Execute])),
-            was_present: self.maybe(|it| it.below(2) == 0),
-            in_user_mode: self.maybe(|it| it.below(2) == 0),
-            huge: self.maybe(|it| it.below(2) == 0),
-            latency_ns: self.maybe(|it| it.number() as u32),
+            severity: self.maybe(|scatter| scatter.one_of(&[Severity::Minor, Severity::Major])),
+            access: self
+                .maybe(|scatter| scatter.one_of(&[Access::Read, Access::Write, Access::Execute])),
+            was_present: self.maybe(|scatter| scatter.below(2) == 0),
+            in_user_mode: self.maybe(|scatter| scatter.below(2) == 0),
+            huge: self.maybe(|scatter| scatter.below(2) == 0),
+            latency_ns: self.maybe(|scatter| scatter.number() as u32),
             stack: self.stack(stacks),
             ..Fault::at(self.number(), self.number())
         }
     }
 
     fn what(&mut self, stacks: u32) -> EventKind {
-        let name = |it: &mut Self| {
-            it.one_of(&["", "[heap]", "/usr/bin/ä b\n", "/memfd:cache (deleted)"]).into()
+        let name = |scatter: &mut Self| {
+            scatter.one_of(&["", "[heap]", "/usr/bin/ä b\n", "/memfd:cache (deleted)"]).into()
         };
         match self.below(24) {
             0 => EventKind::Map(Map {
@@ -130,7 +131,7 @@ pub(crate) fn written(
 /// Reports that a test could not be done; `COWSLIP_EXPECT` makes that a failure.
 pub(crate) fn skip(capability: &str, why: &str) {
     let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
-    let is_declared = declared.split(',').any(|it| it.trim() == capability);
+    let is_declared = declared.split(',').any(|word| word.trim() == capability);
     assert!(!is_declared, "{capability} is declared present, but: {why}");
     println!("SKIPPED: {capability}: {why}");
 }

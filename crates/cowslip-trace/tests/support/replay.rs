@@ -74,14 +74,14 @@ pub(crate) struct Model {
 impl Process {
     fn fault(&mut self, page: u64, access: Option<Access>, objects: &mut Objects) -> Expected {
         let fit = self.fit(page);
-        let Some(it) = self.0.get_mut(&page) else {
+        let Some(page) = self.0.get_mut(&page) else {
             return Expected { map: None, kind: FaultKind::Unknown, fit: None };
         };
-        if let Memory::Shared { object, page: number } = it.memory {
-            let map = Some(it.map);
+        if let Memory::Shared { object, page: number } = page.memory {
+            let map = Some(page.map);
             let there = objects.get(&(object, number)).copied();
-            let is_new = it.state != State::Own || there == Some(State::Discarded);
-            let kind = match (it.state, there) {
+            let is_new = page.state != State::Own || there == Some(State::Discarded);
+            let kind = match (page.state, there) {
                 (State::Discarded, _) | (_, Some(State::Discarded)) => FaultKind::Refault,
                 (State::Unseen, Some(_)) => FaultKind::SharedMapped,
                 (State::Unseen, None) => FaultKind::FirstTouch,
@@ -90,17 +90,17 @@ impl Process {
             if kind != FaultKind::Repeated {
                 objects.insert((object, number), State::Own);
             }
-            *it = Page { state: State::Own, ..*it };
+            *page = Page { state: State::Own, ..*page };
             return Expected { map, kind, fit: is_new.then_some(fit) };
         }
-        let is_file = it.memory == Memory::File;
+        let is_file = page.memory == Memory::File;
         let is_read = access == Some(Access::Read);
         let is_write = access == Some(Access::Write);
         let own_or_clean = if is_read { State::Clean } else { State::Own };
         let copy_or_clean = if is_write { State::Own } else { State::Clean };
-        let repeated = (FaultKind::Repeated, it.state, it.is_before_fork);
-        let (kind, state, is_before_fork) = match (is_file, it.state) {
-            (_, State::Own) if it.is_before_fork && !is_read => {
+        let repeated = (FaultKind::Repeated, page.state, page.is_before_fork);
+        let (kind, state, is_before_fork) = match (is_file, page.state) {
+            (_, State::Own) if page.is_before_fork && !is_read => {
                 (FaultKind::CowAfterFork, State::Own, false)
             }
             (_, State::Own) => repeated,
@@ -110,25 +110,27 @@ impl Process {
             (false, State::Clean) => (FaultKind::FirstWrite, State::Own, false),
             (true, State::Discarded) => (FaultKind::Refault, copy_or_clean, false),
             (true, _) if is_write => (FaultKind::FileCopy, State::Own, false),
-            (true, State::Clean) if !it.is_before_fork && is_read => repeated,
-            (true, State::Clean) if !it.is_before_fork => (FaultKind::Unknown, State::Clean, false),
+            (true, State::Clean) if !page.is_before_fork && is_read => repeated,
+            (true, State::Clean) if !page.is_before_fork => {
+                (FaultKind::Unknown, State::Clean, false)
+            }
             (true, _) => (FaultKind::FileMapped, State::Clean, false),
         };
-        let is_new = matches!(it.state, State::Unseen | State::Discarded);
+        let is_new = matches!(page.state, State::Unseen | State::Discarded);
         let fit = (!is_file && is_new).then_some(fit);
-        let map = Some(it.map);
-        *it = Page { state, is_before_fork, ..*it };
+        let map = Some(page.map);
+        *page = Page { state, is_before_fork, ..*page };
         Expected { map, kind, fit }
     }
 
     fn fit(&self, page: u64) -> HugeFit {
-        let shared = match self.0.get(&page).map(|it| it.memory) {
+        let shared = match self.0.get(&page).map(|page| page.memory) {
             Some(Memory::Shared { object, page }) => Some((object, page)),
             _ => None,
         };
         let first = shared.map_or(page / 512 * 512, |(_, number)| page - number % 512);
-        let is_fitting = |(nth, it): (usize, &Option<&Page>)| {
-            let memory = it.map(|it| it.memory);
+        let is_fitting = |(nth, there): (usize, &Option<&Page>)| {
+            let memory = there.map(|page| page.memory);
             match shared {
                 None => memory == Some(Memory::Anonymous),
                 Some((object, number)) => {
@@ -138,10 +140,10 @@ impl Process {
             }
         };
         let all: Vec<_> = (first..first + 512).map(|page| self.0.get(&page)).collect();
-        let is_there = |it: &Page| matches!(it.state, State::Own | State::Clean);
+        let is_there = |page: &Page| matches!(page.state, State::Own | State::Clean);
         match () {
             () if !all.iter().enumerate().all(is_fitting) => HugeFit::No,
-            () if all.iter().flatten().any(|it| is_there(it)) => HugeFit::Further,
+            () if all.iter().flatten().any(|page| is_there(page)) => HugeFit::Further,
             () => HugeFit::First,
         }
     }
@@ -154,7 +156,7 @@ impl Process {
     fn some_run(&self, scatter: &mut Scatter) -> Option<(u64, u64)> {
         let first = FIRST + scatter.below(PAGES);
         let map = self.0.get(&first)?.map;
-        let is_same = |page: &u64| self.0.get(page).is_some_and(|it| it.map == map);
+        let is_same = |page: &u64| self.0.get(page).is_some_and(|other| other.map == map);
         Some((first, (first..).take_while(is_same).count() as u64))
     }
 }
@@ -279,7 +281,8 @@ impl Model {
         parent.0.values_mut().for_each(|page| page.is_before_fork = true);
         let mut child = parent.clone();
         // Shared memory is mapped again, page by page.
-        for page in child.0.values_mut().filter(|it| matches!(it.memory, Memory::Shared { .. })) {
+        let pages = child.0.values_mut();
+        for page in pages.filter(|page| matches!(page.memory, Memory::Shared { .. })) {
             page.state = State::Unseen;
         }
         self.pids += 1;

@@ -78,7 +78,9 @@ impl Checkpoints {
     ) -> ! {
         // A freeze would wait for the rest, and all clients for the freeze. Damage ends the
         // process.
-        while restored.as_ref().is_some_and(|it| it.wait(PATIENCE).is_ok_and(|is_all| !is_all)) {}
+        while restored.as_ref().is_some_and(|rest| rest.wait(PATIENCE).is_ok_and(|is_all| !is_all))
+        {
+        }
         let mut due = Instant::now() + self.every;
         loop {
             let asked = self.wait_until_due(due);

@@ -167,7 +167,7 @@ fn config(server: &Server, table: &Table, names: &[&[u8]], replies: &mut Replies
         ("maxmemory", table.memory().capacity().0.to_string()),
     ];
     let is_wanted = |(name, _): &&(&str, String)| {
-        names.iter().any(|it| *it == b"*" || it.eq_ignore_ascii_case(name.as_bytes()))
+        names.iter().any(|glob| *glob == b"*" || glob.eq_ignore_ascii_case(name.as_bytes()))
     };
     let wanted: Vec<_> = settings.iter().filter(is_wanted).collect();
     replies.array(2 * wanted.len());

@@ -37,7 +37,8 @@ impl<'a> Reader<'a> {
     fn request(&mut self) -> Result<Vec<&'a [u8]>, Stop> {
         if *self.bytes.first().ok_or(Stop::Incomplete)? != b'*' {
             let line = self.line("too big inline request")?;
-            return Ok(line.split(u8::is_ascii_whitespace).filter(|it| !it.is_empty()).collect());
+            let words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+            return Ok(words.collect());
         }
         let count = self.number(b'*', MAX_WORDS, "invalid multibulk length")?;
         (0..count).map(|_| self.word()).collect()

@@ -56,8 +56,8 @@ impl Child {
     /// Lets it run like its parent, or only while a processor is idle, by the time that it has had. True if there is a
     /// reason to go on watching it.
     pub(crate) fn set_turn(&self, counters: &Counters) -> bool {
-        let Some(it) = &self.yielding else { return true };
-        let passed_ns = process::now_ns() - it.forked_ns;
+        let Some(yielding) = &self.yielding else { return true };
+        let passed_ns = process::now_ns() - yielding.forked_ns;
         if passed_ns < LOOK_NS {
             return true;
         }
@@ -66,9 +66,9 @@ impl Child {
             return false;
         }
         let Ok(used_ns) = process::cpu_ns_of(self.pid) else { return true };
-        let idle = has_had_share(used_ns, passed_ns, it.share_percent);
-        if it.is_idle.load(Relaxed) != idle && scheduling::set_idle(self.pid, idle).is_ok() {
-            it.is_idle.store(idle, Relaxed);
+        let idle = has_had_share(used_ns, passed_ns, yielding.share_percent);
+        if yielding.is_idle.load(Relaxed) != idle && scheduling::set_idle(self.pid, idle).is_ok() {
+            yielding.is_idle.store(idle, Relaxed);
             counters.child_turns.fetch_add(1, Relaxed);
         }
         true

@@ -237,7 +237,7 @@ impl Shared {
     fn count_files(&self, state: &State) {
         let descriptors = || state.files.all().map(|(_, file)| file.fd().as_raw_fd() as u64);
         let first = descriptors().min().unwrap_or(0);
-        let bits = descriptors().filter_map(|it| 1u64.checked_shl(u32::try_from(it - first).ok()?));
+        let bits = descriptors().filter_map(|fd| 1u64.checked_shl(u32::try_from(fd - first).ok()?));
         self.counters.file_descriptors.store(bits.fold(0, |all, bit| all | bit), Relaxed);
         self.counters.file_descriptor.store(first, Relaxed);
     }

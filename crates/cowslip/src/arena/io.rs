@@ -120,11 +120,11 @@ impl<'a> Await<'a> {
     /// Waits until none of `arenas` is held, or the deadline has passed. New holds may come afterwards: callers look
     /// again once they have the locks.
     pub(crate) fn released(arenas: &[&'a Arena], deadline: Option<Instant>) -> Self {
-        let mut it = Self(Vec::new());
+        let mut awaited = Self(Vec::new());
         for shared in arenas.iter().map(|arena| arena.shared()) {
             let mut state = shared.lock();
             state.io.awaited += 1;
-            it.0.push(shared);
+            awaited.0.push(shared);
             while state.io.any() {
                 let left =
                     deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -137,7 +137,7 @@ impl<'a> Await<'a> {
                 state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
             }
         }
-        it
+        awaited
     }
 }
 

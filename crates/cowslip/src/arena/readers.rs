@@ -188,11 +188,11 @@ impl Generations {
             return;
         }
         self.last += 1;
-        if let Some(it) = self.alive.last_mut() {
-            if self.shown == Some(it.number) {
+        if let Some(youngest) = self.alive.last_mut() {
+            if self.shown == Some(youngest.number) {
                 self.shown = Some(self.last);
             }
-            it.number = self.last;
+            youngest.number = self.last;
         }
     }
 
@@ -274,7 +274,7 @@ impl Generations {
     pub(crate) fn youngest_read(&mut self) -> Option<u64> {
         debug_assert!(self.shown.is_none());
         // Asking spends a token. The next child needs one, and no descriptor may be available then.
-        let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|it| !it.is_used);
+        let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|last| !last.is_used);
         for i in (0..self.alive.len()).rev() {
             let is_needed = !has_spare && self.alive.len() == 1;
             let generation = &self.alive[i];
@@ -316,7 +316,7 @@ impl Generations {
 
     /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
     pub(crate) fn in_child(&mut self) {
-        self.alive.drain(..).for_each(|it| it.token.keep_mapping());
+        self.alive.drain(..).for_each(|generation| generation.token.keep_mapping());
         self.views.clear();
         self.shown = None;
     }

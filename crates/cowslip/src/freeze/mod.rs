@@ -187,7 +187,8 @@ impl Arena {
         let can = wanted && serve::ensure(shared);
         let mut state = shared.lock();
         let service = shared.service(&state).filter(|_| can);
-        state.tracking.is_on = service.is_some_and(|it| thaw::clean::can_keep(shared, &it));
+        state.tracking.is_on =
+            service.is_some_and(|service| thaw::clean::can_keep(shared, &service));
         if !state.tracking.is_on {
             thaw::clean::end(shared, &mut state);
         }

@@ -23,16 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
     use Need::{Essential, Extra, Full};
-    let of = Capability::new;
+    let new = Capability::new;
     vec![
-        of("userfaultfd", Full, "hold threads during a freeze", open(own)),
-        of("userfaultfd-features", Full, "have faults in arenas and moves told", features(own)),
-        of("write-protect", Full, "hold writers to a chunk while it thaws", protect(own)),
-        of("move-pages", Full, "take all pages away at once: freeze", move_pages()),
-        of("pagemap-scan", Extra, "find the private pages of a chunk", scan()),
-        of("markers", Extra, "tell protected from swapped pages", markers(own)),
-        of("reader-seals", Essential, "know when nobody reads a frozen base", seals()),
-        of("pidfd", Extra, "thaw as soon as a child ends", pidfd()),
+        new("userfaultfd", Full, "hold threads during a freeze", open(own)),
+        new("userfaultfd-features", Full, "have faults in arenas and moves told", features(own)),
+        new("write-protect", Full, "hold writers to a chunk while it thaws", protect(own)),
+        new("move-pages", Full, "take all pages away at once: freeze", move_pages()),
+        new("pagemap-scan", Extra, "find the private pages of a chunk", scan()),
+        new("markers", Extra, "tell protected from swapped pages", markers(own)),
+        new("reader-seals", Essential, "know when nobody reads a frozen base", seals()),
+        new("pidfd", Extra, "thaw as soon as a child ends", pidfd()),
     ]
 }
 

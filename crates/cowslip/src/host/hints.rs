@@ -23,9 +23,10 @@ const COMMANDS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 /// The command that prepares the machine for this user's programs.
 fn set_up(uid: u32) -> String {
     let program = std::env::current_exe().unwrap_or_default();
-    let is_found =
-        program.parent().is_some_and(|it| COMMANDS.iter().any(|found| it == Path::new(found)));
-    let is_ours = program.file_name().is_some_and(|it| it == "cowslip");
+    let is_found = program
+        .parent()
+        .is_some_and(|folder| COMMANDS.iter().any(|found| folder == Path::new(found)));
+    let is_ours = program.file_name().is_some_and(|name| name == "cowslip");
     let command = if is_ours && !is_found { program.as_path() } else { Path::new("cowslip") };
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = users.lines().find_map(|line| {
@@ -76,9 +77,9 @@ impl Surroundings {
         let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
         let device = std::fs::metadata(DEVICE).ok();
         Self {
-            anybody_may: setting.is_ok_and(|it| it.trim() == "1"),
+            anybody_may: setting.is_ok_and(|text| text.trim() == "1"),
             has_device: device.is_some(),
-            is_a_groups: device.is_some_and(|it| it.gid() != 0 && it.mode() & 0o060 == 0o060),
+            is_a_groups: device.is_some_and(|file| file.gid() != 0 && file.mode() & 0o060 == 0o060),
         }
     }
 }
@@ -124,9 +125,11 @@ mod tests {
     use crate::host::{Capability, Need};
 
     fn hint_and_fix(own: &OwnProcess, around: Surroundings) -> (String, Option<String>) {
-        let it = Capability::new("", Need::Full, "", Err(explain(own, around)));
-        let crate::host::Answer::Denied { hint } = it.answer else { panic!("{it:?}") };
-        (hint, it.fix)
+        let capability = Capability::new("", Need::Full, "", Err(explain(own, around)));
+        let crate::host::Answer::Denied { hint } = capability.answer else {
+            panic!("{capability:?}")
+        };
+        (hint, capability.fix)
     }
 
     #[test]

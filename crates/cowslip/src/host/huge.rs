@@ -19,7 +19,7 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 
 pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
     use Need::{Extra, HugePages};
-    let of = Capability::new;
+    let new = Capability::new;
     let explain = |outcome: ProbeResult| match own.huge_pages_enabled {
         Some(false) => outcome.map_err(|_| disabled()),
         _ => outcome,
@@ -30,18 +30,18 @@ pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
         None => Ok(Proof::saw("this kernel does not say whether a prctl disabled them")),
     };
     vec![
-        of("huge-tmpfs", HugePages, "huge arenas, whatever the settings", explain(tmpfs())),
-        of("huge-memfd", HugePages, "huge arenas, without privileges", explain(memfd())),
-        of("process-thp", Extra, "huge pages for this process at all", enabled),
-        of("huge-anonymous", Extra, "huge pages outside arenas", explain(anonymous())),
-        of(
+        new("huge-tmpfs", HugePages, "huge arenas, whatever the settings", explain(tmpfs())),
+        new("huge-memfd", HugePages, "huge arenas, without privileges", explain(memfd())),
+        new("process-thp", Extra, "huge pages for this process at all", enabled),
+        new("huge-anonymous", Extra, "huge pages outside arenas", explain(anonymous())),
+        new(
             "collapse-anonymous",
             Extra,
             "make memory huge afterwards",
             explain(collapse_anonymous()),
         ),
-        of("collapse-shmem", Extra, "make file memory huge afterwards", explain(collapse_shmem())),
-        of("hugetlb-pool", Extra, "arenas on hugetlb pages (library)", pool()),
+        new("collapse-shmem", Extra, "make file memory huge afterwards", explain(collapse_shmem())),
+        new("hugetlb-pool", Extra, "arenas on hugetlb pages (library)", pool()),
     ]
 }
 
@@ -205,7 +205,7 @@ mod tests {
     fn who_disabled_huge_pages_is_told_so() {
         let own = OwnProcess { huge_pages_enabled: Some(false), ..OwnProcess::look() };
         let all = probe(&own);
-        let of = |name| all.iter().find(|it| it.name == name).unwrap();
-        assert_eq!(of("process-thp").answer.word(), "denied");
+        let named = |name| all.iter().find(|capability| capability.name == name).unwrap();
+        assert_eq!(named("process-thp").answer.word(), "denied");
     }
 }

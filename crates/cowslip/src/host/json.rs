@@ -34,23 +34,23 @@ impl Standing {
 }
 
 /// Leaves out fields without a value.
-fn capability(it: &Capability) -> Map<String, Value> {
-    let (errno, hint) = match &it.answer {
+fn capability(capability: &Capability) -> Map<String, Value> {
+    let (errno, hint) = match &capability.answer {
         Answer::Unknown { errno } => (Some(*errno), None),
         Answer::Denied { hint } => (None, Some(hint)),
         _ => (None, None),
     };
-    let detail = Some(&it.detail).filter(|detail| !detail.is_empty());
+    let detail = Some(&capability.detail).filter(|detail| !detail.is_empty());
     let fields = [
-        ("name", json!(it.name)),
-        ("what_for", json!(it.what_for)),
-        ("answer", json!(it.answer.word())),
+        ("name", json!(capability.name)),
+        ("what_for", json!(capability.what_for)),
+        ("answer", json!(capability.answer.word())),
         ("errno", json!(errno)),
         ("hint", json!(hint)),
-        ("cost_ns", json!(it.cost.map(|cost| cost.ns))),
-        ("cost_per", json!(it.cost.map(|cost| cost.per))),
+        ("cost_ns", json!(capability.cost.map(|cost| cost.ns))),
+        ("cost_per", json!(capability.cost.map(|cost| cost.per))),
         ("detail", json!(detail)),
-        ("fix", json!(it.fix)),
+        ("fix", json!(capability.fix)),
     ];
     let said = fields.into_iter().filter(|(_, value)| !value.is_null());
     said.map(|(name, value)| (name.to_owned(), value)).collect()

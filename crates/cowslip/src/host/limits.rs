@@ -20,20 +20,22 @@ pub(super) fn probe(
     huge: &[Capability],
 ) -> Vec<Capability> {
     use Need::{Extra, Full};
-    let of = Capability::new;
-    let refused: Vec<_> = faults.iter().chain(huge).filter(|it| is_refused(it)).collect();
+    let new = Capability::new;
+    let refused: Vec<_> =
+        faults.iter().chain(huge).filter(|capability| is_refused(capability)).collect();
     vec![
-        of("private-copies", Full, "freeze as much as all memory", private_copies()),
-        of("mappings", Extra, "one for each protection in an arena", mappings()),
-        of("memory-limit", Extra, "private copies count against it", memory_limit()),
-        of("system-calls", Extra, "no seccomp filter in the way", filter(own, &refused)),
-        of("swap", Extra, "absent pages may be private copies", swap()),
+        new("private-copies", Full, "freeze as much as all memory", private_copies()),
+        new("mappings", Extra, "one for each protection in an arena", mappings()),
+        new("memory-limit", Extra, "private copies count against it", memory_limit()),
+        new("system-calls", Extra, "no seccomp filter in the way", filter(own, &refused)),
+        new("swap", Extra, "absent pages may be private copies", swap()),
     ]
 }
 
 /// Returns true for a refusal that a filter of system calls could cause.
-fn is_refused(it: &Capability) -> bool {
-    matches!(it.name, "userfaultfd" | "huge-tmpfs") && matches!(it.answer, Answer::Denied { .. })
+fn is_refused(capability: &Capability) -> bool {
+    matches!(capability.name, "userfaultfd" | "huge-tmpfs")
+        && matches!(capability.answer, Answer::Denied { .. })
 }
 
 /// Privately maps as much as all memory and swap, without touching it.
@@ -68,15 +70,15 @@ fn mappings() -> ProbeResult {
 
 fn memory_limit() -> ProbeResult {
     // A limit above the machine's memory is none; version 1 reports 2^63 for it.
-    let limit = cgroup::memory_limit().filter(|it| it.limit_bytes < memory_and_swap().0);
-    Ok(Proof::saw(limit.map_or("no control group limits it".to_owned(), |it| {
-        let (used, limit) = (ByteCount(it.used_bytes), ByteCount(it.limit_bytes));
+    let limit = cgroup::memory_limit().filter(|group| group.limit_bytes < memory_and_swap().0);
+    Ok(Proof::saw(limit.map_or("no control group limits it".to_owned(), |group| {
+        let (used, limit) = (ByteCount(group.used_bytes), ByteCount(group.limit_bytes));
         format!("{used} of the {limit} of a control group are used")
     })))
 }
 
 fn filter(own: &OwnProcess, refused: &[&Capability]) -> ProbeResult {
-    let names: Vec<_> = refused.iter().map(|it| it.name).collect();
+    let names: Vec<_> = refused.iter().map(|capability| capability.name).collect();
     if !own.is_filtered {
         return Ok(Proof::saw("no filter is in force"));
     }
@@ -84,7 +86,8 @@ fn filter(own: &OwnProcess, refused: &[&Capability]) -> ProbeResult {
         return Ok(Proof::saw("a filter is in force, and lets us through"));
     }
     let names = format!("a filter is in force; refused: {}", names.join(", "));
-    if own.effective_uid != 0 || !refused.iter().any(|it| it.name == "userfaultfd") {
+    if own.effective_uid != 0 || !refused.iter().any(|capability| capability.name == "userfaultfd")
+    {
         return Ok(Proof::saw(format!("{names}, for want of a privilege or by the filter")));
     }
     let hint = "this is root and still refused, as in a container with Docker's default profile: \

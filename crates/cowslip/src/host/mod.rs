@@ -57,16 +57,23 @@ mod tests {
     #[test]
     fn every_probe_answers_once_and_says_why_not() {
         let report = report();
-        let mut names: Vec<_> = report.capabilities.iter().map(|it| it.name).collect();
+        let mut names: Vec<_> =
+            report.capabilities.iter().map(|capability| capability.name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), report.capabilities.len());
-        for it in &report.capabilities {
-            if let Answer::Denied { hint } = &it.answer {
-                assert!(!hint.is_empty(), "{it:?}");
+        for capability in &report.capabilities {
+            if let Answer::Denied { hint } = &capability.answer {
+                assert!(!hint.is_empty(), "{capability:?}");
             }
-            assert!(it.answer.is_available() || it.cost.is_none(), "{it:?}");
-            assert!(it.answer.is_available() || !it.detail.is_empty(), "{it:?}");
+            assert!(
+                capability.answer.is_available() || capability.cost.is_none(),
+                "{capability:?}"
+            );
+            assert!(
+                capability.answer.is_available() || !capability.detail.is_empty(),
+                "{capability:?}"
+            );
         }
         // With any privileges, a freeze without userfaultfd works on every kernel that runs these tests.
         assert!(report.get("freeze").unwrap().answer.is_available(), "{report:?}");

@@ -24,7 +24,8 @@ pub(super) struct OwnProcess {
 
 impl OwnProcess {
     pub(super) fn look() -> Self {
-        fs::read_to_string("/proc/self/status").map_or_else(|_| Self::default(), |it| parse(&it))
+        fs::read_to_string("/proc/self/status")
+            .map_or_else(|_| Self::default(), |text| parse(&text))
     }
 }
 

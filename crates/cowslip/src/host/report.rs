@@ -27,7 +27,7 @@ pub enum Standing {
 impl Report {
     /// The capability of that name.
     pub fn get(&self, name: &str) -> Option<&Capability> {
-        self.capabilities.iter().find(|it| it.name == name)
+        self.capabilities.iter().find(|capability| capability.name == name)
     }
 
     /// How well Cowslip works here.
@@ -42,7 +42,7 @@ impl Report {
         let mut missing = self.missing().peekable();
         if missing.peek().is_none() {
             Standing::Full
-        } else if missing.any(|it| matches!(it.answer, Answer::Denied { .. })) {
+        } else if missing.any(|capability| matches!(capability.answer, Answer::Denied { .. })) {
             Standing::Denied
         } else {
             Standing::Partly
@@ -51,14 +51,15 @@ impl Report {
 
     /// Returns true if arenas get huge pages.
     pub fn has_huge_pages(&self) -> bool {
-        let mut candidates = self.capabilities.iter().filter(|it| it.need == Need::HugePages);
-        candidates.any(|it| it.answer.is_available())
+        let mut candidates =
+            self.capabilities.iter().filter(|capability| capability.need == Need::HugePages);
+        candidates.any(|capability| capability.answer.is_available())
     }
 
     /// The commands that would provide the missing capabilities, each once.
     pub fn fixes(&self) -> Vec<&str> {
         let mut fixes: Vec<&str> = Vec::new();
-        for fix in self.missing().filter_map(|it| it.fix.as_deref()) {
+        for fix in self.missing().filter_map(|capability| capability.fix.as_deref()) {
             if !fixes.contains(&fix) {
                 fixes.push(fix);
             }
@@ -73,7 +74,7 @@ impl Report {
         }
         if self.standing() == Standing::Full {
             let cost = |name| {
-                let cost = self.get(name).and_then(|it| it.cost);
+                let cost = self.get(name).and_then(|capability| capability.cost);
                 cost.map_or(String::new(), |cost| format!(" ({cost})"))
             };
             return format!(
@@ -83,7 +84,7 @@ impl Report {
             );
         }
         let yes_or_no = |yes| if yes { "yes" } else { "no" };
-        let thaws = self.get("thaw").is_some_and(|it| it.answer.is_available());
+        let thaws = self.get("thaw").is_some_and(|capability| capability.answer.is_available());
         let mut sentence = format!(
             "Cowslip works here {}: huge pages {}, thaw while the program runs {}",
             if thaws { "in part" } else { "without userfaultfd" },
@@ -91,8 +92,8 @@ impl Report {
             yes_or_no(thaws),
         );
         if thaws {
-            for it in self.lacking(Need::Full) {
-                sentence += &format!(", {} no", it.name);
+            for lacking in self.lacking(Need::Full) {
+                sentence += &format!(", {} no", lacking.name);
             }
         }
         if !(thaws && self.has_huge_pages()) {
@@ -102,7 +103,7 @@ impl Report {
             [] => sentence += ".",
             fixes => {
                 let who =
-                    if fixes.iter().all(|it| it.starts_with("sudo ")) { "" } else { "as root " };
+                    if fixes.iter().all(|fix| fix.starts_with("sudo ")) { "" } else { "as root " };
                 sentence += &format!("; {who}run `{}`.", fixes.join("` and `"));
             }
         }
@@ -110,7 +111,9 @@ impl Report {
     }
 
     fn lacking(&self, need: Need) -> impl Iterator<Item = &Capability> {
-        self.capabilities.iter().filter(move |it| it.need == need && !it.answer.is_available())
+        self.capabilities
+            .iter()
+            .filter(move |capability| capability.need == need && !capability.answer.is_available())
     }
 
     /// The capabilities that keep Cowslip from working in full.

@@ -30,16 +30,16 @@ impl Scratch {
 
     /// One chunk of `file`, readable and writable.
     pub(super) fn of_file(file: BorrowedFd<'_>, sharing: Sharing) -> Result<Self, Errno> {
-        let it = Self::reserve(1)?;
-        it.map_file(file, sharing, Prot::RW)?;
-        Ok(it)
+        let place = Self::reserve(1)?;
+        place.map_file(file, sharing, Prot::RW)?;
+        Ok(place)
     }
 
     /// One chunk of zeroed private memory.
     pub(super) fn anonymous() -> Result<Self, Errno> {
-        let it = Self::reserve(1)?;
-        it.range.map_anonymous(Prot::RW)?;
-        Ok(it)
+        let place = Self::reserve(1)?;
+        place.range.map_anonymous(Prot::RW)?;
+        Ok(place)
     }
 
     pub(super) fn range(&self) -> VirtRange {

@@ -27,16 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const WRITE_FOR: Duration = Duration::from_millis(1);
 
 pub(super) fn probe(faults: &[Capability]) -> Vec<Capability> {
-    let of = Capability::new;
+    let new = Capability::new;
     let tried = Bench::new().and_then(|bench| Ok((bench.freeze()?, bench)));
     let (freeze, thaw, fork) = match tried {
         Ok((seen, bench)) => (seen.freeze(), seen.thaw(faults), bench.fork(seen.method)),
         Err(no) => (Err(no.clone()), Err(no.clone()), Err(no)),
     };
     vec![
-        of("freeze", Need::Essential, "a view of memory at one instant", freeze),
-        of("thaw", Need::Full, "huge pages again, while threads write", thaw),
-        of("fork", Need::Essential, "a child without copied page tables", fork),
+        new("freeze", Need::Essential, "a view of memory at one instant", freeze),
+        new("thaw", Need::Full, "huge pages again, while threads write", thaw),
+        new("fork", Need::Essential, "a child without copied page tables", fork),
     ]
 }
 
@@ -215,7 +215,10 @@ impl Seen {
             return Ok(Proof::saw(detail).costing(self.thaw_chunk_ns, "a chunk"));
         }
         let detail = "nothing holds writers off, so that memory stays frozen";
-        match faults.iter().find(|it| it.need == Need::Full && !it.answer.is_available()) {
+        let is_lacking = |capability: &&Capability| {
+            capability.need == Need::Full && !capability.answer.is_available()
+        };
+        match faults.iter().find(is_lacking) {
             Some(lacking) => Err(Refusal::because(&lacking.answer, detail)),
             None => Err(Refusal::because(&Answer::Unknown { errno: 0 }, detail)),
         }

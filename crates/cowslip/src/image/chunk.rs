@@ -252,9 +252,8 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_is_found() {
-        for (compression, content) in
-            ALL.map(|it| (it, around(&[3, 400]))).into_iter().chain([(ALL[0], noise())])
-        {
+        let sparse = ALL.map(|compression| (compression, around(&[3, 400])));
+        for (compression, content) in sparse.into_iter().chain([(ALL[0], noise())]) {
             let (entry, bytes) = encoded(&content, compression);
             let bits = entry.total_bytes() as usize * 8;
             for bit in (0..bits).step_by(bits / 300 + 1) {

@@ -66,7 +66,7 @@ impl Piece {
 
     pub(crate) fn prot(&self) -> Prot {
         let has = |(_, letter): &(Prot, char)| self.protection.contains(*letter);
-        LETTERS.iter().filter(|it| has(it)).fold(Prot::NONE, |prot, (flag, _)| prot | *flag)
+        LETTERS.iter().filter(|pair| has(pair)).fold(Prot::NONE, |prot, (flag, _)| prot | *flag)
     }
 }
 
@@ -100,7 +100,9 @@ impl Description {
         }
         let is_root = |root: &Root| {
             let arena = self.arenas.get(root.arena as usize);
-            arena.is_some_and(|it| is_inside(root.offset_bytes, root.length_bytes, it.length_bytes))
+            arena.is_some_and(|arena| {
+                is_inside(root.offset_bytes, root.length_bytes, arena.length_bytes)
+            })
         };
         if !self.roots.values().all(is_root) {
             return Some("a root lies outside its arena");

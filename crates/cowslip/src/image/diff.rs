@@ -95,7 +95,7 @@ impl Image {
         let [before, after] = [self, other].map(Self::description);
         let layout = |description: &Description| {
             let arenas = description.arenas.iter();
-            arenas.map(|it| (it.length_bytes, it.pieces.clone())).collect::<Vec<_>>()
+            arenas.map(|arena| (arena.length_bytes, arena.pieces.clone())).collect::<Vec<_>>()
         };
         let names = before.user.keys().chain(after.user.keys());
         let differs = |name: &&String| before.user.get(*name) != after.user.get(*name);

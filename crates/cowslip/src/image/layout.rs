@@ -132,7 +132,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % 600
         });
-        let sizes = sizes.map(|it| if it > 448 { 512 } else { it.max(1) });
+        let sizes = sizes.map(|size| if size > 448 { 512 } else { size.max(1) });
         let (length, empty) = placed(sizes.take(4000));
         assert!(empty < length / 50, "{empty} of {length}");
     }

@@ -85,7 +85,7 @@ pub fn save(
 ) -> Result<Saved> {
     let parent = options.parent.as_deref().map(Image::open).transpose()?;
     if let Some(parent) = &parent
-        && (parent.is_at(path) || parent.ancestors().iter().any(|it| it.is_at(path)))
+        && (parent.is_at(path) || parent.ancestors().iter().any(|ancestor| ancestor.is_at(path)))
     {
         return Err(Error::new(ErrorKind::Usage, OPERATION)
             .because(format!("{} is needed by the image that would replace it", path.display())));
@@ -142,7 +142,9 @@ fn save_with(
         _ => Vec::new(),
     };
     let is_unchanged = |job: &Job| {
-        unchanged.get(job.arena as usize).is_some_and(|it| it.is_some_and(|it| it.has(job.chunk)))
+        unchanged
+            .get(job.arena as usize)
+            .is_some_and(|arena| arena.is_some_and(|chunks| chunks.has(job.chunk)))
     };
     let jobs: Vec<Job> = all_jobs.iter().filter(|job| !is_unchanged(job)).copied().collect();
     let mut identity = Identity::default();

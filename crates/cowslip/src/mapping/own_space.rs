@@ -51,11 +51,11 @@ impl OwnSpace {
         prot: Prot,
     ) -> Result<Self, Errno> {
         if file.pages == Pages::Hugetlb {
-            let it = Self::of_hugetlb(piece.len, file.fd(), piece.offset, Sharing::Private)?;
-            return it.protect(prot).map(|()| it);
+            let mapping = Self::of_hugetlb(piece.len, file.fd(), piece.offset, Sharing::Private)?;
+            return mapping.protect(prot).map(|()| mapping);
         }
-        let it = Self::reserve_apart(piece.len, page_size_bytes())?;
-        it.map_file(file.fd(), piece.offset, Sharing::Private, prot).map(|()| it)
+        let mapping = Self::reserve_apart(piece.len, page_size_bytes())?;
+        mapping.map_file(file.fd(), piece.offset, Sharing::Private, prot).map(|()| mapping)
     }
 
     /// Takes the first `len` bytes off.

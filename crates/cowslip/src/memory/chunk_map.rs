@@ -287,7 +287,7 @@ impl ChunkMap {
         if self.in_file(file) == self.files.len() {
             return end;
         }
-        first + run_of(&self.files[first..end], |it| *it == file)
+        first + run_of(&self.files[first..end], |other| *other == file)
     }
 
     pub(crate) fn since(&self, chunk: usize) -> u64 {
@@ -449,9 +449,9 @@ mod tests {
                 continue;
             }
             for state in STATES {
-                let count = states.iter().filter(|it| **it == state).count();
+                let count = states.iter().filter(|other| **other == state).count();
                 assert_eq!(map.count(state), count);
-                let found: Vec<_> = map.runs(|it| it == state).flatten().collect();
+                let found: Vec<_> = map.runs(|other| other == state).flatten().collect();
                 let expected: Vec<_> = (0..LEN).filter(|chunk| states[*chunk] == state).collect();
                 assert_eq!(found, expected);
             }

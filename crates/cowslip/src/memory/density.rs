@@ -129,7 +129,7 @@ mod tests {
         pages.add(part(65, 3));
         pages.add(part(511, 1));
         assert_eq!(pages.count(), 11);
-        let places: Vec<_> = pages.pages(CHUNK).map(|it| (it.start - CHUNK) / PAGE).collect();
+        let places: Vec<_> = pages.pages(CHUNK).map(|page| (page.start - CHUNK) / PAGE).collect();
         assert_eq!(places, [60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 511]);
         let torn = PageSet::from_part(CHUNK, VirtRange::new(CHUNK + 1, 2 * PAGE));
         assert_eq!(torn.count(), 1, "whole pages only");

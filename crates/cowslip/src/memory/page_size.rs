@@ -52,7 +52,9 @@ impl BaseChunks {
         while at < end {
             // Whole words at a time.
             let alike = if is_base { u64::MAX } else { 0 };
-            if at.is_multiple_of(BITS) && self.words.get(at / BITS).is_none_or(|it| *it == alike) {
+            if at.is_multiple_of(BITS)
+                && self.words.get(at / BITS).is_none_or(|word| *word == alike)
+            {
                 at += BITS;
             } else if self.contains(at) == is_base {
                 at += 1;
@@ -96,7 +98,7 @@ mod tests {
             assert_eq!(chunks.is_empty(), !model.contains(&true));
             for first in 0..300 {
                 assert_eq!(chunks.contains(first), model[first]);
-                let alike = model[first..].iter().take_while(|&&it| it == model[first]).count();
+                let alike = model[first..].iter().take_while(|&&flag| flag == model[first]).count();
                 assert_eq!(chunks.run_end(first, 300), first + alike);
                 let next = (first..300).find(|&chunk| model[chunk]);
                 assert_eq!(chunks.next(first, 300), next);

@@ -130,7 +130,7 @@ fn accept(
     }
     for (file, identity) in files.iter().zip(identities) {
         let is_same =
-            FileIdentity::from_fd(file.as_fd()).is_ok_and(|it| it.to_numbers() == identity);
+            FileIdentity::from_fd(file.as_fd()).is_ok_and(|actual| actual.to_numbers() == identity);
         if !is_same {
             return Err(corrupt("a descriptor is of another file than the message says"));
         }

@@ -228,7 +228,7 @@ fn map(
             lender.map(shared.piece(piece), prot)?;
         }
     }
-    for region in base.layout.regions().iter().filter(|it| it.inherit == Inherit::Copied) {
+    for region in base.layout.regions().iter().filter(|region| region.inherit == Inherit::Copied) {
         let range = place(base, shared.range, region);
         let mut at = range.start;
         let first = borrowed.partition_point(|run| run.end() <= range.start);

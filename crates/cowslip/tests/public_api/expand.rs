@@ -12,22 +12,22 @@ pub fn macros(items: Vec<Item>) -> Vec<Item> {
     let mut rules = BTreeMap::new();
     let mut expanded = Vec::new();
     for item in items {
-        let Item::Macro(it) = item else {
+        let Item::Macro(call) = item else {
             expanded.push(item);
             continue;
         };
-        if let Some(name) = &it.ident {
-            rules.insert(name.to_string(), it.mac.tokens);
+        if let Some(name) = &call.ident {
+            rules.insert(name.to_string(), call.mac.tokens);
             continue;
         }
-        let name = it.mac.path.segments.last().expect("a name").ident.to_string();
+        let name = call.mac.path.segments.last().expect("a name").ident.to_string();
         if ["thread_local", "compile_error"].contains(&name.as_str()) {
             // From the standard library; none here makes public items.
             continue;
         }
         let made = match (name.as_str(), rules.get(&name)) {
-            ("bitflags", _) => bitflags(&it),
-            (_, Some(rules)) => by_rules(rules.clone(), it.mac.tokens),
+            ("bitflags", _) => bitflags(&call),
+            (_, Some(rules)) => by_rules(rules.clone(), call.mac.tokens),
             // The expansion of another crate's macro is known only to that crate.
             _ => panic!("{name}!: a macro that makes items, and is not known here"),
         };
@@ -124,14 +124,14 @@ fn tokens(stream: TokenStream) -> Tokens {
 }
 
 fn is(token: Option<&TokenTree>, sign: char) -> bool {
-    matches!(token, Some(TokenTree::Punct(it)) if it.as_char() == sign)
+    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
 }
 
 fn matches(pattern: TokenStream, given: &mut Tokens, bindings: &mut Bindings) -> bool {
     let mut pattern = tokens(pattern);
     while let Some(expected) = pattern.next() {
         match expected {
-            TokenTree::Punct(ref it) if it.as_char() == '$' => match pattern.next() {
+            TokenTree::Punct(ref punct) if punct.as_char() == '$' => match pattern.next() {
                 Some(TokenTree::Group(repeated)) => {
                     let separator = separator(&mut pattern);
                     bind_all(repeated.stream(), separator, given, bindings);
@@ -208,7 +208,7 @@ fn variables(of: TokenStream) -> Vec<String> {
     let mut of = tokens(of);
     while let Some(token) = of.next() {
         match token {
-            TokenTree::Group(it) => found.extend(variables(it.stream())),
+            TokenTree::Group(group) => found.extend(variables(group.stream())),
             token if is(Some(&token), '$') => {
                 if let Some(TokenTree::Ident(name)) = of.peek() {
                     found.push(name.to_string());
@@ -259,9 +259,9 @@ fn transcribe(body: TokenStream, bindings: &Bindings) -> TokenStream {
                     });
                     for (i, round) in rounds.unwrap_or_default().iter().enumerate() {
                         let separator = separator.filter(|_| i > 0);
-                        made.extend(separator.map(|it| {
+                        made.extend(separator.map(|sign| {
                             TokenTree::from(proc_macro2::Punct::new(
-                                it,
+                                sign,
                                 proc_macro2::Spacing::Alone,
                             ))
                         }));
@@ -277,9 +277,9 @@ fn transcribe(body: TokenStream, bindings: &Bindings) -> TokenStream {
                 },
                 _ => panic!("what follows $ is not known here"),
             },
-            TokenTree::Group(it) => {
-                let inside = transcribe(it.stream(), bindings);
-                let delimiter: Delimiter = it.delimiter();
+            TokenTree::Group(group) => {
+                let inside = transcribe(group.stream(), bindings);
+                let delimiter: Delimiter = group.delimiter();
                 made.extend([TokenTree::from(Group::new(delimiter, inside))]);
             }
             token => made.extend([token]),

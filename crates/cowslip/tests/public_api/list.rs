@@ -14,7 +14,7 @@ use super::text;
 type Definition = (ModulePath, String);
 
 /// The public API of a crate.
-pub fn of(sources: &Sources, name: &str) -> Vec<String> {
+pub fn from_sources(sources: &Sources, name: &str) -> Vec<String> {
     let mut lister = Lister { sources, impls: BTreeMap::new(), public: BTreeSet::new() };
     let root = vec![name.to_owned()];
     // The first pass finds the public traits; private ones are not listed.
@@ -42,7 +42,7 @@ impl<'a> Lister<'a> {
         for name in items.filter_map(ident) {
             named.insert(name.to_string(), Target::Items(module.to_vec(), name.to_string()));
         }
-        for used in here.uses.iter().filter(|it| it.is_public) {
+        for used in here.uses.iter().filter(|import| import.is_public) {
             assert!(
                 used.name != "*",
                 "what `pub use {}::*` brings in is not listed",
@@ -76,7 +76,7 @@ impl<'a> Lister<'a> {
                 self.public.insert((module.clone(), name.clone()));
                 let items = self.sources.modules[module].items.iter();
                 let of_name = items.filter(|item| {
-                    ident(item).is_some_and(|it| it == name)
+                    ident(item).is_some_and(|ident| ident == name)
                         && visibility(item).is_some_and(is_public)
                 });
                 of_name.flat_map(|item| self.item(item, module, name, shown)).collect()
@@ -87,47 +87,59 @@ impl<'a> Lister<'a> {
     fn item(&self, item: &Item, module: &[String], name: &str, shown: &str) -> Vec<String> {
         let mut lines = Vec::new();
         let head = |kind: &str, generics: &syn::Generics, attributes: &[Attribute]| {
-            let open = attributes.iter().any(|it| it.path().is_ident("non_exhaustive"));
+            let open =
+                attributes.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
             let open = if open { " (non-exhaustive)" } else { "" };
-            let (generics, wheres) = (text::of(generics), text::of(&generics.where_clause));
+            let (generics, wheres) =
+                (text::from_tokens(generics), text::from_tokens(&generics.where_clause));
             format!("pub {kind} {shown}{generics} {wheres}").trim_end().to_owned() + open
         };
         match item {
-            Item::Fn(it) => lines.push(function(&it.sig, shown)),
-            Item::Const(it) => lines.push(format!("pub const {shown}: {}", text::of(&it.ty))),
-            Item::Static(it) => lines.push(format!("pub static {shown}: {}", text::of(&it.ty))),
-            Item::Type(it) => {
+            Item::Fn(definition) => lines.push(function(&definition.sig, shown)),
+            Item::Const(definition) => {
+                lines.push(format!("pub const {shown}: {}", text::from_tokens(&definition.ty)));
+            }
+            Item::Static(definition) => {
+                lines.push(format!("pub static {shown}: {}", text::from_tokens(&definition.ty)));
+            }
+            Item::Type(definition) => {
                 lines.push(format!(
                     "pub type {shown}{} = {}",
-                    text::of(&it.generics),
-                    text::of(&it.ty)
+                    text::from_tokens(&definition.generics),
+                    text::from_tokens(&definition.ty)
                 ));
             }
-            Item::Trait(it) => {
-                let above = text::of(&it.supertraits);
+            Item::Trait(definition) => {
+                let above = text::from_tokens(&definition.supertraits);
                 let above = if above.is_empty() { above } else { format!(": {above}") };
-                lines.push(head("trait", &it.generics, &it.attrs) + &above);
-                lines.extend(it.items.iter().filter_map(|it| of_trait(it, shown)));
+                lines.push(head("trait", &definition.generics, &definition.attrs) + &above);
+                lines.extend(definition.items.iter().filter_map(|member| of_trait(member, shown)));
             }
-            Item::Struct(it) => {
-                let bits = it.attrs.iter().find(|it| it.path().is_ident("bits"));
-                let bits = bits.and_then(|it| it.meta.require_list().ok());
-                let bits = bits.map(|it| format!(" (bits: {})", text::of(&it.tokens)));
-                lines.push(head("struct", &it.generics, &it.attrs) + &bits.unwrap_or_default());
-                lines.extend(self.of_type(&it.attrs, module, name, shown));
-                lines.extend(fields(&it.fields, shown));
+            Item::Struct(definition) => {
+                let bits =
+                    definition.attrs.iter().find(|attribute| attribute.path().is_ident("bits"));
+                let bits = bits.and_then(|attribute| attribute.meta.require_list().ok());
+                let bits = bits.map(|list| format!(" (bits: {})", text::from_tokens(&list.tokens)));
+                lines.push(
+                    head("struct", &definition.generics, &definition.attrs)
+                        + &bits.unwrap_or_default(),
+                );
+                lines.extend(self.of_type(&definition.attrs, module, name, shown));
+                lines.extend(fields(&definition.fields, shown));
             }
-            Item::Enum(it) => {
-                lines.push(head("enum", &it.generics, &it.attrs));
-                lines.extend(self.of_type(&it.attrs, module, name, shown));
-                lines.extend(it.variants.iter().map(|it| {
-                    format!("pub variant {shown}::{}{}", it.ident, variant_fields(&it.fields))
+            Item::Enum(definition) => {
+                lines.push(head("enum", &definition.generics, &definition.attrs));
+                lines.extend(self.of_type(&definition.attrs, module, name, shown));
+                lines.extend(definition.variants.iter().map(|variant| {
+                    let fields = variant_fields(&variant.fields);
+                    format!("pub variant {shown}::{}{fields}", variant.ident)
                 }));
             }
-            other => panic!("{shown}: an item that is not listed: {}", text::of(other)),
+            other => panic!("{shown}: an item that is not listed: {}", text::from_tokens(other)),
         }
         if matches!(item, Item::Struct(_) | Item::Enum(_)) {
-            lines.extend(self.inherent(module, name, shown, |it| matches!(it, ImplItem::Fn(_))));
+            let is_function = |member: &ImplItem| matches!(member, ImplItem::Fn(_));
+            lines.extend(self.inherent(module, name, shown, is_function));
         }
         lines
     }
@@ -141,24 +153,27 @@ impl<'a> Lister<'a> {
         shown: &str,
     ) -> Vec<String> {
         let mut lines: Vec<_> =
-            derived(attributes).iter().map(|it| format!("impl {it} for {shown}")).collect();
-        for it in self.impls_of(module, name) {
-            let Some((_, path, _)) = &it.trait_ else { continue };
-            let types = it.items.iter().filter_map(|it| match it {
-                ImplItem::Type(it) => Some(format!(", {} = {}", it.ident, text::of(&it.ty))),
+            derived(attributes).iter().map(|derive| format!("impl {derive} for {shown}")).collect();
+        for block in self.impls_of(module, name) {
+            let Some((_, path, _)) = &block.trait_ else { continue };
+            let types = block.items.iter().filter_map(|member| match member {
+                ImplItem::Type(alias) => {
+                    Some(format!(", {} = {}", alias.ident, text::from_tokens(&alias.ty)))
+                }
                 _ => None,
             });
-            let generics = text::of(&it.generics);
-            let safety = if it.unsafety.is_some() { "unsafe " } else { "" };
-            let arguments = arguments_of(&it.self_ty);
+            let generics = text::from_tokens(&block.generics);
+            let safety = if block.unsafety.is_some() { "unsafe " } else { "" };
+            let arguments = arguments_of(&block.self_ty);
             lines.push(format!(
                 "{safety}impl{generics} {} for {shown}{arguments}{}",
-                text::of(path),
+                text::from_tokens(path),
                 types.collect::<String>()
             ));
         }
         lines.sort();
-        lines.extend(self.inherent(module, name, shown, |it| matches!(it, ImplItem::Const(_))));
+        let is_constant = |member: &ImplItem| matches!(member, ImplItem::Const(_));
+        lines.extend(self.inherent(module, name, shown, is_constant));
         lines
     }
 
@@ -169,16 +184,18 @@ impl<'a> Lister<'a> {
         shown: &str,
         wanted: impl Fn(&ImplItem) -> bool,
     ) -> Vec<String> {
-        let impls = self.impls_of(module, name).filter(|it| it.trait_.is_none());
-        let items = impls.flat_map(|it| &it.items).filter(|it| wanted(it));
+        let impls = self.impls_of(module, name).filter(|block| block.trait_.is_none());
+        let items = impls.flat_map(|block| &block.items).filter(|member| wanted(member));
         let mut lines: Vec<_> = items
-            .filter_map(|it| match it {
-                ImplItem::Fn(it) if is_public(&it.vis) => {
-                    Some(function(&it.sig, &format!("{shown}::{}", it.sig.ident)))
+            .filter_map(|member| match member {
+                ImplItem::Fn(method) if is_public(&method.vis) => {
+                    Some(function(&method.sig, &format!("{shown}::{}", method.sig.ident)))
                 }
-                ImplItem::Const(it) if is_public(&it.vis) => {
-                    Some(format!("pub const {shown}::{}: {}", it.ident, text::of(&it.ty)))
-                }
+                ImplItem::Const(constant) if is_public(&constant.vis) => Some(format!(
+                    "pub const {shown}::{}: {}",
+                    constant.ident,
+                    text::from_tokens(&constant.ty)
+                )),
                 _ => None,
             })
             .collect();
@@ -194,18 +211,18 @@ impl<'a> Lister<'a> {
     fn find_impls(&mut self) {
         for (path, module) in &self.sources.modules {
             for item in &module.items {
-                let Item::Impl(it) = item else { continue };
-                let Some(definition) = self.definition(path, &it.self_ty) else { continue };
-                let is_shown = it.trait_.as_ref().is_none_or(|(_, name, _)| {
+                let Item::Impl(block) = item else { continue };
+                let Some(definition) = self.definition(path, &block.self_ty) else { continue };
+                let is_shown = block.trait_.as_ref().is_none_or(|(_, name, _)| {
                     let segments: Vec<_> =
-                        name.segments.iter().map(|it| it.ident.to_string()).collect();
+                        name.segments.iter().map(|segment| segment.ident.to_string()).collect();
                     match self.sources.resolve(path, &segments) {
                         Some(Target::Items(module, name)) => self.public.contains(&(module, name)),
                         _ => true,
                     }
                 });
                 if is_shown {
-                    self.impls.entry(definition).or_default().push(it);
+                    self.impls.entry(definition).or_default().push(block);
                 }
             }
         }
@@ -213,8 +230,9 @@ impl<'a> Lister<'a> {
 
     /// Finds the one of our types that an implementation is for.
     fn definition(&self, module: &[String], of: &Type) -> Option<Definition> {
-        let Type::Path(it) = of else { return None };
-        let segments: Vec<_> = it.path.segments.iter().map(|it| it.ident.to_string()).collect();
+        let Type::Path(type_path) = of else { return None };
+        let segments = type_path.path.segments.iter();
+        let segments: Vec<_> = segments.map(|segment| segment.ident.to_string()).collect();
         match self.sources.resolve(module, &segments)? {
             Target::Items(module, name) => Some((module, name)),
             _ => None,
@@ -224,42 +242,46 @@ impl<'a> Lister<'a> {
 
 fn visibility(item: &Item) -> Option<&Visibility> {
     match item {
-        Item::Const(it) => Some(&it.vis),
-        Item::Enum(it) => Some(&it.vis),
-        Item::Fn(it) => Some(&it.vis),
-        Item::Static(it) => Some(&it.vis),
-        Item::Struct(it) => Some(&it.vis),
-        Item::Trait(it) => Some(&it.vis),
-        Item::Type(it) => Some(&it.vis),
-        Item::Union(it) => Some(&it.vis),
+        Item::Const(definition) => Some(&definition.vis),
+        Item::Enum(definition) => Some(&definition.vis),
+        Item::Fn(definition) => Some(&definition.vis),
+        Item::Static(definition) => Some(&definition.vis),
+        Item::Struct(definition) => Some(&definition.vis),
+        Item::Trait(definition) => Some(&definition.vis),
+        Item::Type(definition) => Some(&definition.vis),
+        Item::Union(definition) => Some(&definition.vis),
         _ => None,
     }
 }
 
 /// A function's signature, with its full path.
 fn function(signature: &Signature, shown: &str) -> String {
-    let text = text::of(signature);
+    let text = text::from_tokens(signature);
     let name = format!("fn {}", signature.ident);
     format!("pub {}", text.replacen(&name, &format!("fn {shown}"), 1))
 }
 
 fn of_trait(item: &TraitItem, shown: &str) -> Option<String> {
     match item {
-        TraitItem::Fn(it) => Some(function(&it.sig, &format!("{shown}::{}", it.sig.ident))),
-        TraitItem::Const(it) => {
-            Some(format!("pub const {shown}::{}: {}", it.ident, text::of(&it.ty)))
+        TraitItem::Fn(definition) => {
+            Some(function(&definition.sig, &format!("{shown}::{}", definition.sig.ident)))
         }
-        TraitItem::Type(it) => Some(format!("pub type {shown}::{}", it.ident)),
+        TraitItem::Const(definition) => Some(format!(
+            "pub const {shown}::{}: {}",
+            definition.ident,
+            text::from_tokens(&definition.ty)
+        )),
+        TraitItem::Type(definition) => Some(format!("pub type {shown}::{}", definition.ident)),
         _ => None,
     }
 }
 
 fn fields(fields: &Fields, shown: &str) -> Vec<String> {
-    let public = fields.iter().enumerate().filter(|(_, it)| is_public(&it.vis));
+    let public = fields.iter().enumerate().filter(|(_, field)| is_public(&field.vis));
     public
-        .map(|(i, it)| {
-            let name = it.ident.as_ref().map_or_else(|| i.to_string(), ToString::to_string);
-            format!("pub field {shown}::{name}: {}", text::of(&it.ty))
+        .map(|(i, field)| {
+            let name = field.ident.as_ref().map_or_else(|| i.to_string(), ToString::to_string);
+            format!("pub field {shown}::{name}: {}", text::from_tokens(&field.ty))
         })
         .collect()
 }
@@ -267,20 +289,20 @@ fn fields(fields: &Fields, shown: &str) -> Vec<String> {
 fn variant_fields(fields: &Fields) -> String {
     let mut fields = fields.clone();
     // Their documentation is not part of the API.
-    fields.iter_mut().for_each(|it| it.attrs.clear());
+    fields.iter_mut().for_each(|field| field.attrs.clear());
     match &fields {
-        Fields::Named(_) => format!(" {}", text::of(&fields)),
-        _ => text::of(&fields),
+        Fields::Named(_) => format!(" {}", text::from_tokens(&fields)),
+        _ => text::from_tokens(&fields),
     }
 }
 
 fn derived(attributes: &[Attribute]) -> Vec<String> {
     let mut traits = Vec::new();
-    for attribute in attributes.iter().filter(|it| it.path().is_ident("derive")) {
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("derive")) {
         let Meta::List(_) = &attribute.meta else { continue };
         attribute
-            .parse_nested_meta(|it| {
-                traits.push(text::of(it.path.to_token_stream()));
+            .parse_nested_meta(|meta| {
+                traits.push(text::from_tokens(meta.path.to_token_stream()));
                 Ok(())
             })
             .expect("a list of traits");
@@ -290,6 +312,7 @@ fn derived(attributes: &[Attribute]) -> Vec<String> {
 
 /// `<T>` of `Type<T>`.
 fn arguments_of(of: &Type) -> String {
-    let Type::Path(it) = of else { return String::new() };
-    it.path.segments.last().map_or_else(String::new, |it| text::of(&it.arguments))
+    let Type::Path(type_path) = of else { return String::new() };
+    let last = type_path.path.segments.last();
+    last.map_or_else(String::new, |segment| text::from_tokens(&segment.arguments))
 }

@@ -25,14 +25,14 @@ fn public_api() -> String {
     let mut sources = Sources::default();
     sources.add("cowslip", &crate_root().join("src/lib.rs"));
     sources.add("cowslip_sys", &crate_root().join("../cowslip-sys/src/lib.rs"));
-    list::of(&sources, "cowslip").join("\n") + "\n"
+    list::from_sources(&sources, "cowslip").join("\n") + "\n"
 }
 
 /// The lines that only one of them has, with the sign that `diff` uses.
 fn difference(before: &str, after: &str) -> Vec<String> {
     let only = |these: &str, those: &str, sign: char| {
         let those: Vec<String> = those.lines().map(str::to_owned).collect();
-        let only = these.lines().filter(|line| !those.iter().any(|it| it == line));
+        let only = these.lines().filter(|line| !those.iter().any(|other| other == line));
         only.map(|line| format!("{sign} {line}")).collect::<Vec<_>>()
     };
     [only(before, after, '-'), only(after, before, '+')].concat()
@@ -72,7 +72,7 @@ fn list_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = |name: &str| directory.join(name).join("lib.rs");
     let crates = ["one", "two"].into_iter().filter(|name| Path::exists(&root(name)));
     crates.for_each(|name| sources.add(name, &root(name)));
-    let list = list::of(&sources, "one");
+    let list = list::from_sources(&sources, "one");
     std::fs::remove_dir_all(directory).unwrap();
     list
 }

@@ -58,13 +58,13 @@ impl Sources {
         for item in expand::macros(items) {
             match item {
                 item if is_left_out(attributes(&item)) => drop(item),
-                Item::Mod(it) => {
-                    let name = it.ident.to_string();
+                Item::Mod(submodule) => {
+                    let name = submodule.ident.to_string();
                     let below = children.join(&name);
                     let mut child = path.clone();
                     child.push(name.clone());
-                    let is_public = matches!(it.vis, Visibility::Public(_));
-                    match it.content {
+                    let is_public = matches!(submodule.vis, Visibility::Public(_));
+                    match submodule.content {
                         Some((_, items)) => self.add_items(child, is_public, items, &below),
                         None => {
                             let beside = children.join(format!("{name}.rs"));
@@ -73,9 +73,9 @@ impl Sources {
                         }
                     }
                 }
-                Item::Use(it) => {
-                    let is_public = matches!(it.vis, Visibility::Public(_));
-                    names(&it.tree, &mut Vec::new(), is_public, &mut module.uses);
+                Item::Use(import) => {
+                    let is_public = matches!(import.vis, Visibility::Public(_));
+                    names(&import.tree, &mut Vec::new(), is_public, &mut module.uses);
                 }
                 item => module.items.push(item),
             }
@@ -130,7 +130,8 @@ impl Sources {
             return Some(Target::Items(module.to_vec(), name.to_owned()));
         }
         let uses = &self.modules.get(module)?.uses;
-        let used = uses.iter().find(|it| it.name == name).filter(|it| it.path != [name]);
+        let used =
+            uses.iter().find(|import| import.name == name).filter(|import| import.path != [name]);
         match used {
             Some(used) => self.resolve(module, &used.path),
             None => is_module.then_some(Target::Module(child)),
@@ -138,22 +139,22 @@ impl Sources {
     }
 
     fn defines(&self, module: &[String], name: &str) -> bool {
-        let items = self.modules.get(module).map_or(&[][..], |it| &it.items);
-        items.iter().any(|item| ident(item).is_some_and(|it| it == name))
+        let items = self.modules.get(module).map_or(&[][..], |here| &here.items);
+        items.iter().any(|item| ident(item).is_some_and(|ident| ident == name))
     }
 }
 
 /// The name that an item defines.
 pub fn ident(item: &Item) -> Option<&Ident> {
     match item {
-        Item::Const(it) => Some(&it.ident),
-        Item::Enum(it) => Some(&it.ident),
-        Item::Fn(it) => Some(&it.sig.ident),
-        Item::Static(it) => Some(&it.ident),
-        Item::Struct(it) => Some(&it.ident),
-        Item::Trait(it) => Some(&it.ident),
-        Item::Type(it) => Some(&it.ident),
-        Item::Union(it) => Some(&it.ident),
+        Item::Const(definition) => Some(&definition.ident),
+        Item::Enum(definition) => Some(&definition.ident),
+        Item::Fn(definition) => Some(&definition.sig.ident),
+        Item::Static(definition) => Some(&definition.ident),
+        Item::Struct(definition) => Some(&definition.ident),
+        Item::Trait(definition) => Some(&definition.ident),
+        Item::Type(definition) => Some(&definition.ident),
+        Item::Union(definition) => Some(&definition.ident),
         _ => None,
     }
 }
@@ -182,19 +183,21 @@ fn names(tree: &UseTree, path: &mut Vec<String>, is_public: bool, uses: &mut Vec
     let mut add = |path: Vec<String>, name: String| uses.push(Use { is_public, path, name });
     let with = |path: &[String], name: &Ident| [path, &[name.to_string()]].concat();
     match tree {
-        UseTree::Path(it) => {
-            path.push(it.ident.to_string());
-            names(&it.tree, path, is_public, uses);
+        UseTree::Path(prefix) => {
+            path.push(prefix.ident.to_string());
+            names(&prefix.tree, path, is_public, uses);
             path.pop();
         }
-        UseTree::Name(it) if it.ident == "self" => {
+        UseTree::Name(leaf) if leaf.ident == "self" => {
             let name = path.last().expect("a module").clone();
             add(path.clone(), name);
         }
-        UseTree::Name(it) => add(with(path, &it.ident), it.ident.to_string()),
-        UseTree::Rename(it) if it.rename == "_" => {}
-        UseTree::Rename(it) => add(with(path, &it.ident), it.rename.to_string()),
-        UseTree::Group(it) => it.items.iter().for_each(|it| names(it, path, is_public, uses)),
+        UseTree::Name(leaf) => add(with(path, &leaf.ident), leaf.ident.to_string()),
+        UseTree::Rename(alias) if alias.rename == "_" => {}
+        UseTree::Rename(alias) => add(with(path, &alias.ident), alias.rename.to_string()),
+        UseTree::Group(group) => {
+            group.items.iter().for_each(|branch| names(branch, path, is_public, uses));
+        }
         // The names that it brings in are not known.
         UseTree::Glob(_) => add(path.clone(), "*".to_owned()),
     }

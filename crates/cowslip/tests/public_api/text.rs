@@ -14,7 +14,7 @@ enum Last {
     Lifetime,
 }
 
-pub fn of(tokens: impl ToTokens) -> String {
+pub fn from_tokens(tokens: impl ToTokens) -> String {
     let mut text = String::new();
     write(tokens.into_token_stream(), &mut text);
     text.trim_end().to_owned()
@@ -25,16 +25,16 @@ fn write(tokens: TokenStream, text: &mut String) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
         match token {
-            TokenTree::Ident(it) => last = word(&it.to_string(), last, text),
-            TokenTree::Literal(it) => last = word(&it.to_string(), last, text),
-            TokenTree::Group(it) => {
-                let (open, close) = match it.delimiter() {
+            TokenTree::Ident(ident) => last = word(&ident.to_string(), last, text),
+            TokenTree::Literal(literal) => last = word(&literal.to_string(), last, text),
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
                     Delimiter::Parenthesis => ("(", ")"),
                     Delimiter::Bracket => ("[", "]"),
                     Delimiter::Brace => ("{ ", " }"),
                     Delimiter::None => ("", ""),
                 };
-                let is_apart = match it.delimiter() {
+                let is_apart = match group.delimiter() {
                     Delimiter::Parenthesis => last == Last::Lifetime,
                     _ => last != Last::Open,
                 };
@@ -43,12 +43,12 @@ fn write(tokens: TokenStream, text: &mut String) {
                 }
                 text.push_str(open);
                 let mut inside = String::new();
-                write(it.stream(), &mut inside);
+                write(group.stream(), &mut inside);
                 text.push_str(inside.trim_end().trim_end_matches(','));
                 text.push_str(close);
                 last = Last::Closed;
             }
-            TokenTree::Punct(it) if it.as_char() == '\'' => {
+            TokenTree::Punct(punct) if punct.as_char() == '\'' => {
                 if last != Last::Open {
                     text.push(' ');
                 }
@@ -57,9 +57,9 @@ fn write(tokens: TokenStream, text: &mut String) {
                 text.push_str(&name);
                 last = Last::Lifetime;
             }
-            TokenTree::Punct(it) => {
-                let mut sign = it.as_char().to_string();
-                let mut spacing = it.spacing();
+            TokenTree::Punct(punct) => {
+                let mut sign = punct.as_char().to_string();
+                let mut spacing = punct.spacing();
                 while spacing == Spacing::Joint
                     && let Some(TokenTree::Punct(next)) = tokens.peek()
                     && is_one_sign(&sign, next.as_char())

@@ -48,7 +48,7 @@ impl<'a> Disk<'a> {
         let path = folder.path().to_str().unwrap();
         let arguments = ["-t", "tmpfs", "-o", options, "tmpfs", path];
         let mounted = Command::new("mount").args(arguments).output();
-        mounted.is_ok_and(|it| it.status.success()).then(|| Self(folder))
+        mounted.is_ok_and(|output| output.status.success()).then(|| Self(folder))
     }
 
     fn resize(&self, options: &str) {

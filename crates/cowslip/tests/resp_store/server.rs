@@ -115,5 +115,5 @@ impl Drop for Server {
 
 /// The file's inode: a different one after each checkpoint.
 pub(crate) fn inode(file: &Path) -> Option<u64> {
-    std::fs::metadata(file).ok().map(|it| std::os::unix::fs::MetadataExt::ino(&it))
+    std::fs::metadata(file).ok().map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata))
 }

@@ -223,8 +223,8 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
 
 /// Checks that every write that was acknowledged before a kept one was sent is kept, too.
 fn check_causality(there: &[Sent], lost: &[Sent], when: &str) {
-    let last_sent = there.iter().map(|it| it.sent).max();
-    let first_lost = lost.iter().filter_map(|it| it.acknowledged).min();
+    let last_sent = there.iter().map(|write| write.sent).max();
+    let first_lost = lost.iter().filter_map(|write| write.acknowledged).min();
     if let (Some(sent), Some(acknowledged)) = (last_sent, first_lost) {
         assert!(sent < acknowledged, "{when}: a write is lost that came before one that is there");
     }

@@ -181,7 +181,7 @@ pub fn skip(capability: &str, why: &str) {
 
 /// Returns true if the comma list in the environment variable `variable` names `word`.
 pub fn is_listed(variable: &str, word: &str) -> bool {
-    std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
+    std::env::var(variable).is_ok_and(|list| list.split(',').any(|entry| entry.trim() == word))
 }
 
 /// Extent of the tests, from the environment variable `COWSLIP_SCALE`.

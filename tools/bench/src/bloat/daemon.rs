@@ -85,9 +85,9 @@ impl Daemon {
         let text = fs::read_to_string(&self.report).map_err(during("read what it did"))?;
         let report: Report = serde_json::from_str(&text).map_err(during("read what it did"))?;
         let all = report.processes.iter();
-        Ok(all.fold(Deeds::default(), |sum, it| Deeds {
-            promotions: sum.promotions + it.promotions,
-            longest_stall_ns: sum.longest_stall_ns.max(it.longest_stall_ns),
+        Ok(all.fold(Deeds::default(), |sum, process| Deeds {
+            promotions: sum.promotions + process.promotions,
+            longest_stall_ns: sum.longest_stall_ns.max(process.longest_stall_ns),
         }))
     }
 }

@@ -109,7 +109,7 @@ impl Group {
         let path = self.directory.join("memory.stat");
         let text = fs::read_to_string(&path).map_err(during(path.display()))?;
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-        let value = lines.find(|(it, _)| *it == name).and_then(|(_, value)| value.parse().ok());
+        let value = lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok());
         value.ok_or_else(|| Error::Failed(format!("{} has no number {name}", path.display())))
     }
 }

@@ -108,7 +108,7 @@ impl Job<'_> {
             entries = left;
         }
         let place =
-            |entry: &Entry| HugePagePolicy::RIVALS.iter().position(|it| *it == entry.policy);
+            |entry: &Entry| HugePagePolicy::RIVALS.iter().position(|rival| *rival == entry.policy);
         entries.sort_by_key(|entry| (entry.variant, place(entry)));
         entries.iter().for_each(|entry| self.push(bench, entry));
         system.set(&Settings::NEVER)

@@ -175,7 +175,7 @@ impl Workload {
             for pair in bench.clock.rounds(self.time_share, LEAST_PAIRS, MOST_PAIRS) {
                 bench.progress.set(pair.into(), MOST_PAIRS.into());
                 let mut rate = |entry: usize| {
-                    serve(&mut entries[entry], PAIRED_TURN, bench.stop).map(|it| it.rate)
+                    serve(&mut entries[entry], PAIRED_TURN, bench.stop).map(|turn| turn.rate)
                 };
                 // The order alternates.
                 ratios.push(if pair % 2 == 0 {
@@ -266,7 +266,7 @@ impl Workload {
             };
             let cpu = format!("{metric}_cpu");
             for (metric, value, unit) in
-                [(*metric, of(|it| it.rate), "1/s"), (&cpu, of(|it| it.cpu_ns), "ns")]
+                [(*metric, of(|turn| turn.rate), "1/s"), (&cpu, of(|turn| turn.cpu_ns), "ns")]
             {
                 let row = Row::new(name, metric, "p50", value, unit).size_bytes(self.bytes);
                 bench.report.row(row.variant(self.variant).n(served.len() as u64));

@@ -84,10 +84,11 @@ mod tests {
                     operations;   33.9 MB/s (299998 of 300000 found)\n\n\
                     Percentiles: P50: 6.12 P75: 9.43 P99: 202.87 P99.9: 3867.39 P99.99: 14000.00\n";
         let (lost, figures) = read(said).unwrap();
-        let values: Vec<_> = figures.iter().map(|it| (it.metric, it.stat, it.value)).collect();
+        let values = figures.iter().map(|figure| (figure.metric, figure.stat, figure.value));
+        let values: Vec<_> = values.collect();
         assert_eq!(lost, 2);
         assert_eq!(values[0], (READS, "p50", 34967.0));
-        let times: Vec<_> = figures[1..].iter().map(|it| it.value.round()).collect();
+        let times: Vec<_> = figures[1..].iter().map(|figure| figure.value.round()).collect();
         assert_eq!(times, [6120.0, 202_870.0, 3_867_390.0]);
         assert!(read("readrandom   : ").is_none());
     }

@@ -125,7 +125,7 @@ pub(super) fn mapped(pid: i32) -> Result<Mapped> {
 /// holder of the process's memory map, 10 to 30 ms a GiB for a sum over fragmented pages.
 pub(super) fn huge_bytes(pid: i32) -> Result<u64> {
     let huge = scan_huge(pid).map_err(|errno| Error::Failed(format!("look at {pid}: {errno}")))?;
-    huge.map_or_else(|| mapped(pid).map(|it| it.huge_bytes), Ok)
+    huge.map_or_else(|| mapped(pid).map(|memory| memory.huge_bytes), Ok)
 }
 
 /// `None` before Linux 6.7.

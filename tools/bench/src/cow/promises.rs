@@ -17,61 +17,65 @@ pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "fork_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(1.5),
-        value: |it| {
-            let pause = |name: &str| it.find(name, FORK_PAUSE, "p50", 8 * GIB, None);
-            over(it.lowest(&FORKS, pause), pause(COWSLIP))
+        value: |figures| {
+            let pause = |name: &str| figures.find(name, FORK_PAUSE, "p50", 8 * GIB, None);
+            over(figures.lowest(&FORKS, pause), pause(COWSLIP))
         },
     },
     Promise {
         name: "view_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(2.0),
-        value: |it| {
+        value: |figures| {
             let pause = |name: &str, variant: Option<&str>| {
-                it.find(name, "view_pause", "p50", 8 * GIB, variant)
+                figures.find(name, "view_pause", "p50", 8 * GIB, variant)
             };
-            let best = it.lowest(&["4k", "thp"], |pages| pause("uffd-wp", Some(pages)));
+            let best = figures.lowest(&["4k", "thp"], |pages| pause("uffd-wp", Some(pages)));
             over(best, pause(COWSLIP, None))
         },
     },
     Promise {
         name: "fork_first_write_cowslip_over_best",
         bound: Bound::AtMost(1.5),
-        value: |it| over(first_write(it, COWSLIP), it.lowest(&FORKS, |name| first_write(it, name))),
+        value: |figures| {
+            let best = figures.lowest(&FORKS, |name| first_write(figures, name));
+            over(first_write(figures, COWSLIP), best)
+        },
     },
     Promise {
         name: "fork_first_write_best_huge_over_cowslip",
         bound: Bound::AtLeast(4.0),
-        value: |it| {
-            over(it.lowest(&HUGE_FORKS, |name| first_write(it, name)), first_write(it, COWSLIP))
+        value: |figures| {
+            let best = figures.lowest(&HUGE_FORKS, |name| first_write(figures, name));
+            over(best, first_write(figures, COWSLIP))
         },
     },
     Promise {
         name: "huge_coverage_after_10_snapshots",
         bound: Bound::AtLeast(0.99),
-        value: |it| {
+        value: |figures| {
             let last = format!("snapshot {}", coverage::SNAPSHOTS);
-            it.find(COWSLIP, coverage::COVERAGE, "value", it.size_bytes, Some(&last))
+            figures.find(COWSLIP, coverage::COVERAGE, "value", figures.size_bytes, Some(&last))
         },
     },
     Promise {
         name: "lost_updates",
         bound: Bound::AtMost(0.0),
-        value: |it| it.find(COWSLIP, stall::LOST, "value", it.size_bytes, None),
+        value: |figures| figures.find(COWSLIP, stall::LOST, "value", figures.size_bytes, None),
     },
     Promise {
         name: "write_all_in_order_cpu_over_hugetlb",
         bound: Bound::AtMost(1.5),
-        value: |it| {
-            let cpu = |name| curve_row(it, name, curve::CPU, curve::Case::ALL_IN_ORDER);
+        value: |figures| {
+            let cpu = |name| curve_row(figures, name, curve::CPU, curve::Case::ALL_IN_ORDER);
             over(cpu(COWSLIP), cpu("fork-hugetlb"))
         },
     },
     Promise {
         name: "write_many_at_random_cpu_over_best",
         bound: Bound::AtMost(1.15),
-        value: |it| {
+        value: |figures| {
             let ratios = curve::Case::random(MANY_PERCENT).filter_map(|case| {
-                let cpu = |name: &str| curve_row(it, name, curve::CPU, case);
+                let cpu = |name: &str| curve_row(figures, name, curve::CPU, case);
                 over(cpu(COWSLIP), STOCK.into_iter().filter_map(cpu).reduce(f64::min))
             });
             ratios.reduce(f64::max)
@@ -80,9 +84,9 @@ pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "write_extra_bytes_over_native",
         bound: Bound::AtMost(1.0),
-        value: |it| {
+        value: |figures| {
             let over_native = |case: curve::Case| {
-                let bytes = |name| curve_row(it, name, curve::EXTRA, case);
+                let bytes = |name| curve_row(figures, name, curve::EXTRA, case);
                 // Leaves room for page tables and the like.
                 let native = bytes("fork-hugetlb")?.max(bytes("fork-4k")? * 1.1);
                 Some(bytes(COWSLIP)? / native)
@@ -95,12 +99,12 @@ pub(crate) const PROMISES: [Promise; 9] = [
 /// Written pages count as many from this percentage on.
 const MANY_PERCENT: u32 = 10;
 
-fn curve_row(it: &Figures<'_>, name: &str, metric: &str, case: curve::Case) -> Option<f64> {
-    it.find(name, metric, "p50", curve::bytes(it.size_bytes), Some(&case.variant()))
+fn curve_row(figures: &Figures<'_>, name: &str, metric: &str, case: curve::Case) -> Option<f64> {
+    figures.find(name, metric, "p50", curve::bytes(figures.size_bytes), Some(&case.variant()))
 }
 
-fn first_write(it: &Figures<'_>, name: &str) -> Option<f64> {
-    it.find(name, "fork_first_write", "p50", it.size_bytes, None)
+fn first_write(figures: &Figures<'_>, name: &str) -> Option<f64> {
+    figures.find(name, "fork_first_write", "p50", figures.size_bytes, None)
 }
 
 pub(super) fn push(report: &mut Report, size_bytes: u64) {

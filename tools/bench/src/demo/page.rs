@@ -45,10 +45,10 @@ fn table(title: &str, note: &str, headings: Vec<&'static str>, lines: Vec<Vec<St
 
 fn tables(outcome: &Outcome, report: &Report) -> Vec<Value> {
     let measured = &outcome.measured;
-    let titles = measured.iter().map(|it| it.setup.title);
+    let titles = measured.iter().map(|server| server.setup.title);
     let lines = FIGURES.iter().map(|figure| {
-        let cells = measured.iter().map(|it| {
-            let values = figure.saves(it).map(figure.of);
+        let cells = measured.iter().map(|server| {
+            let values = figure.saves(server).map(figure.of);
             let texts = values.map(|value| of_unit(value, figure.unit, figure.metric));
             texts.collect::<Vec<_>>().join(" · ")
         });
@@ -80,12 +80,12 @@ fn latencies(measured: &[Measured]) -> Value {
         ("during", |save| &save.during.latencies),
         ("after", |save| &save.after.latencies),
     ];
-    let lines = measured.iter().flat_map(|it| {
+    let lines = measured.iter().flat_map(|server| {
         phases.map(|(phase, of)| {
             let mut all = Latencies::new();
-            it.busy_saves().for_each(|save| all.merge(of(save)));
+            server.busy_saves().for_each(|save| all.merge(of(save)));
             let shares = [0.5, 0.99, 0.999].map(|share| ms(all.quantile_ns(share) as f64));
-            let mut line = vec![format!("{}, {phase}", it.setup.title)];
+            let mut line = vec![format!("{}, {phase}", server.setup.title)];
             line.extend(shares);
             line.extend([ms(all.max_ns() as f64), whole(all.n() as f64)]);
             line

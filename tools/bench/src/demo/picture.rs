@@ -90,17 +90,18 @@ fn panels(measured: &[&Measured], unit_ns: f64, area: impl Fn(&Save) -> Vec<Step
         let (from, to) = save.held_up?;
         Some((from as f64 / unit_ns, to as f64 / unit_ns, (to - from) as f64 / 1e6))
     };
-    let panel = |it: &&Measured| Panel {
-        name: it.setup.title,
-        number: HELD_UP.of_all(it, Stat::Max).map(ms).unwrap_or_default(),
-        areas: it.busy_saves().map(&area).collect(),
-        counted: it.busy_saves().filter_map(counted).collect(),
+    let panel = |server: &&Measured| Panel {
+        name: server.setup.title,
+        number: HELD_UP.of_all(server, Stat::Max).map(ms).unwrap_or_default(),
+        areas: server.busy_saves().map(&area).collect(),
+        counted: server.busy_saves().filter_map(counted).collect(),
     };
     measured.iter().map(panel).collect()
 }
 
 pub(crate) fn draw(chart: &Chart) -> Result<String, minijinja::Error> {
-    let values = chart.panels.iter().flat_map(|panel| panel.areas.iter().flatten().map(|it| it.2));
+    let steps = chart.panels.iter().flat_map(|panel| panel.areas.iter().flatten());
+    let values = steps.map(|step| step.2);
     let highest = values.fold(1.0, f64::max);
     let y = move |value: f64| BOTTOM - value / highest * (BOTTOM - TOP);
     let y_ticks = ticks(0.0, highest, 4.0);
@@ -176,7 +177,7 @@ fn x_ticks((low, high): (f64, f64)) -> Vec<f64> {
 fn ticks(low: f64, high: f64, about: f64) -> Vec<f64> {
     let raw = (high - low) / about;
     let decade = 10_f64.powf(raw.log10().floor());
-    let step = [1.0, 2.0, 5.0].map(|it| it * decade).into_iter().find(|step| *step >= raw);
+    let step = [1.0, 2.0, 5.0].map(|step| step * decade).into_iter().find(|step| *step >= raw);
     let step = step.unwrap_or(10.0 * decade);
     let first = (low / step).ceil() as i64;
     (first..).map(|index| index as f64 * step).take_while(|tick| *tick <= high).collect()

@@ -21,21 +21,22 @@ const MUCH_STOLEN: f64 = 0.01;
 pub fn sentences(outcome: &Outcome) -> Vec<String> {
     let measured: Vec<_> = COMPARED
         .iter()
-        .filter_map(|name| outcome.measured.iter().find(|it| it.setup.name == *name))
-        .filter(|it| it.busy_saves().next().is_some())
+        .filter_map(|name| outcome.measured.iter().find(|server| server.setup.name == *name))
+        .filter(|server| server.busy_saves().next().is_some())
         .collect();
-    let Some(saves) = measured.iter().map(|it| it.busy_saves().count()).max() else {
+    let Some(saves) = measured.iter().map(|server| server.busy_saves().count()).max() else {
         return Vec::new();
     };
     let each = |subject: &str, of: &dyn Fn(&Measured) -> String| {
-        let parts = measured.iter().map(|it| format!("{} {}", it.setup.with, of(it)));
+        let parts = measured.iter().map(|server| format!("{} {}", server.setup.with, of(server)));
         let parts: Vec<_> = parts.map(|part| part.trim().to_owned()).collect();
         format!("{subject} {}.", parts.join(", "))
     };
     let three = |subject: &str, figures: &[Figure; 3], text: fn(f64) -> String, unit: &str| {
-        let of = |it: &&Measured| {
-            let [before, during, after] = figures.each_ref().map(|figure| text(value(figure, it)));
-            let text = format!("{} {before}, {during} and {after}{unit}", it.setup.with);
+        let of = |server: &&Measured| {
+            let [before, during, after] =
+                figures.each_ref().map(|figure| text(value(figure, server)));
+            let text = format!("{} {before}, {during} and {after}{unit}", server.setup.with);
             text.trim().to_owned()
         };
         let parts: Vec<_> = measured.iter().map(of).collect();
@@ -49,20 +50,24 @@ pub fn sentences(outcome: &Outcome) -> Vec<String> {
             mib(outcome.size_bytes as f64),
             outcome.clients,
         ),
-        each("Requests under way at BGSAVE took", &|it| {
-            format!("up to {}", ms(value(&HELD_UP, it)))
+        each("Requests under way at BGSAVE took", &|server| {
+            format!("up to {}", ms(value(&HELD_UP, server)))
         }),
-        each("Of a thousand writes during a save, one took longer than", &|it| {
-            ms(latency_during(it).quantile_ns(0.999) as f64)
+        each("Of a thousand writes during a save, one took longer than", &|server| {
+            ms(latency_during(server).quantile_ns(0.999) as f64)
         }),
         three("Writes a second before, during and after a save:", &WRITES, thousands, ""),
         three("Processor time of the server for each of them:", &CPU, tenths_us, "\u{a0}µs"),
-        each("A save took", &|it| seconds(value(&DURATION, it))),
-        each("While it ran, the machine used more memory:", &|it| mib(value(&EXTRA, it))),
-        each("Memory on huge pages, at best before a save and at worst after one:", &|it| {
-            format!("{} and {}", percent(value(&HUGE_BEFORE, it)), percent(value(&HUGE_AFTER, it)))
+        each("A save took", &|server| seconds(value(&DURATION, server))),
+        each("While it ran, the machine used more memory:", &|server| mib(value(&EXTRA, server))),
+        each("Memory on huge pages, at best before a save and at worst after one:", &|server| {
+            format!(
+                "{} and {}",
+                percent(value(&HUGE_BEFORE, server)),
+                percent(value(&HUGE_AFTER, server))
+            )
         }),
-        each("In the end the server held", &|it| mib(value(&RESIDENT_AFTER, it))),
+        each("In the end the server held", &|server| mib(value(&RESIDENT_AFTER, server))),
         verified(&outcome.measured),
     ];
     sentences.extend(losses(&measured));
@@ -82,12 +87,12 @@ fn latency_during(measured: &Measured) -> Latencies {
 }
 
 fn verified(measured: &[Measured]) -> String {
-    let saves = || measured.iter().flat_map(|it| &it.saves);
+    let saves = || measured.iter().flat_map(|server| &server.saves);
     let wrong: u64 = saves()
         .flat_map(|save| [save.saved, save.live])
-        .map(|it| it.wrong_keys + it.missing_keys + it.extra_keys)
+        .map(|violations| violations.wrong_keys + violations.missing_keys + violations.extra_keys)
         .sum();
-    let failed: u64 = measured.iter().map(|it| it.failed_requests).sum();
+    let failed: u64 = measured.iter().map(|server| server.failed_requests).sum();
     let number = saves().count();
     if wrong + failed == 0 {
         return format!(
@@ -114,15 +119,15 @@ fn stolen(share: f64) -> Option<String> {
 
 /// The figures in which Cowslip is behind the better of the others.
 fn losses(measured: &[&Measured]) -> Option<String> {
-    let cowslip = measured.iter().find(|it| it.setup.name == COWSLIP)?;
-    let others: Vec<_> = measured.iter().filter(|it| it.setup.name != COWSLIP).collect();
+    let cowslip = measured.iter().find(|server| server.setup.name == COWSLIP)?;
+    let others: Vec<_> = measured.iter().filter(|server| server.setup.name != COWSLIP).collect();
     if others.is_empty() {
         return None;
     }
     let mut lost = Vec::new();
     let mut compare = |title: &str, unit: &str, metric: &str, of: &dyn Fn(&Measured) -> f64| {
         let is_rate = unit == "1/s";
-        let best = others.iter().map(|it| of(it));
+        let best = others.iter().map(|server| of(server));
         let best = best.reduce(if is_rate { f64::max } else { f64::min }).unwrap_or(f64::NAN);
         let own = of(cowslip);
         let excess = if is_rate { best / own - 1.0 } else { own / best - 1.0 };
@@ -133,10 +138,10 @@ fn losses(measured: &[&Measured]) -> Option<String> {
     };
     let worse_if_more = [&HELD_UP, &DURATION, &EXTRA, &RESIDENT_AFTER];
     for figure in worse_if_more.into_iter().chain(&CPU).chain(&WRITES) {
-        compare(figure.title, figure.unit, figure.metric, &|it| value(figure, it));
+        compare(figure.title, figure.unit, figure.metric, &|server| value(figure, server));
     }
-    compare("slowest write in a thousand", "ns", "", &|it| {
-        latency_during(it).quantile_ns(0.999) as f64
+    compare("slowest write in a thousand", "ns", "", &|server| {
+        latency_during(server).quantile_ns(0.999) as f64
     });
     Some(match lost.is_empty() {
         true => "Cowslip is behind the others in none of these.".to_owned(),

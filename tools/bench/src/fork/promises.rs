@@ -14,47 +14,48 @@ pub(crate) const PROMISES: [Promise; 8] = [
     Promise {
         name: "fork_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(12.0),
-        value: |it| forks(it, 8 * GIB, latency::IN_A_ROW),
+        value: |figures| forks(figures, 8 * GIB, latency::IN_A_ROW),
     },
     Promise {
         name: "first_fork_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(3.0),
-        value: |it| forks(it, 8 * GIB, latency::FIRST),
+        value: |figures| forks(figures, 8 * GIB, latency::FIRST),
     },
     Promise {
         name: "fork_cowslip_8GiB_over_1GiB",
         bound: Bound::AtMost(1.5),
-        value: |it| {
-            let fork = |size| fork(it, COWSLIP, size, latency::IN_A_ROW);
+        value: |figures| {
+            let fork = |size| fork(figures, COWSLIP, size, latency::IN_A_ROW);
             over(fork(8 * GIB), fork(GIB))
         },
     },
     Promise {
         name: "afl_execs_cowslip_over_best",
         bound: Bound::AtLeast(1.2),
-        value: |it| {
-            let execs = |name: &str| it.find(name, afl::EXECS, "p50", it.size_bytes, None);
-            over(execs(COWSLIP), it.highest(&STOCK, execs))
+        value: |figures| {
+            let execs =
+                |name: &str| figures.find(name, afl::EXECS, "p50", figures.size_bytes, None);
+            over(execs(COWSLIP), figures.highest(&STOCK, execs))
         },
     },
     Promise {
         name: "afl_inputs_with_other_edges",
         bound: Bound::AtMost(0.0),
-        value: |it| it.find(COWSLIP, afl::OTHER_EDGES, "value", afl::EDGES_BYTES, None),
+        value: |figures| figures.find(COWSLIP, afl::OTHER_EDGES, "value", afl::EDGES_BYTES, None),
     },
     Promise {
         name: "overhead_malloc_cowslip_over_best",
         bound: Bound::AtMost(1.1),
-        value: |it| {
+        value: |figures| {
             let worst = overhead::THREADS.map(|(_, threads)| {
                 let took = |name: &str| {
                     let (name, variant) = match name {
                         JEMALLOC => (STOCK[0], format!("{threads}, {name}")),
                         _ => (name, threads.to_owned()),
                     };
-                    it.find(name, overhead::MALLOC, "p50", None::<u64>, Some(&variant))
+                    figures.find(name, overhead::MALLOC, "p50", None::<u64>, Some(&variant))
                 };
-                over(took(COWSLIP), it.lowest(&[STOCK[0], STOCK[1], JEMALLOC], took))
+                over(took(COWSLIP), figures.lowest(&[STOCK[0], STOCK[1], JEMALLOC], took))
             });
             worst.into_iter().flatten().reduce(f64::max)
         },
@@ -62,30 +63,32 @@ pub(crate) const PROMISES: [Promise; 8] = [
     Promise {
         name: "overhead_redis_get_best_over_cowslip",
         bound: Bound::AtMost(1.05),
-        value: |it| {
-            let gets = |name: &str| it.find(name, overhead::REDIS, "p50", it.size_bytes, None);
-            over(it.highest(&STOCK, gets), gets(COWSLIP))
+        value: |figures| {
+            let gets =
+                |name: &str| figures.find(name, overhead::REDIS, "p50", figures.size_bytes, None);
+            over(figures.highest(&STOCK, gets), gets(COWSLIP))
         },
     },
     Promise {
         name: "template_cycles_cowslip_over_tmpfs",
         bound: Bound::AtLeast(0.7),
-        value: |it| {
+        value: |figures| {
             let typical = Some(template::TYPICAL);
-            let rate = |name| it.find(name, template::CYCLES, "value", it.size_bytes, typical);
+            let rate =
+                |name| figures.find(name, template::CYCLES, "value", figures.size_bytes, typical);
             over(rate(COWSLIP), rate(template::MAPPED))
         },
     },
 ];
 
-fn fork(it: &Figures<'_>, name: &str, size: u64, variant: &str) -> Option<f64> {
-    it.find(name, latency::METRIC, "p50", size, Some(variant))
+fn fork(figures: &Figures<'_>, name: &str, size: u64, variant: &str) -> Option<f64> {
+    figures.find(name, latency::METRIC, "p50", size, Some(variant))
 }
 
 /// The best stock fork over Cowslip's.
-fn forks(it: &Figures<'_>, size: u64, variant: &str) -> Option<f64> {
-    let best = it.lowest(&STOCK, |name| fork(it, name, size, variant));
-    over(best, fork(it, COWSLIP, size, variant))
+fn forks(figures: &Figures<'_>, size: u64, variant: &str) -> Option<f64> {
+    let best = figures.lowest(&STOCK, |name| fork(figures, name, size, variant));
+    over(best, fork(figures, COWSLIP, size, variant))
 }
 
 pub(super) fn push(report: &mut Report, options: &Options) {

@@ -49,7 +49,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
             let (Ok(()), Ok(program)) = (&measured, &program) else { break };
             bench.progress.phase(&format!("{name}, round {round} of {rounds}"));
             let one = Round { sample, program, lazy, stop: bench.stop }.run();
-            measured = one.map(|it| seen.push(it));
+            measured = one.map(|outcome| seen.push(outcome));
         }
         match measured {
             Ok(()) => push(bench, sample.bytes(), name, &seen),
@@ -66,17 +66,17 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
 fn push(bench: &mut Bench<'_>, bytes: u64, name: &str, seen: &[Seen]) {
     type Duration = fn(&Seen) -> f64;
     let durations: [(&str, Duration); 4] = [
-        (DUMP, |it| it.dump_ns),
-        ("restore_setup", |it| it.setup_ns),
-        (FIRST_TOUCH, |it| it.setup_ns + it.first_ns),
-        (TOTAL, |it| it.setup_ns + it.reading_ns),
+        (DUMP, |outcome| outcome.dump_ns),
+        ("restore_setup", |outcome| outcome.setup_ns),
+        (FIRST_TOUCH, |outcome| outcome.setup_ns + outcome.first_ns),
+        (TOTAL, |outcome| outcome.setup_ns + outcome.reading_ns),
     ];
     for (metric, duration) in durations {
         let values: Vec<f64> = seen.iter().map(duration).collect();
         let row = Row::new(name, metric, "", 0.0, "ns").size_bytes(bytes).variant("hot");
         push_durations(bench.report, &row, &values);
     }
-    let wrong = seen.iter().map(|it| it.wrong_bytes).fold(0.0, f64::max);
+    let wrong = seen.iter().map(|outcome| outcome.wrong_bytes).fold(0.0, f64::max);
     let row = Row::new(name, WRONG, "value", wrong, "bytes").size_bytes(bytes).variant("hot");
     bench.report.row(row.n(seen.len() as u64));
 }

@@ -29,64 +29,75 @@ pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "restore_total_best_uffd_over_hybrid",
         bound: Bound::AtLeast(1.2),
-        value: |it| over(it.lowest(&UFFD, |name| total(it, name)), total(it, "hybrid")),
+        value: |figures| {
+            over(figures.lowest(&UFFD, |name| total(figures, name)), total(figures, "hybrid"))
+        },
     },
     Promise {
         name: "restore_total_hybrid_over_best_read",
         bound: Bound::AtMost(1.3),
-        value: |it| over(total(it, "hybrid"), it.lowest(&READ, |name| total(it, name))),
+        value: |figures| {
+            over(total(figures, "hybrid"), figures.lowest(&READ, |name| total(figures, name)))
+        },
     },
     Promise {
         name: "restore_total_resident_over_best_mapping",
         bound: Bound::AtMost(1.2),
-        value: |it| over(total(it, "resident"), it.lowest(&MAPPED, |name| total(it, name))),
+        value: |figures| {
+            over(total(figures, "resident"), figures.lowest(&MAPPED, |name| total(figures, name)))
+        },
     },
     Promise {
         name: "restore_total_resident_arena_over_best_mapping",
         bound: Bound::AtMost(1.2),
-        value: |it| over(total(it, "resident-arena"), it.lowest(&MAPPED, |name| total(it, name))),
+        value: |figures| {
+            let best = figures.lowest(&MAPPED, |name| total(figures, name));
+            over(total(figures, "resident-arena"), best)
+        },
     },
     Promise {
         name: "working_set_cold_best_over_recorded",
         bound: Bound::AtLeast(1.0),
-        value: |it| {
+        value: |figures| {
             let whole = |name: &str, variant| {
-                it.find(name, working_set::WHOLE, "p50", it.size_bytes, Some(variant))
+                figures.find(name, working_set::WHOLE, "p50", figures.size_bytes, Some(variant))
             };
-            let best = it.lowest(&COLD, |name| whole(name, working_set::UNRECORDED));
+            let best = figures.lowest(&COLD, |name| whole(name, working_set::UNRECORDED));
             over(best, whole("hybrid", working_set::RECORDED))
         },
     },
     Promise {
         name: "save_time_best_over_cowslip",
         bound: Bound::AtLeast(0.9),
-        value: |it| {
-            let took = |name: &str| it.find(name, save::SAVE, "p50", it.size_bytes, None);
-            over(it.lowest(&[save::DD, save::CP], took), took("cowslip"))
+        value: |figures| {
+            let took = |name: &str| figures.find(name, save::SAVE, "p50", figures.size_bytes, None);
+            over(figures.lowest(&[save::DD, save::CP], took), took("cowslip"))
         },
     },
     Promise {
         name: save::INCREMENTAL,
         bound: Bound::AtMost(1.1),
-        value: |it| it.find("cowslip", save::INCREMENTAL, "value", it.size_bytes, None),
+        value: |figures| {
+            figures.find("cowslip", save::INCREMENTAL, "value", figures.size_bytes, None)
+        },
     },
     Promise {
         name: "hundred_workers_memory_each_over_image",
         bound: Bound::AtMost(0.02),
-        value: |it| {
+        value: |figures| {
             let variant = Some(workers::HUNDRED);
-            it.find("resident", workers::MEMORY, "value", it.size_bytes, variant)
+            figures.find("resident", workers::MEMORY, "value", figures.size_bytes, variant)
         },
     },
     Promise {
         name: "lost_or_wrong_bytes",
         bound: Bound::AtMost(0.0),
-        value: |it| it.sum(&[read::WRONG, working_set::WRONG]),
+        value: |figures| figures.sum(&[read::WRONG, working_set::WRONG]),
     },
 ];
 
-fn total(it: &Figures<'_>, name: &str) -> Option<f64> {
-    it.find(name, read::TOTAL, "p50", it.size_bytes, HOT)
+fn total(figures: &Figures<'_>, name: &str) -> Option<f64> {
+    figures.find(name, read::TOTAL, "p50", figures.size_bytes, HOT)
 }
 
 pub(super) fn push(report: &mut Report, size_bytes: u64) {

@@ -144,30 +144,31 @@ impl Entry {
         };
         type Duration = fn(&Observed) -> Option<f64>;
         let durations: [(&str, Duration); 7] = [
-            (SETUP, |it| Some(it.setup_ns)),
-            (FIRST_TOUCH, |it| Some(it.setup_ns + it.reading?.first_ns)),
-            (READ, |it| Some(it.reading?.total_ns)),
-            (TOTAL, |it| Some(it.setup_ns + it.reading?.total_ns)),
-            (COMPLETE, |it| Some(it.complete_ns)),
-            ("checkpoint_again_freeze", |it| Some(it.again.as_ref()?.freeze_ns)),
-            ("checkpoint_again", |it| Some(it.again.as_ref()?.save_ns)),
+            (SETUP, |observed| Some(observed.setup_ns)),
+            (FIRST_TOUCH, |observed| Some(observed.setup_ns + observed.reading?.first_ns)),
+            (READ, |observed| Some(observed.reading?.total_ns)),
+            (TOTAL, |observed| Some(observed.setup_ns + observed.reading?.total_ns)),
+            (COMPLETE, |observed| Some(observed.complete_ns)),
+            ("checkpoint_again_freeze", |observed| Some(observed.again.as_ref()?.freeze_ns)),
+            ("checkpoint_again", |observed| Some(observed.again.as_ref()?.save_ns)),
         ];
         for (metric, duration) in durations {
             let values: Vec<f64> = seen.iter().filter_map(duration).collect();
             push_durations(report, &row(metric), &values);
         }
-        if seen.iter().all(|it| it.again.is_none()) {
+        if seen.iter().all(|observed| observed.again.is_none()) {
             let why = "the memory is in no arena: it would have to be copied before it is saved";
             let skipped = Row::skipped(name, "checkpoint_again", why);
             report.row(skipped.size_bytes(bytes).variant(variant));
         }
         let n = seen.len() as u64;
-        let pages: Vec<Reading> = seen.iter().filter_map(|it| it.reading).collect();
-        let means: Vec<f64> = pages.iter().map(|it| it.total_ns / it.pages).collect();
+        let pages: Vec<Reading> = seen.iter().filter_map(|observed| observed.reading).collect();
+        let means: Vec<f64> =
+            pages.iter().map(|reading| reading.total_ns / reading.pages).collect();
         let stats = [
             ("avg", median(&means)),
-            ("min", pages.iter().map(|it| it.min_ns).reduce(f64::min)),
-            ("max", pages.iter().map(|it| it.max_ns).reduce(f64::max)),
+            ("min", pages.iter().map(|reading| reading.min_ns).reduce(f64::min)),
+            ("max", pages.iter().map(|reading| reading.max_ns).reduce(f64::max)),
         ];
         for (stat, value) in stats {
             if let Some(value) = value {
@@ -177,18 +178,26 @@ impl Entry {
         let data = bytes as f64;
         type Value = (&'static str, &'static str, fn(&Observed, f64) -> f64);
         let values: [Value; 7] = [
-            (COVERAGE, "ratio", |it, data| it.state.huge_bytes as f64 / data),
-            ("restore_rss_over_data", "ratio", |it, data| it.state.rss_bytes as f64 / data),
-            ("restore_shmem_over_data", "ratio", |it, data| it.state.shmem_bytes as f64 / data),
-            ("restore_memory_over_data", "ratio", |it, data| {
-                (it.state.rss_bytes + it.state.shmem_bytes) as f64 / data
+            (COVERAGE, "ratio", |observed, data| observed.state.huge_bytes as f64 / data),
+            ("restore_rss_over_data", "ratio", |observed, data| {
+                observed.state.rss_bytes as f64 / data
             }),
-            (WRONG, "bytes", |it, _| it.wrong_bytes as f64),
-            ("restore_is_registered", "count", |it, _| f64::from(u8::from(it.state.is_registered))),
-            ("restore_is_tied_to_file", "count", |it, _| f64::from(u8::from(it.state.maps_file))),
+            ("restore_shmem_over_data", "ratio", |observed, data| {
+                observed.state.shmem_bytes as f64 / data
+            }),
+            ("restore_memory_over_data", "ratio", |observed, data| {
+                (observed.state.rss_bytes + observed.state.shmem_bytes) as f64 / data
+            }),
+            (WRONG, "bytes", |observed, _| observed.wrong_bytes as f64),
+            ("restore_is_registered", "count", |observed, _| {
+                f64::from(u8::from(observed.state.is_registered))
+            }),
+            ("restore_is_tied_to_file", "count", |observed, _| {
+                f64::from(u8::from(observed.state.maps_file))
+            }),
         ];
         for (metric, unit, value) in values {
-            let values: Vec<f64> = seen.iter().map(|it| value(it, data)).collect();
+            let values: Vec<f64> = seen.iter().map(|observed| value(observed, data)).collect();
             // The mean would hide values that must never occur.
             let worst = metric == WRONG;
             let value = if worst { values.into_iter().reduce(f64::max) } else { median(&values) };

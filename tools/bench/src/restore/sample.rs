@@ -147,7 +147,7 @@ pub(super) fn prepare(path: &Path, cold: bool) -> Result<()> {
     }
     cache::drop_cached(file.as_fd()).map_err(during(doing("drop from the page cache")))?;
     match cache::cached_bytes(file.as_fd()) {
-        Ok(cached) if cached > file.metadata().map_or(0, |it| it.len()) / 100 => {
+        Ok(cached) if cached > file.metadata().map_or(0, |metadata| metadata.len()) / 100 => {
             Err(Error::Failed(format!("{} stays in the page cache", path.display())))
         }
         // It was dropped, or the kernel does not tell.

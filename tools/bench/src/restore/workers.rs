@@ -124,7 +124,7 @@ fn measure_once(sample: &Sample, socket: Option<&Path>, server: &Server) -> Resu
         worker.expect("read")?;
     }
     let read_ns = began.elapsed().as_nanos() as f64;
-    let pids = workers.iter().map(|it| it.child.id());
+    let pids = workers.iter().map(|worker| worker.child.id());
     let pids = pids.chain(socket.map(|_| server.child.id()));
     let memory_bytes = pids.map(memory_of).sum::<Result<u64>>()? as f64;
     let wrong_bytes = socket.map(|_| wrong_bytes(&mut workers)).transpose()?;
@@ -156,12 +156,12 @@ fn memory_of(pid: u32) -> Result<u64> {
 fn push(report: &mut Report, name: &str, rounds: &[Round], bytes: u64) {
     let row = |metric| Row::new(name, metric, "", 0.0, "ns").size_bytes(bytes).variant(HUNDRED);
     let column = |value: fn(&Round) -> f64| rounds.iter().map(value).collect::<Vec<_>>();
-    push_durations(report, &row(RESTORED), &column(|it| it.restored_ns));
-    push_durations(report, &row("workers_read"), &column(|it| it.read_ns));
+    push_durations(report, &row(RESTORED), &column(|round| round.restored_ns));
+    push_durations(report, &row("workers_read"), &column(|round| round.read_ns));
     let data = bytes as f64;
     let each = |memory: f64| (memory - data) / WORKERS as f64 / data;
-    let memory = median(&column(|it| it.memory_bytes)).map(each);
-    let wrong = rounds.iter().filter_map(|it| it.wrong_bytes).reduce(f64::max);
+    let memory = median(&column(|round| round.memory_bytes)).map(each);
+    let wrong = rounds.iter().filter_map(|round| round.wrong_bytes).reduce(f64::max);
     for (metric, unit, value) in [(MEMORY, "ratio", memory), (WRONG, "bytes", wrong)] {
         if let Some(value) = value {
             let row = Row { unit, stat: "value".into(), value: Some(value), ..row(metric) };

@@ -201,23 +201,24 @@ impl Entry {
         };
         type Duration = fn(&Touching) -> f64;
         let durations: [(&str, Duration); 4] = [
-            ("working_set_first_touch", |it| it.first_ns),
-            ("working_set_tenth", |it| it.tenth_ns),
-            (WHOLE, |it| it.whole_ns),
-            ("working_set_longest_access", |it| it.longest_ns),
+            ("working_set_first_touch", |touch| touch.first_ns),
+            ("working_set_tenth", |touch| touch.tenth_ns),
+            (WHOLE, |touch| touch.whole_ns),
+            ("working_set_longest_access", |touch| touch.longest_ns),
         ];
-        let touching: Vec<Touching> = seen.iter().filter_map(|it| it.working_set).collect();
+        let touching: Vec<Touching> =
+            seen.iter().filter_map(|observed| observed.working_set).collect();
         for (metric, duration) in durations {
             let values: Vec<f64> = touching.iter().map(duration).collect();
             push_durations(bench.report, &row(metric), &values);
         }
-        let complete: Vec<f64> = seen.iter().map(|it| it.complete_ns).collect();
+        let complete: Vec<f64> = seen.iter().map(|observed| observed.complete_ns).collect();
         if let Some(ns) = median(&complete) {
             let row = Row { stat: "p50".into(), value: Some(ns), ..row("working_set_complete") };
             bench.report.row(row.n(complete.len() as u64));
         }
-        let wrong: u64 = seen.iter().map(|it| it.wrong_bytes).sum();
-        let wrong = wrong + touching.iter().map(|it| it.wrong_bytes).sum::<u64>();
+        let wrong: u64 = seen.iter().map(|observed| observed.wrong_bytes).sum();
+        let wrong = wrong + touching.iter().map(|touch| touch.wrong_bytes).sum::<u64>();
         let row = Row { value: Some(wrong as f64), unit: "bytes", ..row(WRONG) };
         bench.report.row(Row { stat: "value".into(), ..row }.n(seen.len() as u64));
     }

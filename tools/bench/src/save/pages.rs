@@ -24,7 +24,7 @@ impl System {
     /// there would be no memory on pages of 64 KiB.
     pub(super) fn hold() -> Self {
         let paths: Vec<_> =
-            [MTHP, PMD, SHMEM].map(path).into_iter().filter(|it| is_there(it)).collect();
+            [MTHP, PMD, SHMEM].map(path).into_iter().filter(|file| is_there(file)).collect();
         let prepare = || {
             let held = HeldSettings::hold(&paths)?;
             if is_there(&path(PMD)) && is_always()? {

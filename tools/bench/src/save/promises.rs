@@ -24,35 +24,37 @@ pub(crate) const PROMISES: [Promise; 6] = [
     Promise {
         name: "save_cpu_a_request_cycle_over_best",
         bound: Bound::AtMost(1.05),
-        value: |it| most(it, rows::CPU, CYCLE, any),
+        value: |figures| most(figures, rows::CPU, CYCLE, any),
     },
     Promise {
         name: "save_writes_during_over_best",
         bound: Bound::AtLeast(0.95),
-        value: |it| least(it, rows::REQUESTS, DURING, writes),
+        value: |figures| least(figures, rows::REQUESTS, DURING, writes),
     },
     Promise {
         name: "save_writes_after_over_best",
         bound: Bound::AtLeast(0.95),
-        value: |it| least(it, rows::REQUESTS, SOON, writes),
+        value: |figures| least(figures, rows::REQUESTS, SOON, writes),
     },
     Promise {
         name: "save_p999_writes_over_best",
         bound: Bound::AtMost(1.0),
-        value: |it| most(it, rows::LATENCY_CYCLE, "p999", writes),
+        value: |figures| most(figures, rows::LATENCY_CYCLE, "p999", writes),
     },
     Promise {
         name: "save_p999_paced_over_best",
         bound: Bound::AtMost(0.5),
-        value: |it| most(it, rows::LATENCY_CYCLE, "p999", paced),
+        value: |figures| most(figures, rows::LATENCY_CYCLE, "p999", paced),
     },
     Promise {
         name: "save_longest_stall_ms_user",
         bound: Bound::AtMost(2.0),
-        value: |it| {
-            let variants = it.variants(COWSLIP_USER, rows::LONGEST_STALL);
+        value: |figures| {
+            let variants = figures.variants(COWSLIP_USER, rows::LONGEST_STALL);
             let stall = |(size, variant)| {
-                it.find(COWSLIP_USER, rows::LONGEST_STALL, "max", size, variant).map(|ns| ns / 1e6)
+                figures
+                    .find(COWSLIP_USER, rows::LONGEST_STALL, "max", size, variant)
+                    .map(|ns| ns / 1e6)
             };
             variants.into_iter().filter_map(stall).reduce(f64::max)
         },
@@ -72,28 +74,28 @@ fn writes(load: &str) -> bool {
 }
 
 /// The highest ratio of our figures to the lowest of the baselines'.
-fn most(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
-    worst(it, (metric, stat), load, 1.0)
+fn most(figures: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
+    worst(figures, (metric, stat), load, 1.0)
 }
 
 /// The lowest ratio of our figures to the highest of the baselines'.
-fn least(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
-    worst(it, (metric, stat), load, -1.0)
+fn least(figures: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
+    worst(figures, (metric, stat), load, -1.0)
 }
 
 /// The ratio farthest beyond the best of the baselines: above it or (-1) below it.
 fn worst(
-    it: &Figures<'_>,
+    figures: &Figures<'_>,
     (metric, stat): (&str, &str),
     load: fn(&str) -> bool,
     direction: f64,
 ) -> Option<f64> {
     let mut worst: Option<(f64, String)> = None;
     for ours in OURS {
-        for (size, variant) in it.variants(ours, metric) {
-            let of = |name| it.find(name, metric, stat, size, variant);
+        for (size, variant) in figures.variants(ours, metric) {
+            let of = |name| figures.find(name, metric, stat, size, variant);
             let baselines = BASELINES.into_iter().filter(|name| {
-                let rate = it.find(name, rows::REQUESTS, BEFORE, size, variant);
+                let rate = figures.find(name, rows::REQUESTS, BEFORE, size, variant);
                 !variant.is_some_and(paced) || rate.is_none_or(|rate| rate >= LEAST_PACE)
             });
             let baselines = baselines.filter_map(|name| Some((name, of(name)?)));
@@ -110,7 +112,7 @@ fn worst(
         }
     }
     let (ratio, told) = worst?;
-    it.tell(told);
+    figures.tell(told);
     Some(ratio)
 }
 

@@ -72,7 +72,7 @@ fn first_paint(toucher: &Toucher, page: &Path, stop: &Interrupt) -> Result<f64> 
     loop {
         stop.check()?;
         match listener.accept() {
-            Ok((stream, _)) => return milliseconds(stream).map(|it| it * 1e6),
+            Ok((stream, _)) => return milliseconds(stream).map(|ms| ms * 1e6),
             Err(error) if error.kind() != ErrorKind::WouldBlock => {
                 return Err(during("wait for the page")(error));
             }

@@ -12,8 +12,8 @@ pub(crate) const PROMISES: [Promise; 2] = [
     Promise {
         name: "trace_overhead_over_perf",
         bound: Bound::AtMost(1.2),
-        value: |it| {
-            let time = |name| it.find(name, overhead::METRIC, "p50", None::<u64>, None);
+        value: |figures| {
+            let time = |name| figures.find(name, overhead::METRIC, "p50", None::<u64>, None);
             let plain = time(overhead::PLAIN)?;
             let over_plain = |name| Some(time(name)? - plain).filter(|&ns| ns > 0.0);
             over(over_plain(COWSLIP), over_plain(PERF))
@@ -22,8 +22,9 @@ pub(crate) const PROMISES: [Promise; 2] = [
     Promise {
         name: "events_lost_at_500k_per_second",
         bound: Bound::AtMost(0.0),
-        value: |it| {
-            let paced = |metric| it.find(COWSLIP, metric, "value", None::<u64>, Some(lost::PACED));
+        value: |figures| {
+            let paced =
+                |metric| figures.find(COWSLIP, metric, "value", None::<u64>, Some(lost::PACED));
             let is_paced = paced(lost::RATE).is_some_and(|rate| rate >= RATE_LEAST);
             paced(lost::LOST).filter(|_| is_paced)
         },

@@ -55,7 +55,8 @@ impl Toucher {
     /// The program after the words of `tracer`.
     pub(super) fn under(&self, mut tracer: Command, work: Work) -> Command {
         tracer.arg(&self.program);
-        tracer.args([work.threads, PAGES, work.rounds, work.period_ns].map(|it| it.to_string()));
+        let numbers = [work.threads, PAGES, work.rounds, work.period_ns];
+        tracer.args(numbers.map(|number| number.to_string()));
         tracer
     }
 

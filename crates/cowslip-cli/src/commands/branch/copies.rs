@@ -109,7 +109,9 @@ impl Branch {
     pub(super) fn make(args: &Args, target: Target, began: Instant) -> Result<Self, Failure> {
         let count = args.copies * args.arguments.len().max(1) as u32;
         let arguments: Vec<Option<&OsStr>> = (0..count as usize)
-            .map(|copy| args.arguments.get(copy / args.copies as usize).map(|it| it.as_os_str()))
+            .map(|copy| {
+                args.arguments.get(copy / args.copies as usize).map(|argument| argument.as_os_str())
+            })
             .collect();
         let mut streams = Streams::new(args, count);
         let connection = Connection::new(target);
@@ -126,14 +128,15 @@ impl Branch {
             connection.send(Request::Variable(variable.as_bytes()), &[])?;
         }
         for (copy, argument) in arguments.iter().enumerate() {
-            short_enough("an argument", argument.map_or(0, |it| it.len()))?;
-            let files = streams.of(copy as u32)?;
-            let asked = Request::Copy(argument.map(|it| it.as_bytes()));
+            short_enough("an argument", argument.map_or(0, |text| text.len()))?;
+            let files = streams.of_copy(copy as u32)?;
+            let asked = Request::Copy(argument.map(|text| text.as_bytes()));
             // A supervisor that is gone has sent the reason.
             let _ = connection.send(asked, &files.each_ref().map(|file| file.as_fd()));
         }
-        let argument = |it: &Option<&OsStr>| it.map(|it| it.to_string_lossy().into_owned());
-        let copy = |it| Copy { pid: None, argument: argument(it), status: None };
+        let argument =
+            |argument: &Option<&OsStr>| argument.map(|text| text.to_string_lossy().into_owned());
+        let copy = |word| Copy { pid: None, argument: argument(word), status: None };
         Ok(Self { connection, signals, copies: arguments.iter().map(copy).collect(), began })
     }
 
@@ -240,8 +243,8 @@ impl Report {
                 "copy": index,
                 "pid": copy.pid,
                 "argument": copy.argument,
-                "exit_code": status.and_then(|it| it.code()),
-                "signal": status.and_then(|it| it.signal()),
+                "exit_code": status.and_then(|status| status.code()),
+                "signal": status.and_then(|status| status.signal()),
             })
         };
         let copies: Vec<Value> = self.copies.iter().enumerate().map(copy).collect();

@@ -24,7 +24,7 @@ impl<'a> Streams<'a> {
     }
 
     /// The streams of one copy: input, output, errors.
-    pub(super) fn of(&mut self, copy: u32) -> Result<[OwnedFd; 3], Failure> {
+    pub(super) fn of_copy(&mut self, copy: u32) -> Result<[OwnedFd; 3], Failure> {
         let own = |fd: io::Result<OwnedFd>| fd.map_err(exit::system("hand on a standard stream"));
         let args = self.args;
         let input = match &args.input {

@@ -180,11 +180,11 @@ fn by_name(name: &str) -> Result<Option<Target>, Failure> {
         false => Err(Errno::PERM),
     };
     let answers: Vec<_> = of_name.map(|found| connect(&found, None).and_then(own)).collect();
-    let is_denied = answers.iter().any(|it| matches!(it, Err(Errno::ACCESS | Errno::PERM)));
-    let is_full = answers.iter().any(|it| matches!(it, Err(Errno::AGAIN)));
+    let is_denied = answers.iter().any(|answer| matches!(answer, Err(Errno::ACCESS | Errno::PERM)));
+    let is_full = answers.iter().any(|answer| matches!(answer, Err(Errno::AGAIN)));
     let targets: Vec<Target> = answers.into_iter().flatten().collect();
     if targets.len() > 1 {
-        let pids: Vec<_> = targets.iter().map(|it| it.pid.to_string()).collect();
+        let pids: Vec<_> = targets.iter().map(|target| target.pid.to_string()).collect();
         let pids = pids.join(", ");
         return Err(Failure::new(
             USAGE,
@@ -213,7 +213,8 @@ fn unreachable(what: &str, errno: Errno) -> Failure {
 
 /// All programs that this user may branch.
 pub(super) fn all() -> Vec<Target> {
-    let mut all: Vec<_> = found("self").iter().filter_map(|it| connect(it, None).ok()).collect();
+    let mut all: Vec<_> =
+        found("self").iter().filter_map(|found| connect(found, None).ok()).collect();
     all.sort_by_key(|target| target.pid);
     all
 }

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use super::history::HistoryArgs;
 use super::record::RecordArgs;
-use super::result::How;
+use super::result::Settings;
 use super::run::RunArgs;
 
 /// Find what differs between good and bad runs: every metric in them is tested, and ranked
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(required = true, last = true)]
     pub(super) bad: Vec<PathBuf>,
     #[command(flatten)]
-    pub(super) how: How,
+    pub(super) settings: Settings,
 }
 
 #[derive(Subcommand, Debug)]

@@ -15,6 +15,12 @@ pub(super) fn document(report: &Report, uses: &[Use]) -> Value {
     document
 }
 
-fn one_use(it: &Use) -> Value {
-    json!({"name": it.name, "by": it.by, "works": it.works.word(), "why": it.why, "fixes": it.fixes})
+fn one_use(usage: &Use) -> Value {
+    json!({
+        "name": usage.name,
+        "by": usage.by,
+        "works": usage.works.word(),
+        "why": usage.why,
+        "fixes": usage.fixes,
+    })
 }

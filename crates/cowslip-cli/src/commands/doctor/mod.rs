@@ -42,7 +42,8 @@ fn look() -> Findings {
     Findings {
         report: host::report(),
         permissions: record::permissions(),
-        may_promote: capabilities::effective().is_ok_and(|it| it.contains(CapabilitySet::SYS_NICE)),
+        may_promote: capabilities::effective()
+            .is_ok_and(|set| set.contains(CapabilitySet::SYS_NICE)),
     }
 }
 

@@ -14,13 +14,13 @@ pub(super) fn table(report: &Report, paint: Paint) -> String {
     let heads = format!("{:NAME$}{:ANSWER$}{:COST$}what for", "capability", "answer", "cost here");
     let mut lines = vec![paint.paint(BOLD, &heads)];
     let mut told = Vec::new();
-    for it in &report.capabilities {
-        let hurts = match it.need {
+    for probe in &report.capabilities {
+        let hurts = match probe.need {
             Need::Extra => false,
             Need::HugePages => !report.has_huge_pages(),
             _ => true,
         };
-        let (answer, code) = match &it.answer {
+        let (answer, code) = match &probe.answer {
             Answer::Available => ("yes".to_owned(), GOOD),
             Answer::Unsupported => ("no".to_owned(), if hurts { BAD } else { WARN }),
             Answer::Denied { .. } => ("denied".to_owned(), if hurts { BAD } else { WARN }),
@@ -28,18 +28,18 @@ pub(super) fn table(report: &Report, paint: Paint) -> String {
             Answer::Unknown { errno } => (format!("failed ({errno})"), BAD),
         };
         let answer = paint.paint(code, &format!("{answer:ANSWER$}"));
-        let cost = it.cost.map_or(String::new(), |cost| cost.to_string());
-        lines.push(format!("{:NAME$}{answer}{cost:COST$}{}", it.name, it.what_for));
+        let cost = probe.cost.map_or(String::new(), |cost| cost.to_string());
+        lines.push(format!("{:NAME$}{answer}{cost:COST$}{}", probe.name, probe.what_for));
 
-        if !it.detail.is_empty() && (it.cost.is_none() || it.need != Need::Extra) {
-            lines.extend(below(&it.detail).map(|line| paint.paint(DIM, &line)));
+        if !probe.detail.is_empty() && (probe.cost.is_none() || probe.need != Need::Extra) {
+            lines.extend(below(&probe.detail).map(|line| paint.paint(DIM, &line)));
         }
-        if let Answer::Denied { hint } = &it.answer
+        if let Answer::Denied { hint } = &probe.answer
             && is_new(&mut told, hint)
         {
             lines.extend(below(hint));
         }
-        if let Some(fix) = &it.fix
+        if let Some(fix) = &probe.fix
             && is_new(&mut told, fix)
         {
             lines.push(format!("{:NAME$}run: {}", "", paint.paint(BOLD, fix)));
@@ -88,9 +88,9 @@ mod tests {
     fn every_probe_has_its_line() {
         let report = host::report();
         let (plain, colour) = (table(&report, Paint::NEVER), table(&report, Paint::ALWAYS));
-        for it in &report.capabilities {
-            let mut told = plain.lines().filter(|line| line.starts_with(it.name)).peekable();
-            assert!(told.peek().is_some(), "{}: {plain}", it.name);
+        for probe in &report.capabilities {
+            let mut told = plain.lines().filter(|line| line.starts_with(probe.name)).peekable();
+            assert!(told.peek().is_some(), "{}: {plain}", probe.name);
             assert!(told.all(|line| line.chars().count() <= WIDTH), "{plain}");
         }
         assert!(!plain.contains('\x1b') && colour.contains('\x1b'));

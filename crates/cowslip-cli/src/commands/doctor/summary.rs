@@ -12,7 +12,7 @@ const WORKS: usize = 10;
 
 /// The first line of the summary.
 pub(super) fn verdict(report: &Report, uses: &[Use]) -> String {
-    let count = |works| uses.iter().filter(|it| it.works == works).count();
+    let count = |works| uses.iter().filter(|usage| usage.works == works).count();
     let (yes, partly, no) = (count(Works::Yes), count(Works::InPart), count(Works::No));
     let engine = match report.standing() {
         Standing::Full if yes == uses.len() => return "Cowslip works here in full.".to_owned(),
@@ -34,19 +34,19 @@ pub(super) fn summary(report: &Report, uses: &[Use], paint: Paint) -> String {
     let code = if report.standing() == Standing::Full { GOOD } else { BAD };
     let mut lines = vec![paint.paint(code, &verdict(report, uses)), String::new()];
     let mut told: Vec<&str> = Vec::new();
-    for it in uses {
-        let code = match it.works {
+    for usage in uses {
+        let code = match usage.works {
             Works::Yes => GOOD,
             Works::InPart => WARN,
             Works::No => BAD,
         };
-        let works = paint.paint(code, &format!("{:WORKS$}", it.works.words()));
-        lines.push(format!("  {:NAME$}{works}{}", it.name, it.by));
+        let works = paint.paint(code, &format!("{:WORKS$}", usage.works.words()));
+        lines.push(format!("  {:NAME$}{works}{}", usage.name, usage.by));
         let below = |text: &str| format!("  {:NAME$}{:WORKS$}{text}", "", "");
-        if !it.why.is_empty() {
-            lines.push(below(&paint.paint(DIM, &it.why)));
+        if !usage.why.is_empty() {
+            lines.push(below(&paint.paint(DIM, &usage.why)));
         }
-        for fix in &it.fixes {
+        for fix in &usage.fixes {
             match told.contains(&fix.as_str()) {
                 true => lines.push(below("run the same")),
                 false => lines.push(below(&paint.paint(BOLD, &advice(fix)))),

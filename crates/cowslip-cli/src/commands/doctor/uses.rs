@@ -123,7 +123,7 @@ fn images(report: &Report) -> Use {
 
 fn promote(findings: &Findings) -> Use {
     let collapse = findings.report.get("collapse-anonymous");
-    let (works, why, fixes) = match collapse.map(|it| &it.answer) {
+    let (works, why, fixes) = match collapse.map(|probe| &probe.answer) {
         Some(Answer::Available) if findings.may_promote => (Works::Yes, String::new(), Vec::new()),
         Some(Answer::Available) => (
             Works::No,
@@ -131,21 +131,24 @@ fn promote(findings: &Findings) -> Use {
             vec![if process::effective_uid() == 0 { DOCKER_NICE } else { SETCAP }.to_owned()],
         ),
         _ => {
-            let why = collapse.map_or(String::new(), |it| format!("{}: {}", it.name, it.detail));
-            (Works::No, why, collapse.and_then(|it| it.fix.clone()).into_iter().collect())
+            let why =
+                collapse.map_or(String::new(), |probe| format!("{}: {}", probe.name, probe.detail));
+            (Works::No, why, collapse.and_then(|probe| probe.fix.clone()).into_iter().collect())
         }
     };
     Use { name: "huge pages for any program", by: "cowslip promote", works, why, fixes }
 }
 
 fn trace(permissions: &[Permission]) -> Use {
-    let denied = |it: &&Permission| matches!(it.status, PermissionStatus::Denied { .. });
-    let fix = |it: &Permission| match it.status {
+    let denied =
+        |permission: &&Permission| matches!(permission.status, PermissionStatus::Denied { .. });
+    let fix = |permission: &Permission| match permission.status {
         PermissionStatus::Denied { fix } => fix.map(str::to_owned),
         _ => None,
     };
     // Without the first one nothing can be traced.
-    let can_trace = permissions.first().is_some_and(|it| it.status == PermissionStatus::Available);
+    let can_trace =
+        permissions.first().is_some_and(|first| first.status == PermissionStatus::Available);
     let missing: Vec<&Permission> = permissions.iter().filter(denied).collect();
     let (fixable, roots): (Vec<&Permission>, Vec<&Permission>) =
         missing.iter().copied().partition(|permission| fix(permission).is_some());
@@ -180,16 +183,16 @@ fn trace(permissions: &[Permission]) -> Use {
 /// The missing capabilities for these needs, in words, and the commands that enable them.
 fn missing(report: &Report, needs: &[Need]) -> (String, Vec<String>) {
     let (mut names, mut fixes) = (Vec::new(), Vec::new());
-    for it in report.capabilities.iter().filter(|it| !it.answer.is_available()) {
-        let is_needed = match it.need {
+    for probe in report.capabilities.iter().filter(|probe| !probe.answer.is_available()) {
+        let is_needed = match probe.need {
             Need::HugePages => needs.contains(&Need::HugePages) && !report.has_huge_pages(),
             need => needs.contains(&need),
         };
         if !is_needed {
             continue;
         }
-        names.push(it.name);
-        fixes.extend(it.fix.clone().filter(|fix| !fixes.contains(fix)));
+        names.push(probe.name);
+        fixes.extend(probe.fix.clone().filter(|fix| !fixes.contains(fix)));
     }
     let why =
         if names.is_empty() { String::new() } else { format!("missing: {}", names.join(", ")) };
@@ -197,11 +200,14 @@ fn missing(report: &Report, needs: &[Need]) -> (String, Vec<String>) {
 }
 
 fn lacks_essential(report: &Report) -> bool {
-    report.capabilities.iter().any(|it| it.need == Need::Essential && !it.answer.is_available())
+    report
+        .capabilities
+        .iter()
+        .any(|probe| probe.need == Need::Essential && !probe.answer.is_available())
 }
 
 fn is_available(report: &Report, name: &str) -> bool {
-    report.get(name).is_some_and(|it| it.answer.is_available())
+    report.get(name).is_some_and(|probe| probe.answer.is_available())
 }
 
 #[cfg(test)]
@@ -215,47 +221,47 @@ mod tests {
         Findings { report: host::report(), permissions: vec![permission], may_promote }
     }
 
-    fn of<'a>(uses: &'a [Use], by: &str) -> &'a Use {
-        uses.iter().find(|it| it.by == by).expect("there is such a use")
+    fn find<'a>(uses: &'a [Use], by: &str) -> &'a Use {
+        uses.iter().find(|usage| usage.by == by).expect("there is such a use")
     }
 
     #[test]
     fn what_does_not_work_has_a_reason_and_a_command() {
         let denied = PermissionStatus::Denied { fix: Some("sysctl x=1") };
         let uses = uses(&findings(false, denied));
-        let trace = of(&uses, "cowslip trace");
+        let trace = find(&uses, "cowslip trace");
         assert_eq!(
             (trace.works, trace.fixes.as_slice()),
             (Works::No, &["sysctl x=1".to_owned()][..])
         );
-        assert_eq!(of(&uses, "cowslip promote").works, Works::No);
+        assert_eq!(find(&uses, "cowslip promote").works, Works::No);
         let of_root = findings(false, PermissionStatus::Denied { fix: None });
         let all = super::uses(&of_root);
-        let trace = of(&all, "cowslip trace");
+        let trace = find(&all, "cowslip trace");
         assert!(
             trace.why.contains("to root alone, outside of containers: faults"),
             "{}",
             trace.why
         );
         assert_eq!(trace.fixes, [""; 0]);
-        assert!(uses.iter().all(|it| it.works == Works::Yes || !it.why.is_empty()));
-        assert_eq!(of(&uses, "cowslip compare run").works, Works::Yes);
+        assert!(uses.iter().all(|usage| usage.works == Works::Yes || !usage.why.is_empty()));
+        assert_eq!(find(&uses, "cowslip compare run").works, Works::Yes);
     }
 
     #[test]
     fn a_run_needs_thaw_and_huge_pages() {
         let mut findings = findings(true, PermissionStatus::Available);
-        assert_eq!(of(&uses(&findings), "cowslip trace").works, Works::Yes);
-        for it in &mut findings.report.capabilities {
-            if it.name == "thaw" {
-                it.answer = Answer::Denied { hint: "a setting".into() };
-                it.cost = None;
+        assert_eq!(find(&uses(&findings), "cowslip trace").works, Works::Yes);
+        for probe in &mut findings.report.capabilities {
+            if probe.name == "thaw" {
+                probe.answer = Answer::Denied { hint: "a setting".into() };
+                probe.cost = None;
             }
         }
         let uses = uses(&findings);
-        let run = of(&uses, "cowslip run -- PROGRAM");
+        let run = find(&uses, "cowslip run -- PROGRAM");
         assert_eq!(run.works, Works::No);
         assert!(run.why.contains("thaw"), "{}", run.why);
-        assert_ne!(of(&uses, "docs/templates.md").works, Works::No, "it freezes all the same");
+        assert_ne!(find(&uses, "docs/templates.md").works, Works::No, "it freezes all the same");
     }
 }

@@ -111,7 +111,7 @@ fn print(image: &Image) {
     outln!("{}", image.path().display());
     let mut rows = vec![
         ("identity", summary.identity.to_string()),
-        ("parent", summary.parent.map_or("none: it is complete".into(), |it| it.to_string())),
+        ("parent", summary.parent.map_or("none: it is complete".into(), |id| id.to_string())),
         ("age", age(summary.created_unix_ns)),
         ("file", ByteCount(summary.file_bytes).to_string()),
         ("memory in use", ByteCount(summary.used_bytes).to_string()),

@@ -53,20 +53,20 @@ fn table(name: &str, args: &AdviseArgs, advice: &Advice) -> String {
     let heads = ["pages", "setting", "covered", "more", "entries", &dense, "more", "entries"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let share = |bytes| percent(ratio(bytes, advice));
-    for it in &advice.sizes {
+    for row in &advice.sizes {
         rows.push(vec![
-            size(it.page_bytes),
-            setting(it).unwrap_or_else(|| "–".to_owned()),
-            share(it.covered_bytes),
-            size(it.added_bytes),
-            it.entries.to_string(),
-            share(it.dense_covered_bytes),
-            size(it.dense_added_bytes),
-            it.dense_entries.to_string(),
+            size(row.page_bytes),
+            setting(row).unwrap_or_else(|| "–".to_owned()),
+            share(row.covered_bytes),
+            size(row.added_bytes),
+            row.entries.to_string(),
+            share(row.dense_covered_bytes),
+            size(row.dense_added_bytes),
+            row.dense_entries.to_string(),
         ]);
     }
     let rows: String =
-        text::align(&rows).iter().map(|it| it.trim_end().to_owned() + "\n").collect();
+        text::align(&rows).iter().map(|line| line.trim_end().to_owned() + "\n").collect();
     format!("{title}\n\n{rows}\n")
 }
 

@@ -247,7 +247,7 @@ fn weighed<T: FromStr>(text: &str) -> Result<Weighed<T>, String> {
 }
 
 fn weighed_pid(text: &str) -> Result<Weighed<i32>, String> {
-    weighed(text).and_then(|it| if it.who > 0 { Ok(it) } else { Err(NO_PID.into()) })
+    weighed(text).and_then(|target| if target.who > 0 { Ok(target) } else { Err(NO_PID.into()) })
 }
 
 /// A port alone is one of this machine's own address.
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_weight_comes_after_the_last_sign_of_equality() {
-        let of = |text| weighed::<String>(text).map(|it| (it.who, it.weight));
+        let of = |text| weighed::<String>(text).map(|target| (target.who, target.weight));
         assert_eq!(of("redis=3"), Ok(("redis".to_owned(), 3)));
         assert_eq!(of("a=b"), Ok(("a=b".to_owned(), 1)));
         assert_eq!(of("a=b=2"), Ok(("a=b".to_owned(), 2)));

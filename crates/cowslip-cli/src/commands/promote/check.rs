@@ -43,7 +43,7 @@ fn check_unit(plan: &Plan, args: &PromoteArgs) -> Result<(), Failure> {
         if folders.iter().any(|folder| file.starts_with(folder)) {
             continue;
         }
-        let allowed: Vec<_> = folders.iter().map(|it| it.display().to_string()).collect();
+        let allowed: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
         let message = format!(
             "{name} {}: {UNIT} can write below {} only; name a file there, or add ReadWritePaths= by `systemctl edit {UNIT}`",
             file.display(),
@@ -59,5 +59,5 @@ fn check_unit(plan: &Plan, args: &PromoteArgs) -> Result<(), Failure> {
 
 fn is_unit_config(file: &Path) -> bool {
     fs::canonicalize(file)
-        .is_ok_and(|file| fs::canonicalize(UNIT_CONFIG).is_ok_and(|it| it == file))
+        .is_ok_and(|file| fs::canonicalize(UNIT_CONFIG).is_ok_and(|config| config == file))
 }

@@ -50,10 +50,10 @@ struct Found<'a> {
 fn find<'a>(look: &'a Look, decisions: &'a [Decision], address: u64) -> Vec<Found<'a>> {
     let start = address & !(CHUNK_BYTES as u64 - 1);
     let mut found = Vec::new();
-    for decision in decisions.iter().filter(|it| it.address == start) {
-        let process = look.processes.iter().find(|it| it.process == decision.process);
+    for decision in decisions.iter().filter(|decision| decision.address == start) {
+        let process = look.processes.iter().find(|process| process.process == decision.process);
         let Some(process) = process else { continue };
-        let region = process.regions.iter().find(|it| it.address == start);
+        let region = process.regions.iter().find(|region| region.address == start);
         found.extend(region.map(|region| Found { process, decision, region }));
     }
     found

@@ -52,7 +52,7 @@ fn settled(session: &mut Session) -> Result<Round, Failure> {
         session.wait(interval)?;
         round = session.look(0)?;
         let soon = [Reason::FirstLook, Reason::JustReleased];
-        if !round.decisions.iter().any(|it| soon.contains(&it.reason)) {
+        if !round.decisions.iter().any(|decision| soon.contains(&decision.reason)) {
             break;
         }
     }

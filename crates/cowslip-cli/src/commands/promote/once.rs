@@ -30,13 +30,13 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> CommandResult {
 fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
     let tally = session.tally();
     report::deliver(session, args)?;
-    if tally.processes.values().all(|it| it.has_ended) {
+    if tally.processes.values().all(|process| process.has_ended) {
         return Err(Failure::new(VANISHED, "the processes ended meanwhile"));
     }
     if session.stops() {
         return Err(Failure::new(NO, "interrupted before its end"));
     }
-    let after = tally.coverage(|it| it.after);
+    let after = tally.coverage(|process| process.after);
     let fitting = after.fitting_ratio();
     if fitting.is_none() && after.shmem_bytes + after.text_bytes == 0 {
         let nowhere = "no private anonymous memory, no shared memory and none of an arena is in use where there is \

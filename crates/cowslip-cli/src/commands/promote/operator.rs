@@ -100,8 +100,8 @@ fn sentence(notice: &Notice<'_>) -> String {
             format!("control group {}: {errno}; it is waited for", path.display())
         }
         Notice::AllEnded => "every process has ended".to_owned(),
-        Notice::LeftAlone(it) => {
-            format!("{} ({}) is left alone: {}", it.name, it.process.pid, it.error)
+        Notice::LeftAlone(target) => {
+            format!("{} ({}) is left alone: {}", target.name, target.process.pid, target.error)
         }
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
@@ -110,10 +110,10 @@ fn sentence(notice: &Notice<'_>) -> String {
             let mount = mount.display();
             format!("huge pages of text on {mount}: {}{}", answer.word(), hint(answer))
         }
-        Notice::NoReclaim(group, it) => {
-            let hint = hint(&it.answer);
-            let (group, answer) = (group.display(), it.answer.word());
-            format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", it.detail)
+        Notice::NoReclaim(group, reply) => {
+            let hint = hint(&reply.answer);
+            let (group, answer) = (group.display(), reply.answer.word());
+            format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", reply.detail)
         }
         Notice::PageSize(choice) => report::page_size(choice),
         Notice::Changed(regions, coverage) => {

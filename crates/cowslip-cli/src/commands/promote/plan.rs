@@ -76,9 +76,9 @@ pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Plan {
 fn rules_of(who: &args::Who) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut add = |who, weight| rules.push(Rule::new(who, weight));
-    who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
-    who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
-    who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
+    who.pid.iter().for_each(|target| add(Who::Pid(target.who), target.weight));
+    who.name.iter().for_each(|target| add(Who::Match(target.who.clone()), target.weight));
+    who.cgroup.iter().for_each(|target| add(Who::Cgroup(target.who.clone()), target.weight));
     if who.all {
         add(Who::All, 1);
     }

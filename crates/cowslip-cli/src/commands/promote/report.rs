@@ -39,7 +39,9 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for (process, tally) in &session.tally().processes {
-        let share = |it: Option<Coverage>| it.map_or("unknown".to_owned(), |it| it.to_string());
+        let share = |coverage: Option<Coverage>| {
+            coverage.map_or("unknown".to_owned(), |coverage| coverage.to_string())
+        };
         let ended = if tally.has_ended { " (ended)" } else { "" };
         let would = |reason| tally.regions.get(&reason).copied().unwrap_or(0);
         let (promoted, split) = if is_dry_run {
@@ -51,7 +53,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
             format!("{} ({})", text::clip(&tally.name), process.pid),
             share(tally.before),
             share(tally.after) + ended,
-            tally.after.map_or("unknown".to_owned(), |it| percent(it.fitting_ratio())),
+            tally.after.map_or("unknown".to_owned(), |coverage| percent(coverage.fitting_ratio())),
             promoted.to_string(),
             split.to_string(),
             ByteCount(tally.freed_bytes).to_string(),
@@ -94,10 +96,10 @@ pub(super) fn page_size(choice: &SizeChoice) -> String {
 
 /// The huge parts of shared memory and of text, if there are any; each process counts the pages that it maps.
 fn memory_of_files(session: &Session) -> impl Iterator<Item = String> {
-    let it = session.tally().coverage(|it| it.after);
+    let coverage = session.tally().coverage(|process| process.after);
     let kinds = [
-        ("shared memory", it.shmem_huge_bytes, it.shmem_bytes),
-        ("text", it.text_huge_bytes, it.text_bytes),
+        ("shared memory", coverage.shmem_huge_bytes, coverage.shmem_bytes),
+        ("text", coverage.text_huge_bytes, coverage.text_bytes),
     ];
     kinds.into_iter().filter(|(.., bytes)| *bytes > 0).map(|(kind, huge, bytes)| {
         format!("  {} of {} of {kind} are huge", ByteCount(huge), ByteCount(bytes))
@@ -107,7 +109,7 @@ fn memory_of_files(session: &Session) -> impl Iterator<Item = String> {
 /// The size of shared memory that cannot be huge at its addresses, and what makes the kernel choose others. It chooses
 /// when memory is mapped, by the settings of that moment.
 pub(super) fn unaligned(session: &Session) -> Option<String> {
-    let bytes = session.tally().coverage(|it| it.after).shmem_unaligned_bytes;
+    let bytes = session.tally().coverage(|process| process.after).shmem_unaligned_bytes;
     (bytes > 0).then(|| {
         format!(
             "{} of shared memory cannot be huge at its addresses: start the program again with \
@@ -119,9 +121,10 @@ pub(super) fn unaligned(session: &Session) -> Option<String> {
 
 /// Memory that the programs have freed lazily and that is still present, if there is any.
 fn lazily_freed(session: &Session) -> Option<String> {
-    let all = || session.tally().processes.values().filter(|it| it.lazily_freed_bytes > 0);
-    let bytes = all().map(|it| it.lazily_freed_bytes).sum();
-    let guess = match all().any(|it| it.lazy_free_source == LazyFreeSource::Mappings) {
+    let all =
+        || session.tally().processes.values().filter(|process| process.lazily_freed_bytes > 0);
+    let bytes = all().map(|process| process.lazily_freed_bytes).sum();
+    let guess = match all().any(|process| process.lazy_free_source == LazyFreeSource::Mappings) {
         true => {
             "; which pages is told to root alone, so that no page of such a mapping counts as used"
         }
@@ -142,7 +145,7 @@ fn told(reason: Reason, is_dry_run: bool) -> String {
 
 fn reasons(session: &Session) -> Vec<(Reason, u64)> {
     let mut sums = std::collections::BTreeMap::new();
-    for (reason, count) in session.tally().processes.values().flat_map(|it| &it.regions) {
+    for (reason, count) in session.tally().processes.values().flat_map(|process| &process.regions) {
         *sums.entry(*reason).or_insert(0) += count;
     }
     sums.into_iter().collect()

@@ -57,7 +57,10 @@ impl View {
             b'p' => self.is_paused = !self.is_paused,
             b'r' => self.is_reversed = !self.is_reversed,
             b's' => {
-                let next = ORDERS.iter().position(|it| *it == self.sort).map_or(0, |it| it + 1);
+                let next = ORDERS
+                    .iter()
+                    .position(|order| *order == self.sort)
+                    .map_or(0, |index| index + 1);
                 self.sort = ORDERS[next % ORDERS.len()];
             }
             _ => {}
@@ -88,7 +91,8 @@ impl View {
     }
 
     fn title(&self, now: &Snapshot, before: Option<&Snapshot>, source: &str) -> String {
-        let of = |it: &Snapshot| it.whole.get("cpu_seconds_total").copied().unwrap_or(0.0);
+        let of =
+            |snapshot: &Snapshot| snapshot.whole.get("cpu_seconds_total").copied().unwrap_or(0.0);
         let cpu = match before {
             Some(before) if now.at_ns > before.at_ns => {
                 let seconds = (now.at_ns - before.at_ns) as f64 / 1e9;
@@ -157,7 +161,7 @@ fn row(process: &Process) -> [String; HEADS.len()] {
         process.refused().to_string(),
         time("stall_seconds_total"),
         time("longest_stall_seconds"),
-        process.regions.values().fold(0.0, |sum, it| sum + it).to_string(),
+        process.regions.values().fold(0.0, |sum, count| sum + count).to_string(),
         told.join(", "),
     ]
 }
@@ -180,7 +184,7 @@ mod tests {
     fn order(view: &View) -> Vec<String> {
         let lines = view.lines(&snapshot(), None, "here");
         let pids =
-            lines[4..].iter().map(|it| it.trim_start().split(' ').next().unwrap().to_owned());
+            lines[4..].iter().map(|line| line.trim_start().split(' ').next().unwrap().to_owned());
         pids.collect()
     }
 

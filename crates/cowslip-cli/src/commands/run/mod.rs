@@ -98,7 +98,8 @@ fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
     if args.malloc == MallocArg::Bundled && !is_audited {
         libraries.push(malloc);
     }
-    let ours = libraries.iter().map(|it| it.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
+    let ours =
+        libraries.iter().map(|path| path.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
     let mut preload = ours.clone();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");

@@ -38,7 +38,8 @@ pub(crate) struct Args {
 /// Adds the suffix `.service`.
 fn service_name(text: &str) -> Result<String, String> {
     let name = text.strip_suffix(".service").unwrap_or(text);
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || ":-_.\\@".contains(it);
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || ":-_.\\@".contains(character);
     match !name.is_empty() && name.chars().all(is_plain) && !name.ends_with('@') {
         true => Ok(format!("{name}.service")),
         false => {
@@ -49,7 +50,9 @@ fn service_name(text: &str) -> Result<String, String> {
 }
 
 fn user_name(text: &str) -> Result<String, String> {
-    let is_plain = |it: char| !it.is_whitespace() && !it.is_control() && !":,/".contains(it);
+    let is_plain = |character: char| {
+        !character.is_whitespace() && !character.is_control() && !":,/".contains(character)
+    };
     match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
         true => Ok(text.to_owned()),
         false => Err("the name of a user is wanted".into()),

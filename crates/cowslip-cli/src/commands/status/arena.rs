@@ -76,9 +76,9 @@ fn pages(pid: i32) -> io::Result<Vec<CounterPage>> {
 
 /// The pages of counters in the text of `maps` or `smaps`.
 fn pages_in(maps: &str) -> impl Iterator<Item = CounterPage> {
-    let pages = procfs::mappings(maps).filter(|it| it.is_memfd(cowslip::raw::PAGE_NAME));
-    pages.map(|it| CounterPage {
-        range: VirtRange::new(it.range.start, page_size_bytes()),
-        inode: it.inode,
+    let pages = procfs::mappings(maps).filter(|mapping| mapping.is_memfd(cowslip::raw::PAGE_NAME));
+    pages.map(|mapping| CounterPage {
+        range: VirtRange::new(mapping.range.start, page_size_bytes()),
+        inode: mapping.inode,
     })
 }

@@ -88,8 +88,8 @@ fn to_json(diff: &Diff, sides: [&Loaded; 2]) -> Value {
 fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for side in sides {
-        let cut_short = side.cut_short.iter().map(|it| format!("{}: {it}", side.path.display()));
-        lines.extend(cut_short.flat_map(|it| wrap(&it, 2)));
+        let cut_short = side.cut_short.iter().map(|cut| format!("{}: {cut}", side.path.display()));
+        lines.extend(cut_short.flat_map(|line| wrap(&line, 2)));
     }
     if diff.is_empty() {
         lines.push("the faults are the same".to_owned());

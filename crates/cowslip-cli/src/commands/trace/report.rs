@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReportArgs) -> CommandResult {
 fn to_json(loaded: &mut Loaded) -> Value {
     let Loaded { path, analysis, names, latencies, cut_short } = loaded;
     let who = names.by_function(&analysis.stacks, usize::MAX);
-    let mut functions = |frames: &[Frame]| json!(names.of(frames));
+    let mut functions = |frames: &[Frame]| json!(names.functions(frames));
     let groups: Vec<Value> = analysis
         .groups
         .iter()

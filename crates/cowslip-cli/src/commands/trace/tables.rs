@@ -14,7 +14,7 @@ pub(super) fn table(title: &str, heads: &[&str], rows: Vec<Vec<String>>) -> Vec<
         return Vec::new();
     }
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
-    let all: Vec<_> = [heads].into_iter().filter(|it| !it.is_empty()).chain(rows).collect();
+    let all: Vec<_> = [heads].into_iter().filter(|row| !row.is_empty()).chain(rows).collect();
     let mut lines = vec![title.to_owned()];
     lines.extend(align(&all));
     lines.push(String::new());

@@ -15,11 +15,11 @@ fn limited(pid: i32, regions: Vec<Region>, room_mib: u64) -> ProcessLook {
 fn reasons(settings: Settings, processes: &[ProcessLook]) -> Vec<Reason> {
     let mut policy = Policy::new(settings).unwrap();
     policy.decide(&look(0, processes));
-    policy.decide(&look(SECOND, processes)).iter().map(|it| it.reason).collect()
+    policy.decide(&look(SECOND, processes)).iter().map(|decision| decision.reason).collect()
 }
 
 fn count(reasons: &[Reason], wanted: Reason) -> usize {
-    reasons.iter().filter(|it| **it == wanted).count()
+    reasons.iter().filter(|reason| **reason == wanted).count()
 }
 
 #[test]

@@ -61,8 +61,9 @@ impl Machine {
 
     fn apply(&mut self, decision: &Decision) -> Option<Action> {
         let action = decision.reason.action()?;
-        let process = self.processes.iter_mut().find(|it| it.process == decision.process)?;
-        let region = process.regions.iter_mut().find(|it| it.address == decision.address)?;
+        let process = self.processes.iter_mut().find(|look| look.process == decision.process)?;
+        let region =
+            process.regions.iter_mut().find(|region| region.address == decision.address)?;
         let holds = self.content[&(decision.process, decision.address)];
         *region = match action {
             Action::Promote => huge(region.address >> 21, Some(holds)),
@@ -138,10 +139,10 @@ fn nothing_is_promoted_before_it_has_settled_after_a_release() {
                 }
             }
             let regions = pages.iter().zip(1..).map(|(pages, n)| region(n, *pages)).collect();
-            for it in policy.decide(&look(now, &[process(1, regions)])) {
-                if it.reason == Reason::Full {
+            for decision in policy.decide(&look(now, &[process(1, regions)])) {
+                if decision.reason == Reason::Full {
                     promotions += 1;
-                    let at = released[(it.address >> 21) as usize - 1];
+                    let at = released[(decision.address >> 21) as usize - 1];
                     assert!(at.is_none_or(|at| now >= at + settle_ns), "{at:?} {now}");
                 }
             }
@@ -174,21 +175,22 @@ fn shares_converge_for_any_weights_and_starts() {
                 .map(|(process, _)| process.clone())
                 .collect();
             let system = System { free_huge_pages: 10, ..plenty() };
-            for it in policy.decide(&Look { system, ..look(round * 10 * SECOND, &running) }) {
-                if it.reason == Reason::Full {
-                    let process = processes.iter_mut().find(|p| p.process == it.process).unwrap();
-                    process.regions[(it.address >> 21) as usize - 1].is_huge = true;
+            for decision in policy.decide(&Look { system, ..look(round * 10 * SECOND, &running) }) {
+                if decision.reason == Reason::Full {
+                    let process =
+                        processes.iter_mut().find(|p| p.process == decision.process).unwrap();
+                    process.regions[(decision.address >> 21) as usize - 1].is_huge = true;
                 }
             }
         }
         let shares: Vec<f64> = processes
             .iter()
-            .map(|it| it.regions.iter().filter(|it| it.is_huge).count() as f64)
+            .map(|process| process.regions.iter().filter(|region| region.is_huge).count() as f64)
             .zip(&weights)
             .map(|(huge, weight)| huge / f64::from(*weight))
             .collect();
         let mean = shares.iter().sum::<f64>() / count as f64;
-        let worst = shares.iter().map(|it| (it - mean).abs() / mean).fold(0.0, f64::max);
+        let worst = shares.iter().map(|share| (share - mean).abs() / mean).fold(0.0, f64::max);
         assert!(worst <= 0.1, "{weights:?} from {starts:?}: {shares:?}");
     }
 }

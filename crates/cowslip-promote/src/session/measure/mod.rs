@@ -96,8 +96,9 @@ impl Session {
             self.measure_at_ns.get(process).is_none_or(|at_ns| now_ns >= *at_ns)
                 && unmeasured(round, *process).len() >= LEAST_REGIONS
         };
-        let waiting = self.promoter.targets().filter(|it| it.gain == GainState::Unmeasured);
-        let next = waiting.map(|it| (it.id(), it.name())).find(|(process, _)| due(process));
+        let waiting = self.promoter.targets().filter(|target| target.gain == GainState::Unmeasured);
+        let next =
+            waiting.map(|target| (target.id(), target.name())).find(|(process, _)| due(process));
         let Some((process, name)) = next else { return Ok(None) };
         let name = format!("{name} ({})", process.pid);
         match self.measure_gain(round, process, |_, _| {}) {
@@ -136,7 +137,8 @@ impl Session {
                 Err(why) => Err(why),
             });
         };
-        let same = self.promoter.targets().filter(|it| it.work.as_ref() == Some(&work)).count();
+        let same =
+            self.promoter.targets().filter(|target| target.work.as_ref() == Some(&work)).count();
         if same > 1 {
             return Ok(Err(Unclear::UnitShared));
         }
@@ -218,7 +220,7 @@ impl Session {
         self.sleep(period)?;
         let (cpu_after, work_after) = now(self)?;
         let spent = Spent { cpu_ns: cpu_after - cpu_before, work: work_after - work_before };
-        Ok(Some(spent).filter(|it| it.work > 0.0 && !self.stops()))
+        Ok(Some(spent).filter(|spent| spent.work > 0.0 && !self.stops()))
     }
 
     /// True if the machine has memory for what the sample fills in.
@@ -231,7 +233,7 @@ impl Session {
     }
 
     fn count_huge(&mut self, sample: &Sample) -> Result<usize> {
-        self.promoter.target(sample.process)?.huge_among(sample.addresses()).map(|it| it.len())
+        self.promoter.target(sample.process)?.huge_among(sample.addresses()).map(|huge| huge.len())
     }
 
     fn sleep(&mut self, time: Duration) -> Result<()> {
@@ -241,14 +243,16 @@ impl Session {
 
 /// The regions of a process whose promotion waits for a measurement, and that can be split again.
 fn unmeasured(round: &Round, process: ProcessId) -> Vec<Decision> {
-    let looks = round.look.processes.iter().filter(|it| it.process == process);
-    let regions = looks.flat_map(|it| &it.regions);
-    let can_be_split: BTreeSet<u64> =
-        regions.filter(|it| it.kind == RegionKind::Private).map(|it| it.address).collect();
-    let is_wanted = |it: &&Decision| {
-        it.process == process
-            && it.reason == Reason::Unmeasured
-            && can_be_split.contains(&it.address)
+    let looks = round.look.processes.iter().filter(|look| look.process == process);
+    let regions = looks.flat_map(|look| &look.regions);
+    let can_be_split: BTreeSet<u64> = regions
+        .filter(|region| region.kind == RegionKind::Private)
+        .map(|region| region.address)
+        .collect();
+    let is_wanted = |decision: &&Decision| {
+        decision.process == process
+            && decision.reason == Reason::Unmeasured
+            && can_be_split.contains(&decision.address)
     };
     round.decisions.iter().filter(is_wanted).copied().collect()
 }

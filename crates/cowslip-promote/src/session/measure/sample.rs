@@ -43,9 +43,13 @@ impl Sample {
     pub(super) fn half_of(mut wanted: Vec<Decision>, settings: &Settings) -> Self {
         fastrand::shuffle(&mut wanted);
         wanted.truncate(wanted.len() / 2);
-        wanted.sort_by_key(|it| it.address);
+        wanted.sort_by_key(|decision| decision.address);
         let percent = u32::from(settings.threshold_percent);
-        let place = |it: &Decision| Place { address: it.address, pages: it.pages, is_huge: false };
+        let place = |decision: &Decision| Place {
+            address: decision.address,
+            pages: decision.pages,
+            is_huge: false,
+        };
         Self {
             process: wanted[0].process,
             regions: wanted.iter().map(place).collect(),
@@ -55,7 +59,7 @@ impl Sample {
     }
 
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
-        self.regions.iter().map(|it| it.address)
+        self.regions.iter().map(|place| place.address)
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -64,13 +68,13 @@ impl Sample {
 
     /// Memory that its huge pages fill in.
     pub(super) fn added_bytes(&self) -> u64 {
-        self.regions.iter().map(|it| added_bytes(it.pages)).sum()
+        self.regions.iter().map(|place| added_bytes(place.pages)).sum()
     }
 
     /// Memory that is still to be filled in.
     pub(super) fn missing_bytes(&self) -> u64 {
-        let small = self.regions.iter().filter(|it| !it.is_huge);
-        small.map(|it| added_bytes(it.pages)).sum()
+        let small = self.regions.iter().filter(|place| !place.is_huge);
+        small.map(|place| added_bytes(place.pages)).sum()
     }
 
     /// An error unless most of it is in the wanted state, with `huge` regions huge.

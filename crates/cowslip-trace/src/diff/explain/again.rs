@@ -15,13 +15,13 @@ const LEAST_HEAP_BYTES: u64 = 1 << 20;
 
 /// Memory given back with `madvise`, and touched again.
 pub(super) fn given_back(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
-    let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::Refault && it.differs)?;
+    let kind = diff.kinds.iter().find(|kind| kind.kind == FaultKind::Refault && kind.differs)?;
     let is_of_it = |group: &&GroupDiff| {
         let mut kinds = group.sides.iter().flatten().filter_map(|side| side.kind);
         kinds.any(|kind| kind == FaultKind::Refault)
     };
     let most = diff.groups.iter().find(is_of_it);
-    let most = most.map_or_else(String::new, |it| format!(", most of it in {}", subject(it)));
+    let most = most.map_or_else(String::new, |group| format!(", most of it in {}", subject(group)));
     let change = change(diff, kind.compared);
     Some(Reason {
         faults: distance(kind.compared),

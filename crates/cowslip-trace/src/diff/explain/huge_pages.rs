@@ -75,7 +75,7 @@ fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
         let [first, second] = advice.map(|calls| counted(calls, "call"));
         return Some(format!("{first} → {second} of madvise(MADV_HUGEPAGE)"));
     }
-    diff.settings.iter().find(|it| is_of_huge_pages(&it.name)).map(told)
+    diff.settings.iter().find(|setting| is_of_huge_pages(&setting.name)).map(told)
 }
 
 /// The same number of mappings took other numbers of faults each, and a size of huge pages below 2 MiB has

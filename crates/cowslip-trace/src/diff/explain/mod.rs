@@ -53,7 +53,7 @@ pub(super) fn explain(diff: &Diff, analyses: [&Analysis; 2]) -> Vec<String> {
 /// One side lives in Cowslip's arenas.
 fn arenas(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
     let has_arena = analyses.map(|analysis| {
-        analysis.groups.iter().any(|it| it.identity.is_arena() && it.sums.faults() > 0)
+        analysis.groups.iter().any(|group| group.identity.is_arena() && group.sums.faults() > 0)
     });
     let which = match has_arena {
         [true, false] => "first",
@@ -69,15 +69,18 @@ fn arenas(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
 
 /// Copies after forks on one side, and other numbers of forks.
 fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
-    let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::CowAfterFork && it.differs)?;
+    let kind =
+        diff.kinds.iter().find(|kind| kind.kind == FaultKind::CowAfterFork && kind.differs)?;
     let [fewer, more] = analyses.map(|analysis| analysis.forks);
     let forks = if fewer == more {
         counted(more, "fork") + " in each"
     } else {
         format!("{} → {}", counted(fewer, "fork"), counted(more, "fork"))
     };
-    let has_arena = analyses.iter().any(|it| it.groups.iter().any(|it| it.identity.is_arena()));
-    let copies = diff.kinds.iter().find(|it| it.kind == FaultKind::FileCopy && has_arena);
+    let has_arena = analyses
+        .iter()
+        .any(|analysis| analysis.groups.iter().any(|group| group.identity.is_arena()));
+    let copies = diff.kinds.iter().find(|kind| kind.kind == FaultKind::FileCopy && has_arena);
     let copies = copies.map_or_else(String::new, |copies| {
         let copies = change(diff, copies.compared);
         format!("; of an arena they are private copies of its file's pages: {copies}")
@@ -91,7 +94,7 @@ fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
 
 /// Files that were read on one side and were in memory on the other.
 fn page_cache(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
-    let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::FileRead && it.differs)?;
+    let kind = diff.kinds.iter().find(|kind| kind.kind == FaultKind::FileRead && kind.differs)?;
     let [first, second] = kind.compared;
     let which = if first > second { "first" } else { "second" };
     let change = change(diff, kind.compared);

@@ -46,7 +46,7 @@ pub(super) fn read(
     let PerfFileReader { mut perf_file, mut record_iter } = reader;
     describe(&perf_file, header).map_err(damaged)?;
     let events =
-        perf_file.event_attributes().iter().map(|it| meaning(it.name().unwrap_or_default()));
+        perf_file.event_attributes().iter().map(|event| meaning(event.name().unwrap_or_default()));
     let events: Vec<Meaning> = events.collect();
     let mut frames = Vec::new();
     while let Some(record) = record_iter.next_record(&mut perf_file).map_err(damaged)? {
@@ -63,39 +63,40 @@ pub(super) fn read(
             return Err(damaged("a mapping has too long a build id"));
         }
         match record.parse().map_err(damaged)? {
-            EventRecord::Sample(it) => {
-                let record = sample(&it, &events[attr_index], &mut frames);
+            EventRecord::Sample(event) => {
+                let record = sample(&event, &events[attr_index], &mut frames);
                 take(at(time_ns, pid, tid), record)?;
             }
-            EventRecord::Comm(it) => {
-                let name = text(it.name);
-                let record = Record::Comm { name: &name, is_exec: it.is_execve };
-                take(at(time_ns, it.pid, it.tid), record)?;
+            EventRecord::Comm(comm) => {
+                let name = text(comm.name);
+                let record = Record::Comm { name: &name, is_exec: comm.is_execve };
+                take(at(time_ns, comm.pid, comm.tid), record)?;
             }
-            EventRecord::Fork(it) => {
-                let (child_pid, child_tid) = (it.pid as u32, it.tid as u32);
+            EventRecord::Fork(fork) => {
+                let (child_pid, child_tid) = (fork.pid as u32, fork.tid as u32);
                 let record = Record::Fork { child_pid, child_tid };
-                take(at(time_ns, it.ppid, it.ptid), record)?;
+                take(at(time_ns, fork.ppid, fork.ptid), record)?;
             }
-            EventRecord::Exit(it) => take(at(time_ns, it.pid, it.tid), Record::Exit)?,
-            EventRecord::Lost(it) => {
-                take(at(time_ns, pid, tid), Record::Lost { count: it.count })?;
+            EventRecord::Exit(exit) => take(at(time_ns, exit.pid, exit.tid), Record::Exit)?,
+            EventRecord::Lost(lost) => {
+                take(at(time_ns, pid, tid), Record::Lost { count: lost.count })?;
             }
             // The kernel's own mappings are reported as well.
-            EventRecord::Mmap2(it) if it.pid >= 0 => {
-                let memory = (it.address, it.length, it.page_offset);
-                let inode = match &it.file_id {
+            EventRecord::Mmap2(mapping) if mapping.pid >= 0 => {
+                let memory = (mapping.address, mapping.length, mapping.page_offset);
+                let inode = match &mapping.file_id {
                     Mmap2FileId::InodeAndVersion(file) => file.inode,
                     Mmap2FileId::BuildId(_) => 0,
                 };
-                let record = map(memory, it.protection, it.flags, inode, &text(it.path));
-                take(at(time_ns, it.pid, it.tid), record)?;
+                let record =
+                    map(memory, mapping.protection, mapping.flags, inode, &text(mapping.path));
+                take(at(time_ns, mapping.pid, mapping.tid), record)?;
             }
-            EventRecord::Mmap(it) if it.pid >= 0 => {
-                let protection = if it.is_executable { PROT_EXEC } else { 0 };
-                let memory = (it.address, it.length, it.page_offset);
-                let record = map(memory, protection, 0, 0, &text(it.path));
-                take(at(time_ns, it.pid, it.tid), record)?;
+            EventRecord::Mmap(mapping) if mapping.pid >= 0 => {
+                let protection = if mapping.is_executable { PROT_EXEC } else { 0 };
+                let memory = (mapping.address, mapping.length, mapping.page_offset);
+                let record = map(memory, protection, 0, 0, &text(mapping.path));
+                take(at(time_ns, mapping.pid, mapping.tid), record)?;
             }
             _ => {}
         }
@@ -206,7 +207,7 @@ fn describe(file: &PerfFile, header: &mut Header) -> Result<(), linux_perf_data:
     header.machine.cpu_model = owned(file.cpu_desc()?);
     header.machine.cpus = file.nr_cpus()?.map_or(0, |cpus| cpus.nr_cpus_online);
     header.machine.memory_bytes = file.total_mem()?.unwrap_or(0).saturating_mul(1024);
-    header.clock = match file.event_attributes().first().map(|it| it.attributes().clock) {
+    header.clock = match file.event_attributes().first().map(|event| event.attributes().clock) {
         Some(PerfClock::ClockId(clock)) => format!("{clock:?}").to_lowercase(),
         _ => "perf".into(),
     };

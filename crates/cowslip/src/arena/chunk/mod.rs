@@ -62,7 +62,7 @@ impl<'a> Thawing<'a> {
     /// out of it.
     pub(crate) fn thaw(&self, state: &mut State, mut chunks: Range<usize>) -> Result<(), Errno> {
         if let Some(target) = self.shared.other_file(state, chunks.start)? {
-            return chunks.try_for_each(|it| self.move_out(state, it, target, Pace::AtOnce));
+            return chunks.try_for_each(|chunk| self.move_out(state, chunk, target, Pace::AtOnce));
         }
         let range = self.shared.chunk_range(chunks.start, chunks.len());
         self.in_parts(state, chunks, [range], None, Pace::AtOnce)

@@ -225,8 +225,8 @@ impl<'a> Snapshot<'a> {
 
     /// True if a piece was private before.
     pub(super) fn is_private(&self, piece: VirtRange) -> bool {
-        let place = self.private.partition_point(|it| it.end() <= piece.start);
-        self.private.get(place).is_some_and(|it| it.covers(piece))
+        let place = self.private.partition_point(|range| range.end() <= piece.start);
+        self.private.get(place).is_some_and(|range| range.covers(piece))
     }
 
     /// Number of the file that a piece maps when it is private.
@@ -262,7 +262,9 @@ impl<'a> Snapshot<'a> {
             }
             state.unmapped.add(*piece);
             state.plan.residency.freeze();
-            self.shared.chunks_of(*piece).for_each(|it| state.map.set_mapped_singly(it, false));
+            self.shared
+                .chunks_of(*piece)
+                .for_each(|chunk| state.map.set_mapped_singly(chunk, false));
         }
         state.files.forget_target();
         state.plan.freeze();

@@ -144,9 +144,9 @@ mod tests {
         let has_failed = rule.is_spent();
         drop(rule);
         assert!(*words == expected, "{op:?} {pass}");
-        let [mut it] = snapshots;
+        let [mut snapshot] = snapshots;
         if let Some(method) = method {
-            let known = it.state.number_freeze();
+            let known = snapshot.state.number_freeze();
             let is_unchanged = |chunk| known.is_unchanged_since(chunk, 1);
             if method == FreezeMethod::Userfaultfd {
                 let unchanged: Vec<_> = (0..10).filter(|chunk| is_unchanged(*chunk)).collect();
@@ -154,8 +154,8 @@ mod tests {
             } else {
                 assert!(!(0..10).any(is_unchanged));
             }
-            let generation = it.generation;
-            let view = it.into_view(method).unwrap();
+            let generation = snapshot.generation;
+            let view = snapshot.into_view(method).unwrap();
             words[5 * CHUNK_WORDS + 10] = 3;
             let start = view.start + (words.range().start - arena.range().start);
             let mut shown = vec![0; expected.len()];
@@ -167,7 +167,7 @@ mod tests {
             state.retired_views.push(view);
             shared.notify(&state);
         } else {
-            drop(it);
+            drop(snapshot);
             words[5 * CHUNK_WORDS + 10] = 3;
         }
         assert!(arena.wait_live(PATIENCE), "{op:?} {pass}");

@@ -115,7 +115,7 @@ impl Restoring for RestoreWorker {
         let want = |chunk: &usize| u32::try_from(*chunk).ok();
         self.work
             .schedule
-            .change(|plan| chunks.iter().filter_map(want).for_each(|it| plan.want(it)));
+            .change(|plan| chunks.iter().filter_map(want).for_each(|chunk| plan.want(chunk)));
         process::notify(self.work.wake.as_fd());
     }
 

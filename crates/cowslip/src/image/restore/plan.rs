@@ -129,7 +129,8 @@ impl Plan {
         let over = self.order[self.next..].iter().take_while(|place| !is_absent(place)).count();
         self.next += over;
         self.named = self.named.max(self.next);
-        let mut named = self.order[self.next..self.named].iter().filter(|it| is_absent(it)).count();
+        let mut named =
+            self.order[self.next..self.named].iter().filter(|place| is_absent(place)).count();
         let mut ahead = Vec::new();
         if named > most / 2 {
             return ahead;

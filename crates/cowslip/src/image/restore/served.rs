@@ -192,7 +192,7 @@ impl Answer {
     }
 
     fn to_bytes(self) -> [u8; 8] {
-        let number = ANSWERS.iter().position(|it| *it == self).unwrap_or(ANSWERS.len() - 1);
+        let number = ANSWERS.iter().position(|answer| *answer == self).unwrap_or(ANSWERS.len() - 1);
         (number as u64).to_le_bytes()
     }
 
@@ -377,7 +377,7 @@ fn get(
     let range = |offset: u64, length: u64| VirtRange::new(offset as usize, length as usize);
     let pieces = described.pieces.iter();
     let pieces: Vec<_> =
-        pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
+        pieces.map(|piece| (range(piece.offset_bytes, piece.length_bytes), piece.prot())).collect();
     let is_eager = options.strategy == Strategy::Eager;
     let template = attention.receive(&stream, files)?;
     let restored = template.restore_pieces(builder(described, options)?, &pieces)?;

@@ -73,7 +73,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
             }
         }
     }
-    all.sort_by_key(|(policy, _)| POLICIES.iter().position(|it| it == policy));
+    all.sort_by_key(|(policy, _)| POLICIES.iter().position(|other| other == policy));
     for (policy, asked) in all.iter().filter(|(_, asked)| asked.latencies.n() > 0) {
         let (name, n) = (policy.name(), asked.latencies.n());
         asked.latencies.push(bench.report, name, REQUEST, Some(bytes), None);
@@ -129,7 +129,7 @@ fn one_round(
     if policy == HugePagePolicy::Reclaim {
         stack.group.reclaim()?;
     }
-    ask(ASKED)?.iter().for_each(|it| asked.latencies.merge(it));
+    ask(ASKED)?.iter().for_each(|latencies| asked.latencies.merge(latencies));
     asked.time += ASKED;
     (asked.memory_bytes, asked.huge_bytes) = (stack.group.bytes()?, stack.huge_bytes()?);
     if let Some(daemon) = daemon {

@@ -40,7 +40,7 @@ impl Stack {
         environment: &'static [(&'static str, &'static str)],
         stop: &Interrupt,
     ) -> Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = port.map_err(during("find a free port"))?.port();
         let (folder, group) = (Folder::new("bench-web")?, Group::new()?);
         let mut stack = Self { servers: Vec::new(), group, port, folder, environment };
@@ -161,7 +161,7 @@ impl Stack {
     /// Memory of all processes on huge pages.
     pub(super) fn huge_bytes(&self) -> Result<u64> {
         let pids = self.pids()?;
-        let of = |pid| mapped(pid).map_or(0, |it| it.huge_bytes);
+        let of = |pid| mapped(pid).map_or(0, |memory| memory.huge_bytes);
         Ok(pids.into_iter().map(of).sum())
     }
 }

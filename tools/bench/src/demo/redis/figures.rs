@@ -24,7 +24,7 @@ impl Stat {
         }
     }
 
-    pub(crate) fn of(self, values: impl Iterator<Item = f64>) -> Option<f64> {
+    pub(crate) fn compute(self, values: impl Iterator<Item = f64>) -> Option<f64> {
         let mut values: Vec<_> = values.collect();
         values.sort_by(f64::total_cmp);
         let sum: f64 = values.iter().sum();
@@ -57,7 +57,7 @@ impl Figure {
 
     /// The value over all of its saves.
     pub(crate) fn of_all(&self, measured: &Measured, stat: Stat) -> Option<f64> {
-        stat.of(self.saves(measured).map(self.of))
+        stat.compute(self.saves(measured).map(self.of))
     }
 
     /// The saves that it covers.
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn several_saves_become_one_number() {
-        let of = |stat: Stat| stat.of([5.0, 1.0, 3.0].into_iter());
+        let of = |stat: Stat| stat.compute([5.0, 1.0, 3.0].into_iter());
         let all = [Stat::P50, Stat::Mean, Stat::Min, Stat::Max, Stat::Sum].map(of);
         assert_eq!(all, [3.0, 3.0, 1.0, 5.0, 9.0].map(Some));
-        assert_eq!(Stat::Mean.of([].into_iter()), None);
+        assert_eq!(Stat::Mean.compute([].into_iter()), None);
     }
 }

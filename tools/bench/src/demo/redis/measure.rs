@@ -59,7 +59,8 @@ pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> Option<(u64, u6
 /// show only the start of a stall, because no request is sent while all clients wait.)
 pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
     let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
-    for (sent_ns, acked_ns) in requests(logs).filter(|it| it.0 < to_ns && it.1 >= from_ns) {
+    let under_way = requests(logs).filter(|request| request.0 < to_ns && request.1 >= from_ns);
+    for (sent_ns, acked_ns) in under_way {
         let latency_ns = acked_ns - sent_ns;
         let [first, last] = [sent_ns, acked_ns].map(|ns| (ns.max(from_ns) - from_ns) / step_ns);
         for slowest in steps.iter_mut().take(last as usize + 1).skip(first as usize) {
@@ -72,7 +73,7 @@ pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u
 /// The number of requests that were answered in each step of a span.
 pub(crate) fn answered_in_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
     let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
-    for (_, acked_ns) in requests(logs).filter(|it| it.1 >= from_ns) {
+    for (_, acked_ns) in requests(logs).filter(|request| request.1 >= from_ns) {
         if let Some(answered) = steps.get_mut(((acked_ns - from_ns) / step_ns) as usize) {
             *answered += 1;
         }
@@ -82,9 +83,10 @@ pub(crate) fn answered_in_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: 
 
 /// The times when each answered request was sent, and answered.
 fn requests(logs: &[Log]) -> impl Iterator<Item = (u64, u64)> {
-    let writes = logs.iter().flat_map(|log| &log.writes).map(|it| (it.sent_ns, it.acked_ns));
+    let writes = logs.iter().flat_map(|log| &log.writes);
+    let writes = writes.map(|write| (write.sent_ns, write.acked_ns));
     let reads = logs.iter().flat_map(|log| log.reads.iter().copied());
-    writes.filter(|it| it.1 != u64::MAX).chain(reads)
+    writes.filter(|write| write.1 != u64::MAX).chain(reads)
 }
 
 #[cfg(test)]

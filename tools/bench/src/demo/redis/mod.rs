@@ -111,7 +111,7 @@ pub struct Outcome {
 impl Outcome {
     /// Returns true if nothing was saved.
     pub fn is_empty(&self) -> bool {
-        self.measured.iter().all(|it| it.busy_saves().next().is_none())
+        self.measured.iter().all(|server| server.busy_saves().next().is_none())
     }
 }
 
@@ -212,9 +212,9 @@ fn run_group(
     }
     let measured = servers.into_iter().map(|server| server.measured);
     let measured: Vec<_> =
-        measured.filter(|it| !it.saves.is_empty() || it.failed_requests > 0).collect();
-    for it in &measured {
-        rows::push(report, it, session.shape.size_bytes());
+        measured.filter(|server| !server.saves.is_empty() || server.failed_requests > 0).collect();
+    for server in &measured {
+        rows::push(report, server, session.shape.size_bytes());
     }
     measured
 }

@@ -32,7 +32,7 @@ pub(crate) fn push(report: &mut Report, measured: &Measured, size_bytes: u64) {
             Row::new(name, figure.metric, stat, value, figure.unit).size_bytes(size_bytes)
         };
         for stat in figure.stats {
-            if let Some(value) = stat.of(values.iter().map(|(value, _)| *value)) {
+            if let Some(value) = stat.compute(values.iter().map(|(value, _)| *value)) {
                 report.row(row(stat.name(), value).n(values.len() as u64));
             }
         }

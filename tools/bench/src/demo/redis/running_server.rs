@@ -144,8 +144,9 @@ impl RunningServer {
         let live = session.shape.read(control, session.stop, &checking, progress)?;
         let mapped_after = Mapped::from_pid(pid)?;
         let saved = self.read_saved(session, &doing("verify "), progress)?;
+        let clients = self.filled.clients.iter().zip(&logs);
         let histories: Vec<History<'_>> =
-            self.filled.clients.iter().zip(&logs).map(|(it, log)| it.history(log)).collect();
+            clients.map(|(client, log)| client.history(log)).collect();
 
         let before = self.loaded_seconds;
         let Times { cut, ref stamps, .. } = times;

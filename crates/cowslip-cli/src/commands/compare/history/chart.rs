@@ -7,7 +7,7 @@ use minijinja::context;
 use minijinja::value::Value;
 use serde_json::json;
 
-use super::said;
+use super::sentences;
 use crate::commands::compare::record::commit;
 use crate::commands::compare::result::format;
 
@@ -45,7 +45,7 @@ pub(super) fn chart(history: &History, group: &Group) -> Value {
         .enumerate()
         .map(|(at, point)| {
             let value = format::value(&history.metric, point.value);
-            let text = format!("{}: {value}, median of {}", said::entry(point), point.runs);
+            let text = format!("{}: {value}, median of {}", sentences::entry(point), point.runs);
             json!([x(at as f64), y(point.value), text, point.time_unix_ns / 1_000_000])
         })
         .collect();
@@ -69,7 +69,8 @@ pub(super) fn chart(history: &History, group: &Group) -> Value {
 fn rounds(low: f64, high: f64) -> Vec<f64> {
     let rough = (high - low) / LINES;
     let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|it| it * power).into_iter().find(|it| *it >= rough);
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
     let step = step.unwrap_or(rough);
     let first = (low / step).ceil();
     let all = (0..=2 * LINES as u32).map(|index| (first + f64::from(index)) * step);

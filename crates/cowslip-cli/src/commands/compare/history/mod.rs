@@ -4,7 +4,7 @@ mod args;
 mod chart;
 mod junit;
 mod page;
-mod said;
+mod sentences;
 mod text;
 
 use std::path::Path;
@@ -40,7 +40,7 @@ pub(super) fn history(args: &HistoryArgs) -> CommandResult {
     }
     progress.finish();
     deliver(&found, args)?;
-    let fails = found.iter().any(|it| it.fails);
+    let fails = found.iter().any(|series| series.fails);
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }
 
@@ -53,7 +53,7 @@ fn is_worse(change: &Change, args: &HistoryArgs) -> bool {
         FailOn::Faster => after < before,
     };
     // A change from zero is unbounded.
-    is_direction && change.change.is_none_or(|it| it.value.abs() >= args.effect / 100.0)
+    is_direction && change.change.is_none_or(|estimate| estimate.value.abs() >= args.effect / 100.0)
 }
 
 fn deliver(found: &[Found], args: &HistoryArgs) -> Result<(), exit::Failure> {
@@ -62,14 +62,16 @@ fn deliver(found: &[Found], args: &HistoryArgs) -> Result<(), exit::Failure> {
         sink::print(&text::render(found, args)).map_err(exit::io("print the results"))?;
     }
     if let Some(path) = &args.json {
-        let series: Vec<_> =
-            found.iter().map(|it| json!({ "fails": it.fails, "history": it.history })).collect();
+        let series: Vec<_> = found
+            .iter()
+            .map(|series| json!({ "fails": series.fails, "history": series.history }))
+            .collect();
         let value = json!({
             "schema": "cowslip.compare.history/1",
             "alpha": args.alpha,
             "effect": args.effect / 100.0,
             "newest": args.newest,
-            "fails": found.iter().any(|it| it.fails),
+            "fails": found.iter().any(|series| series.fails),
             "series": series,
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;

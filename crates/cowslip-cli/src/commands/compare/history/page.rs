@@ -8,7 +8,7 @@ use cowslip_report::sink;
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 
-use super::{Found, HistoryArgs, chart, said};
+use super::{Found, HistoryArgs, chart, sentences};
 use crate::commands::compare::result::format;
 
 /// Writes the page to `path`, or to standard output if that is `-`.
@@ -22,7 +22,7 @@ fn render(found: &[Found], args: &HistoryArgs) -> Result<String, minijinja::Erro
     environment.get_template("page.html")?.render(context! {
         name => &args.name,
         alpha => format!("{} %", 100.0 * args.alpha),
-        series => found.iter().map(|it| series(it, args)).collect::<Vec<_>>(),
+        series => found.iter().map(|found| series(found, args)).collect::<Vec<_>>(),
     })
 }
 
@@ -33,8 +33,8 @@ fn series(found: &Found, args: &HistoryArgs) -> Value {
         name => &history.name,
         metric => &history.metric,
         fails => found.fails,
-        verdict => said::verdict(found, args),
-        groups => groups.map(|it| group(history, it, args)).collect::<Vec<_>>(),
+        verdict => sentences::verdict(found, args),
+        groups => groups.map(|part| group(history, part, args)).collect::<Vec<_>>(),
     }
 }
 
@@ -42,11 +42,11 @@ fn group(history: &History, group: &Group, args: &HistoryArgs) -> Value {
     let changes = group.changes.iter().enumerate().map(|(index, change)| {
         context! {
             number => index + 1,
-            step => said::step(&history.metric, change),
-            place => said::place(group, change),
-            commits => said::commits(group, change),
+            step => sentences::step(&history.metric, change),
+            place => sentences::place(group, change),
+            commits => sentences::commits(group, change),
 
-            facts => said::facts(change),
+            facts => sentences::facts(change),
         }
     });
     let entries = group.points.iter().rev().map(|point| {
@@ -60,10 +60,10 @@ fn group(history: &History, group: &Group, args: &HistoryArgs) -> Value {
         }
     });
     context! {
-        machine => said::machine(&group.machine),
+        machine => sentences::machine(&group.machine),
         chart => chart::chart(history, group),
         changes => changes.collect::<Vec<_>>(),
-        notes => said::notes(history, group, args.alpha),
+        notes => sentences::notes(history, group, args.alpha),
         entries => entries.collect::<Vec<_>>(),
     }
 }

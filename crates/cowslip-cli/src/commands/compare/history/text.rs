@@ -2,7 +2,7 @@
 
 use cowslip_report::text::printable;
 
-use super::{Found, HistoryArgs, said};
+use super::{Found, HistoryArgs, sentences};
 
 pub(super) fn render(found: &[Found], args: &HistoryArgs) -> String {
     let mut lines = Vec::new();
@@ -12,19 +12,24 @@ pub(super) fn render(found: &[Found], args: &HistoryArgs) -> String {
             lines.push(String::new());
         }
         let mark = if one.fails { "worse: " } else { "" };
-        lines.push(format!("{}: {mark}{}", printable(&history.name), said::verdict(one, args)));
+        lines.push(format!(
+            "{}: {mark}{}",
+            printable(&history.name),
+            sentences::verdict(one, args)
+        ));
         for (index, group) in history.groups.iter().enumerate() {
             lines.push(match index {
                 0 => {
-                    let machine = said::machine(&group.machine);
-                    format!("  {}, on {machine}", said::headline(history))
+                    let machine = sentences::machine(&group.machine);
+                    format!("  {}, on {machine}", sentences::headline(history))
                 }
-                _ => format!("  not compared with those: {}", said::apart(history, group)),
+                _ => format!("  not compared with those: {}", sentences::apart(history, group)),
             });
             let changes = group.changes.iter().rev();
-            lines.extend(changes.map(|it| format!("    {}", said::sentence(history, group, it))));
+            let sentences = changes.map(|change| sentences::sentence(history, group, change));
+            lines.extend(sentences.map(|sentence| format!("    {sentence}")));
             if index == 0 {
-                let notes = said::notes(history, group, args.alpha);
+                let notes = sentences::notes(history, group, args.alpha);
                 lines.extend(notes.iter().map(|note| format!("  note: {note}")));
             }
         }

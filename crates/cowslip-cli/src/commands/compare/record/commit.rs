@@ -21,7 +21,7 @@ pub(in crate::commands::compare) fn short(commit: &str) -> String {
         Some(hash) => (hash, "-dirty"),
         None => (commit, ""),
     };
-    match hash.len() > SHORT && hash.bytes().all(|it| it.is_ascii_hexdigit()) {
+    match hash.len() > SHORT && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => format!("{}{suffix}", &hash[..SHORT]),
         false => commit.to_owned(),
     }

@@ -103,13 +103,14 @@ fn one(once: &mut Once<'_>, command: &str, is_recorded: bool) -> Result<Option<S
 
 /// The time at which a file was written.
 fn written(file: &Path) -> SystemTime {
-    let written = fs::metadata(file).and_then(|it| it.modified());
+    let written = fs::metadata(file).and_then(|metadata| metadata.modified());
     written.unwrap_or_else(|_| SystemTime::now())
 }
 
 /// Words as a command for `sh -c`, which it replaces the shell by.
 fn quoted(words: &[String]) -> String {
-    let is_plain = |it: char| it.is_ascii_alphanumeric() || "-_./=:,+@%".contains(it);
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "-_./=:,+@%".contains(character);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {
         true => word.clone(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
@@ -125,7 +126,8 @@ fn summary(entry: &Entry) -> String {
     let wall = wall.and_then(|values| median(values.iter().copied()));
     let wall = wall.map_or(String::new(), |seconds| format!(", {}", format::seconds(seconds)));
     let commit = entry.commit.as_deref().map(commit::short);
-    let commit = commit.map_or(String::new(), |it| format!(", commit {}", text::printable(&it)));
+    let commit =
+        commit.map_or(String::new(), |commit| format!(", commit {}", text::printable(&commit)));
     format!("{runs}{wall}{commit}")
 }
 

@@ -2,9 +2,9 @@
 
 use cowslip_compare::{Comparison, Row, TimeSplit, Verdict, WALL};
 
+use super::causes::{self, is_consequence};
 use super::explanation::explanation;
 use super::format::{self, is_relevant};
-use super::known::{self, is_consequence};
 use super::words::{change, listed, name};
 
 /// Counters that one sentence names.
@@ -60,7 +60,7 @@ fn outcome(row: &Row, alpha: f64) -> String {
 /// Other differences that are known to cost time, or are not known to be consequences of something else.
 fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> String {
     let mut rows = match split {
-        Some(split) => known::costly(comparison, split, effect),
+        Some(split) => causes::costly(comparison, split, effect),
         None => Vec::new(),
     };
     if rows.is_empty() {
@@ -72,8 +72,8 @@ fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> St
             false => "nothing else is shown to differ".to_owned(),
         };
     }
-    let said: Vec<String> = rows.into_iter().take(MOST).map(change).collect();
-    format!("what else differs: {}", listed(&said))
+    let changes: Vec<String> = rows.into_iter().take(MOST).map(change).collect();
+    format!("what else differs: {}", listed(&changes))
 }
 
 fn without_primary(comparison: &Comparison, effect: f64) -> String {
@@ -86,8 +86,8 @@ fn without_primary(comparison: &Comparison, effect: f64) -> String {
             format!("nothing differs by more than {by} that is known to matter")
         }
         true => {
-            let said: Vec<String> = rows.into_iter().map(change).collect();
-            format!("what differs most: {}", said.join("; "))
+            let changes: Vec<String> = rows.into_iter().map(change).collect();
+            format!("what differs most: {}", changes.join("; "))
         }
     }
 }
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn said(metrics: &[(&str, [f64; 2])]) -> String {
+    fn sentence_for(metrics: &[(&str, [f64; 2])]) -> String {
         let runs = |side: usize| -> Vec<Run> {
             let run = |index: u32| {
                 metrics.iter().fold(Run::new("run"), |run, (name, means)| {
@@ -148,7 +148,7 @@ mod tests {
             ("rusage.system_seconds", system),
         ];
         all.extend(more);
-        said(&all)
+        sentence_for(&all)
     }
 
     #[test]
@@ -362,8 +362,11 @@ mod tests {
             ("loadavg.one_minute", [1.0, 1.02]),
         ];
         let wanted = "what differs most: errors rose from 0 to 1.00; requests fell by 50.0 %";
-        assert_eq!(said(&all), wanted);
-        assert_eq!(said(&all[4..]), "nothing differs by more than 5.00 % that is known to matter");
-        assert_eq!(said(&[("a", [1.0, 1.0])]), "nothing is shown to differ");
+        assert_eq!(sentence_for(&all), wanted);
+        assert_eq!(
+            sentence_for(&all[4..]),
+            "nothing differs by more than 5.00 % that is known to matter"
+        );
+        assert_eq!(sentence_for(&[("a", [1.0, 1.0])]), "nothing is shown to differ");
     }
 }

@@ -3,8 +3,8 @@
 use cowslip_compare::{Comparison, PartOfTime, Row, TimePart, TimeSplit, Verdict};
 
 use super::cause::MOST;
+use super::causes::{self, Cause};
 use super::format::{self, is_relevant};
-use super::known::{self, Cause};
 use super::words::{called, change, listed};
 
 /// A part of the time is named if it carries at least this share of the added time: at least one of five parts does.
@@ -25,7 +25,7 @@ pub(super) fn explanation(
         |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
     let is_wait = |part: TimePart| part == TimePart::ProcessorWait;
     let carried_by = |is_it: &dyn Fn(TimePart) -> bool| -> f64 {
-        parts.iter().filter(|it| is_it(it.part)).map(|it| it.carried / added).sum()
+        parts.iter().filter(|part| is_it(part.part)).map(|part| part.carried / added).sum()
     };
     let running = carried_by(&is_running);
     let runs_more = running >= 0.5 && carried_by(&is_wait) <= 2.0 * running;
@@ -35,8 +35,8 @@ pub(super) fn explanation(
         order.then((b.carried / added).total_cmp(&(a.carried / added)))
     });
     let which: Vec<TimePart> = parts.iter().map(|part| part.part).collect();
-    let causes = known::causes(comparison, split, &which, effect);
-    let said: Vec<String> = parts
+    let causes = causes::causes(comparison, split, &which, effect);
+    let phrase: Vec<String> = parts
         .iter()
         .map(|part| {
             // Waiting for a processor after more wake-ups may exceed the part itself.
@@ -49,7 +49,7 @@ pub(super) fn explanation(
         })
         .collect();
     let verb = if added > 0.0 { "went to" } else { "was saved in" };
-    let went = format!("the time {verb} {}", listed(&said));
+    let went = format!("the time {verb} {}", listed(&phrase));
     let shown: f64 = parts.iter().map(|part| part.added() / added).sum();
     let carried: f64 = parts.iter().map(|part| part.carried / added).sum();
     let of = match () {
@@ -74,20 +74,21 @@ pub(super) fn explanation(
 /// greater share of it.
 fn reason(split: &TimeSplit, part: &PartOfTime) -> &'static str {
     let added = |wanted: TimePart| {
-        split.ledger.iter().find(|it| it.part == wanted).map_or(0.0, |it| it.added.value)
+        let entry = split.ledger.iter().find(|entry| entry.part == wanted);
+        entry.map_or(0.0, |entry| entry.added.value)
     };
     let overlap = added(TimePart::Overlap);
     // Idle threads wait as long as a run takes.
     let beside = split
         .lock_wait
         .as_ref()
-        .map_or(0.0, |it| it.means.1 - it.means.0 * split.means.1 / split.means.0);
+        .map_or(0.0, |wait| wait.means.1 - wait.means.0 * split.means.1 / split.means.0);
     match part.part {
-        TimePart::Asleep if overlap / known::size(part) > 0.5 => match overlap > 0.0 {
+        TimePart::Asleep if overlap / causes::size(part) > 0.5 => match overlap > 0.0 {
             true => "fewer threads at once",
             false => "more threads at once",
         },
-        TimePart::Asleep if (added(TimePart::LockWait) + beside) / known::size(part) > 0.5 => {
+        TimePart::Asleep if (added(TimePart::LockWait) + beside) / causes::size(part) > 0.5 => {
             called(TimePart::LockWait)
         }
         part => called(part),

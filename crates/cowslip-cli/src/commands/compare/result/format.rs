@@ -6,7 +6,7 @@ use cowslip_compare::stats::{Estimate, median};
 use cowslip_compare::{Comparison, FactDifference, Row, TimePart, TimeSplit, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
 
-use super::How;
+use super::Settings;
 
 /// A value in the unit that the metric's name ends with.
 pub(in crate::commands::compare) fn value(metric: &str, value: f64) -> String {
@@ -49,7 +49,7 @@ pub(in crate::commands::compare) fn percent(share: f64) -> String {
 /// Formats a value with its sign, which it lacks if it is rounded to zero.
 pub(super) fn signed(value: f64, decimals: usize) -> String {
     let text = fixed(value, decimals);
-    let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));
+    let is_nought = text.bytes().all(|byte| matches!(byte, b'0' | b'.'));
     if value > 0.0 && !is_nought { format!("+{text}") } else { text }
 }
 
@@ -163,7 +163,11 @@ pub(super) fn certainty(comparison: &Comparison, alpha: f64) -> Vec<String> {
 }
 
 /// Further facts and advice, a sentence each.
-pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &How) -> Vec<String> {
+pub(super) fn advice(
+    comparison: &Comparison,
+    split: Option<&TimeSplit>,
+    settings: &Settings,
+) -> Vec<String> {
     let mut all: Vec<String> =
         comparison.notes.iter().map(|note| format!("note: {note}")).collect();
     all.extend(split.and_then(contention));
@@ -180,7 +184,7 @@ pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &H
              find such a difference of {metric} with a probability of 80 %"
         ));
     }
-    all.extend(power(comparison, how, unit));
+    all.extend(power(comparison, settings, unit));
     for (names, what) in [
         (&comparison.only_good, "only in good runs"),
         (&comparison.only_bad, "only in bad runs"),
@@ -191,7 +195,7 @@ pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &H
             all.push(format!("{what}: {}", some(names)));
         }
     }
-    if how.all && !comparison.constant.is_empty() {
+    if settings.all && !comparison.constant.is_empty() {
         all.push(format!("constant: {}", comparison.constant.join(", ")));
     }
     all
@@ -199,7 +203,7 @@ pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &H
 
 /// States the change that this number of runs can find, and the number of runs that finds the wanted change: for the
 /// primary metric, or for half of all metrics.
-fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
+fn power(comparison: &Comparison, settings: &Settings, unit: &str) -> Vec<String> {
     let primary = comparison.primary_row();
     let is_meant = |row: &&Row| primary.is_none_or(|primary| primary.metric == row.metric);
     let rows: Vec<&Row> = comparison.rows.iter().filter(is_meant).collect();
@@ -219,7 +223,7 @@ fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
         ));
     }
     if let Some(runs) = median(rows.iter().filter_map(|row| row.runs_for_wanted).map(f64::from)) {
-        all.push(format!("{runs:.0} {unit} a side find {what} by {} %", how.effect));
+        all.push(format!("{runs:.0} {unit} a side find {what} by {} %", settings.effect));
     }
     all
 }
@@ -227,7 +231,7 @@ fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
 /// Notes if good runs waited for a processor for a great part of their time.
 fn contention(split: &TimeSplit) -> Option<String> {
     const GREAT: f64 = 0.2;
-    let waits = split.parts.iter().find(|it| it.part == TimePart::ProcessorWait)?.means.0;
+    let waits = split.parts.iter().find(|part| part.part == TimePart::ProcessorWait)?.means.0;
     (waits > GREAT * split.means.0).then(|| {
         format!(
             "note: good runs waited {} for a processor, in {}: something else used the machine, or they have more \
@@ -248,7 +252,7 @@ pub(super) fn settings(facts: &[FactDifference]) -> Option<String> {
         let (good, bad) = (list(&fact.good), list(&fact.bad));
         format!("{} is {good} in good runs, {bad} in bad ones", fact.name)
     };
-    let all: Vec<String> = facts.iter().filter(|it| it.name != "command").map(of).collect();
+    let all: Vec<String> = facts.iter().filter(|fact| fact.name != "command").map(of).collect();
     (!all.is_empty()).then(|| format!("not the same: {}", all.join("; ")))
 }
 

@@ -13,9 +13,11 @@ pub(super) type Cells = [String; 5];
 /// Rows, the head first.
 pub(super) fn rows(split: &TimeSplit, alpha: f64) -> Vec<Cells> {
     let all = || split.ledger.iter().chain([&split.wall]);
-    let greatest = all().flat_map(|it| [it.means.0, it.means.1]).fold(0.0, |a, b| b.abs().max(a));
+    let greatest =
+        all().flat_map(|entry| [entry.means.0, entry.means.1]).fold(0.0, |a, b| b.abs().max(a));
     let unit = Unit::new(greatest);
-    let overlaps = split.ledger.iter().any(|it| it.part == TimePart::Overlap && !is_nought(it));
+    let overlaps =
+        split.ledger.iter().any(|entry| entry.part == TimePart::Overlap && !is_nought(entry));
     let head = match overlaps {
         true => format!("{} a run, of all threads", unit.name),
         false => format!("{} a run", unit.name),
@@ -23,7 +25,7 @@ pub(super) fn rows(split: &TimeSplit, alpha: f64) -> Vec<Cells> {
     let interval = format!("{} % interval", format::level(alpha));
     let mut rows =
         vec![[head, "good".to_owned(), "bad".to_owned(), "difference".to_owned(), interval]];
-    for entry in all().filter(|it| it.part == TimePart::Wall || !is_nought(it)) {
+    for entry in all().filter(|entry| entry.part == TimePart::Wall || !is_nought(entry)) {
         rows.push(unit.row(entry));
         if matches!(entry.part, TimePart::System | TimePart::Running) {
             rows.extend(split.faults.iter().map(faults));
@@ -54,8 +56,8 @@ struct Unit {
 impl Unit {
     fn new(greatest: f64) -> Self {
         let (name, per_second, decimals) = match greatest {
-            it if it >= 1.0 => ("s", 1.0, 3),
-            it if it >= 0.01 => ("ms", 1e3, 1),
+            seconds if seconds >= 1.0 => ("s", 1.0, 3),
+            seconds if seconds >= 0.01 => ("ms", 1e3, 1),
             _ => ("ms", 1e3, 3),
         };
         Self { name, per_second, decimals }

@@ -1,13 +1,13 @@
 //! Delivers the findings of a comparison as the options say: a table, JSON, a page.
 
 mod cause;
+mod causes;
 mod explanation;
 pub(in crate::commands::compare) mod format;
-mod how;
-mod known;
 mod ledger;
 mod modes;
 mod page;
+mod settings;
 mod strip_plot;
 mod table;
 pub(in crate::commands::compare) mod words;
@@ -22,7 +22,7 @@ use cowslip_sys::exit_code;
 use serde_json::json;
 
 use crate::exit::{self, CORRUPT, CommandResult, Failure, NO, USAGE};
-pub(in crate::commands::compare) use how::{FailOn, How, share};
+pub(in crate::commands::compare) use settings::{FailOn, Settings, share};
 
 /// The runs of a file or of a folder.
 pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
 }
 
 /// The text above and below a comparison's table.
-struct Said {
+struct Report {
     cause: String,
     /// Sentences about the cause that no counter tells: settings that differ, modes of a side.
     beside: Vec<String>,
@@ -43,70 +43,72 @@ struct Said {
 }
 
 /// Compares, and delivers the results as the options say.
-pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> CommandResult {
-    let split = TimeSplit::from_runs(&good, &bad, how.alpha);
-    if let Some(wanted) = &how.metric {
+pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, settings: &Settings) -> CommandResult {
+    let split = TimeSplit::from_runs(&good, &bad, settings.alpha);
+    if let Some(wanted) = &settings.metric {
         let is_wanted = |name: &String| {
             wanted.is_match(name)
                 || wanted.is_match(&format!("{name}/s"))
-                || how.primary.as_ref() == Some(name)
+                || settings.primary.as_ref() == Some(name)
         };
         for run in good.iter_mut().chain(&mut bad) {
             run.metrics.retain(|name, _| is_wanted(name));
         }
     }
-    let comparison = compare(&good, &bad, &how.options()).map_err(trouble)?;
+    let comparison = compare(&good, &bad, &settings.options()).map_err(trouble)?;
     if comparison.rows.is_empty() && comparison.constant.is_empty() {
-        return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
+        return Err(Failure::new(USAGE, nothing_in_common(&comparison, settings)));
     }
-    let modes = modes::find(&comparison, [&good, &bad], how);
+    let modes = modes::find(&comparison, [&good, &bad], settings);
     let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
     beside.extend(modes.iter().map(modes::SideModes::sentence));
-    let said = Said {
-        cause: cause::sentence(&comparison, split.as_ref(), how.alpha, how.relevant()),
-        ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, how.alpha)),
+    let report = Report {
+        cause: cause::sentence(&comparison, split.as_ref(), settings.alpha, settings.relevant()),
+        ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, settings.alpha)),
         beside,
-        primary: format::certainty(&comparison, how.alpha),
-        advice: format::advice(&comparison, split.as_ref(), how),
+        primary: format::certainty(&comparison, settings.alpha),
+        advice: format::advice(&comparison, split.as_ref(), settings),
     };
-    let fails = fails(&comparison, how);
-    if how.json.as_deref() != Some(Path::new("-")) {
-        sink::print(&table::render(&comparison, &said, how))
+    let fails = fails(&comparison, settings);
+    if settings.json.as_deref() != Some(Path::new("-")) {
+        sink::print(&table::render(&comparison, &report, settings))
             .map_err(exit::io("print the results"))?;
     }
-    if let Some(path) = &how.json {
+    if let Some(path) = &settings.json {
         let value = json!({
             "schema": "cowslip.compare/1",
-            "alpha": how.alpha,
-            "fdr": how.fdr,
-            "wanted_change": how.relevant(),
+            "alpha": settings.alpha,
+            "fdr": settings.fdr,
+            "wanted_change": settings.relevant(),
             "differs": comparison.differs(),
             "fails": fails,
-            "cause": said.cause,
+            "cause": report.cause,
             "time": split,
             "modes": modes,
             "comparison": comparison,
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;
     }
-    if let Some(path) = &how.html {
-        page::write(&comparison, &said, how, path).map_err(exit::io("write the page"))?;
+    if let Some(path) = &settings.html {
+        page::write(&comparison, &report, settings, path).map_err(exit::io("write the page"))?;
     }
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }
 
 /// Returns true if the primary metric differs by enough to matter, in the requested direction; without a primary
 /// metric, if any does.
-fn fails(comparison: &Comparison, how: &How) -> bool {
+fn fails(comparison: &Comparison, settings: &Settings) -> bool {
     let is_failure = |row: &Row| {
-        let is_direction = match how.fail_on {
+        let is_direction = match settings.fail_on {
             Some(FailOn::Any) => true,
             Some(FailOn::Slower) => row.means.1 > row.means.0,
             Some(FailOn::Faster) => row.means.1 < row.means.0,
             // For other metrics than the primary one, the bad direction is not known.
             None => comparison.primary.is_none() || row.means.1 > row.means.0,
         };
-        row.verdict == Verdict::Differs && format::is_relevant(row, how.relevant()) && is_direction
+        row.verdict == Verdict::Differs
+            && format::is_relevant(row, settings.relevant())
+            && is_direction
     };
     match &comparison.primary {
         Some(_) => comparison.primary_row().is_some_and(is_failure),
@@ -114,10 +116,10 @@ fn fails(comparison: &Comparison, how: &How) -> bool {
     }
 }
 
-fn nothing_in_common(comparison: &Comparison, how: &How) -> String {
+fn nothing_in_common(comparison: &Comparison, settings: &Settings) -> String {
     let (good, bad, few) =
         (comparison.only_good.len(), comparison.only_bad.len(), comparison.too_few.len());
-    let of = if how.metric.is_some() { " that --metric lets through" } else { "" };
+    let of = if settings.metric.is_some() { " that --metric lets through" } else { "" };
     format!(
         "no metric{of} has two values on both sides: {good} are only in good runs, {bad} only in bad ones, {few} \
          have too few values"

@@ -5,9 +5,9 @@ use cowslip_compare::stats::Modes;
 use cowslip_compare::{Comparison, Row, Unit, Verdict, compare};
 use serde::Serialize;
 
-use super::How;
+use super::Settings;
+use super::causes::is_consequence;
 use super::format;
-use super::known::is_consequence;
 use super::words::name;
 
 /// Runs of one side in two groups, by the primary metric.
@@ -29,17 +29,21 @@ struct Counter {
 }
 
 /// The sides with two modes of the primary metric that are apart by the change that matters.
-pub(super) fn find(comparison: &Comparison, sides: [&[Run]; 2], how: &How) -> Vec<SideModes> {
+pub(super) fn find(
+    comparison: &Comparison,
+    sides: [&[Run]; 2],
+    settings: &Settings,
+) -> Vec<SideModes> {
     let row = comparison.primary_row().filter(|_| comparison.unit == Unit::Run);
     let Some(row) = row else { return Vec::new() };
     let of = |(side, values, runs): (&'static str, &[f64], &[Run])| {
-        let modes = Modes::from_values(values, how.alpha)?;
+        let modes = Modes::from_values(values, settings.alpha)?;
         let (low, high) = modes.near;
-        (high - low >= how.relevant() * low.abs()).then(|| SideModes {
+        (high - low >= settings.relevant() * low.abs()).then(|| SideModes {
             side,
             metric: row.metric.clone(),
             modes,
-            told_apart_by: told_apart_by(row, values, runs, modes, how),
+            told_apart_by: told_apart_by(row, values, runs, modes, settings),
         })
     };
     [("good", &*row.good, sides[0]), ("bad", &*row.bad, sides[1])]
@@ -54,7 +58,7 @@ fn told_apart_by(
     values: &[f64],
     runs: &[Run],
     modes: Modes,
-    how: &How,
+    settings: &Settings,
 ) -> Option<Counter> {
     if values.len() != runs.len() {
         return None;
@@ -64,7 +68,7 @@ fn told_apart_by(
             values.iter().zip(runs).filter(|(value, _)| (**value < modes.between) == is_low);
         in_it.map(|(_, run)| run.clone()).collect()
     };
-    let options = cowslip_compare::Options { primary: None, ..how.options() };
+    let options = cowslip_compare::Options { primary: None, ..settings.options() };
     let apart = compare(&group(true), &group(false), &options).ok()?;
     let is_counter = |row: &&Row| {
         let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);

@@ -9,30 +9,34 @@ use minijinja::{Environment, context};
 
 use cowslip_compare::{Comparison, Row, Verdict};
 
-use super::{How, Said, format, strip_plot};
+use super::{Report, Settings, format, strip_plot};
 
 /// Writes the page to `path`, or to standard output if that is `-`.
 pub(super) fn write(
     comparison: &Comparison,
-    said: &Said,
-    how: &How,
+    report: &Report,
+    settings: &Settings,
     path: &Path,
 ) -> io::Result<()> {
-    sink::write(path, &render(comparison, said, how).map_err(io::Error::other)?)
+    sink::write(path, &render(comparison, report, settings).map_err(io::Error::other)?)
 }
 
-fn render(comparison: &Comparison, said: &Said, how: &How) -> Result<String, minijinja::Error> {
+fn render(
+    comparison: &Comparison,
+    report: &Report,
+    settings: &Settings,
+) -> Result<String, minijinja::Error> {
     let mut environment = Environment::new();
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
-        cause => &said.cause,
-        beside => &said.beside,
-        ledger => &said.ledger,
-        primary => &said.primary,
+        cause => &report.cause,
+        beside => &report.beside,
+        ledger => &report.ledger,
+        primary => &report.primary,
         headline => format::headline(comparison),
-        advice => &said.advice,
-        alpha => how.alpha,
-        fdr => how.fdr,
+        advice => &report.advice,
+        alpha => settings.alpha,
+        fdr => settings.fdr,
         rows => comparison.rows.iter().map(row).collect::<Vec<_>>(),
         constant => &comparison.constant,
     })

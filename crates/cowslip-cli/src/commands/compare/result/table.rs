@@ -3,7 +3,7 @@
 use cowslip_compare::{Comparison, Row, Verdict};
 use cowslip_report::text;
 
-use super::{How, Said, format};
+use super::{Report, Settings, format};
 
 const HEADS: [&str; 10] = [
     "verdict",
@@ -20,25 +20,25 @@ const HEADS: [&str; 10] = [
 /// Columns of words; the others are right-aligned.
 const WORDS: [usize; 2] = [0, 1];
 
-pub(super) fn render(comparison: &Comparison, said: &Said, how: &How) -> String {
-    let causes = [&said.cause].into_iter().chain(&said.beside);
-    let mut lines: Vec<String> = causes.map(|it| text::printable(it)).collect();
+pub(super) fn render(comparison: &Comparison, report: &Report, settings: &Settings) -> String {
+    let causes = [&report.cause].into_iter().chain(&report.beside);
+    let mut lines: Vec<String> = causes.map(|cause| text::printable(cause)).collect();
     lines.push(String::new());
-    if !said.ledger.is_empty() {
-        let rows = said.ledger.iter().map(|row| row.to_vec()).collect();
+    if !report.ledger.is_empty() {
+        let rows = report.ledger.iter().map(|row| row.to_vec()).collect();
         lines.extend(aligned(rows, &[0]));
         lines.push(String::new());
     }
-    lines.extend(said.primary.iter().map(|it| text::printable(it)));
+    lines.extend(report.primary.iter().map(|sentence| text::printable(sentence)));
     lines.extend([format::headline(comparison), String::new()]);
-    let is_shown = |row: &&Row| how.all || row.verdict != Verdict::Unproven;
+    let is_shown = |row: &&Row| settings.all || row.verdict != Verdict::Unproven;
     let rows: Vec<Vec<String>> = comparison.rows.iter().filter(is_shown).map(cells).collect();
     if !rows.is_empty() {
         let heads = HEADS.map(str::to_owned).to_vec();
         lines.extend(aligned([heads].into_iter().chain(rows).collect(), &WORDS));
         lines.push(String::new());
     }
-    lines.extend(said.advice.iter().map(|it| text::printable(it)));
+    lines.extend(report.advice.iter().map(|sentence| text::printable(sentence)));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 

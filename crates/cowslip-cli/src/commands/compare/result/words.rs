@@ -59,12 +59,12 @@ pub(in crate::commands::compare) fn name(metric: &str) -> String {
         None => ("", metric),
     };
     let (rest, rate) = rest.strip_suffix("/s").map_or((rest, ""), |rest| (rest, " a second"));
-    let said = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
+    let phrase = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
         Some("overlap") => "time of threads beside each other".to_owned(),
         Some(time) => format!("{time} time"),
         None => rest.strip_suffix("_bytes").unwrap_or(rest).to_owned(),
     };
-    format!("{of_process}{}{rate}", said.replace(['_', '.'], " "))
+    format!("{of_process}{}{rate}", phrase.replace(['_', '.'], " "))
 }
 
 #[cfg(test)]

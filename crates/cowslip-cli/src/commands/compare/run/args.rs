@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::commands::compare::result::How;
+use crate::commands::compare::result::Settings;
 use crate::commands::numbers::{between, positive, whole};
 
 /// Run a good and a bad command in turns, record the kernel's counters, and compare
@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     pub(super) seed: u64,
     #[command(flatten)]
-    pub(super) how: How,
+    pub(super) settings: Settings,
 }
 
 /// The way to run and record a command, which `compare run` and `compare record` share.

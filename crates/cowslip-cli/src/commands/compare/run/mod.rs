@@ -27,7 +27,7 @@ const MOST_RUNS: u32 = 200;
 pub(super) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
     let [good, bad] = folders.both().map(read);
-    deliver(good?, bad?, &args.how)
+    deliver(good?, bad?, &args.settings)
 }
 
 /// Runs the commands and returns the recordings; after Ctrl-C those of the finished runs.
@@ -38,7 +38,7 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
         folders,
         once: Once::new(&args.way)?,
         ignored: BTreeMap::new(),
-        until: args.until.map(|percent| Until::new(percent, &args.how)),
+        until: args.until.map(|percent| Until::new(percent, &args.settings)),
     };
     let mut progress = Progress::new();
     let runs = args.runs.unwrap_or(if args.until.is_some() { MOST_RUNS } else { RUNS });
@@ -156,14 +156,14 @@ impl<'a> Session<'a> {
 
     fn interrupted(self) -> Result<Folders, Failure> {
         let [good, bad] = self.folders.kept();
-        let said = format!("interrupted after {good} good and {bad} bad runs");
+        let phrase = format!("interrupted after {good} good and {bad} bad runs");
         if good < 2 || bad < 2 {
             let why =
-                format!("{said}: too few to compare; they are in {}", self.args.output.display());
+                format!("{phrase}: too few to compare; they are in {}", self.args.output.display());
             return Err(Failure::new(exit::NOT_THE_COMMAND, why));
         }
         self.tell_ignored();
-        errln!("cowslip: {said}, which are compared");
+        errln!("cowslip: {phrase}, which are compared");
         Ok(self.folders)
     }
 }

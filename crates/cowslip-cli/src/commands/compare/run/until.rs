@@ -6,7 +6,7 @@ use cowslip_compare::inputs::Run;
 use cowslip_compare::{WALL, compare};
 
 use super::folders::Side;
-use crate::commands::compare::result::{How, read, trouble};
+use crate::commands::compare::result::{Settings, read, trouble};
 use crate::exit::Failure;
 
 /// Fewer runs do not show how much they vary.
@@ -14,7 +14,7 @@ const FEWEST: usize = 10;
 
 /// The finished runs with the primary metric alone, and the wanted precision.
 pub(super) struct Until<'a> {
-    how: &'a How,
+    settings: &'a Settings,
     /// The widest interval of the relative change.
     wanted: f64,
     good: Vec<Run>,
@@ -22,14 +22,14 @@ pub(super) struct Until<'a> {
 }
 
 impl<'a> Until<'a> {
-    pub(super) fn new(percent: f64, how: &'a How) -> Self {
-        Self { how, wanted: percent / 100.0, good: Vec::new(), bad: Vec::new() }
+    pub(super) fn new(percent: f64, settings: &'a Settings) -> Self {
+        Self { settings, wanted: percent / 100.0, good: Vec::new(), bad: Vec::new() }
     }
 
     /// Adds a recording.
     pub(super) fn add(&mut self, side: Side, file: &Path) -> Result<(), Failure> {
         let mut runs = read(file)?;
-        let wanted = self.how.primary.as_deref().unwrap_or(WALL);
+        let wanted = self.settings.primary.as_deref().unwrap_or(WALL);
         let wanted = wanted.strip_suffix("/s").unwrap_or(wanted);
         runs.iter_mut().for_each(|run| run.metrics.retain(|name, _| name == wanted));
         let to = if side == Side::Good { &mut self.good } else { &mut self.bad };
@@ -42,7 +42,8 @@ impl<'a> Until<'a> {
         if self.good.len() != self.bad.len() || self.good.len() < FEWEST {
             return Ok(None);
         }
-        let comparison = compare(&self.good, &self.bad, &self.how.options()).map_err(trouble)?;
+        let comparison =
+            compare(&self.good, &self.bad, &self.settings.options()).map_err(trouble)?;
         // A metric that is the same in all runs is known exactly.
         let Some(row) = comparison.primary_row() else { return Ok(Some(0.0)) };
         let interval = row.change.and_then(|change| change.interval);

@@ -43,7 +43,7 @@ fn heading(loaded: &Loaded) -> Vec<String> {
         facts.push(format!("one in {} recorded", count(analysis.sampling_period)));
     }
     let mut lines = vec![format!("{}: {}", loaded.path.display(), printable(&header.title()))];
-    lines.extend(loaded.cut_short.iter().flat_map(|it| wrap(&format!("  {it}"), 4)));
+    lines.extend(loaded.cut_short.iter().flat_map(|cut| wrap(&format!("  {cut}"), 4)));
     lines.push(format!("  {}", facts.join(", ")));
     let (release, huge) = (&machine.kernel_release, huge_pages(machine));
     lines.push(printable(&format!("  Linux {release}, transparent huge pages {huge}")));
@@ -113,7 +113,7 @@ fn groups(loaded: &mut Loaded, top: usize, extent: Extent) -> Vec<String> {
         let kind = group.sums.kinds().first().map_or(String::new(), |(kind, _)| kind.to_string());
         let callers = match group.identity.is_arena() {
             true => String::new(),
-            false => callers(" by ", &names.of(&group.identity.mapped_by)),
+            false => callers(" by ", &names.functions(&group.identity.mapped_by)),
         };
         let name = extent.name(&printable(&mappings(group))) + &callers;
         let size = ByteCount(group.mapped_bytes).to_string();

@@ -92,8 +92,8 @@ pub(super) fn causes<'a>(
     let mut found: Vec<Cause<'a>> = Vec::new();
     let mut how: Vec<Cause<'a>> = Vec::new();
     for (part, metric, cost) in KNOWN {
-        let Some(of) = parts.iter().find(|it| holds(**it, part)) else { continue };
-        let Some(whole) = split.parts.iter().find(|it| it.part == *of) else { continue };
+        let Some(of) = parts.iter().find(|time_part| holds(**time_part, part)) else { continue };
+        let Some(whole) = split.parts.iter().find(|entry| entry.part == *of) else { continue };
         let added = size(whole);
         for row in differing(comparison, metric, effect) {
             let count = counted(row, split);

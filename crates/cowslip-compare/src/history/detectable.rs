@@ -13,8 +13,10 @@ const SEED: u64 = 2;
 /// The step, in the unit of the values, that is found with a probability of 80 % if `newer` values of a level follow it.
 /// Found by trial: the values of the level in random order, with steps. `None` if none is seen, as with few values.
 pub fn smallest_step(level: &[f64], newer: usize, alpha: f64) -> Option<f64> {
-    let deviation =
-        Moments::from_values(level).ok().map(|it| it.deviation()).filter(|it| *it > 0.0)?;
+    let deviation = Moments::from_values(level)
+        .ok()
+        .map(|moments| moments.deviation())
+        .filter(|deviation| *deviation > 0.0)?;
     let is_seen = |step: f64| power(level, newer, step, alpha) >= WANTED_POWER;
     let (mut low, mut high) = (0.0, deviation);
     while !is_seen(high) {
@@ -34,7 +36,8 @@ pub fn smallest_step(level: &[f64], newer: usize, alpha: f64) -> Option<f64> {
 fn power(level: &[f64], newer: usize, step: f64, alpha: f64) -> f64 {
     let mut random = Rng::with_seed(SEED);
     let mut scanner = Scanner::new(level.len());
-    let mut energy = |values: &[f64]| scanner.splits(values).map_or(0.0, |it| it.whole.energy);
+    let mut energy =
+        |values: &[f64]| scanner.splits(values).map_or(0.0, |splits| splits.whole.energy);
     let (mut stepped, mut null) = (Vec::new(), Vec::new());
     let mut values = level.to_vec();
     for _ in 0..TRIALS {

@@ -52,10 +52,11 @@ pub(super) fn step(metric: &str, change: &Change) -> String {
     let (before, after) = change.means;
     let verb = if after > before { "rose" } else { "fell" };
     let value = |value| format::value(metric, value);
-    let by = change.change.map(|it| format::percent(it.value));
+    let by = change.change.map(|estimate| format::percent(estimate.value));
     let by = by.map_or(String::new(), |by| format!(" by {}", by.trim_start_matches(['+', '-'])));
     let (from, to, p) = (value(before), value(after), format::p(change.p));
-    let interval = interval(change).map_or(String::new(), |it| format!(", 95 % interval {it}"));
+    let interval =
+        interval(change).map_or(String::new(), |interval| format!(", 95 % interval {interval}"));
     format!("{} {verb}{by} ({from} to {to}{interval}, p {p})", printable(&words::name(metric)))
 }
 
@@ -82,7 +83,7 @@ pub(super) fn commits(group: &Group, change: &Change) -> Option<String> {
 pub(super) fn entry(point: &Point) -> String {
     let commit = point.commit.as_deref().map(commit::short);
     let names: Vec<String> =
-        [commit, point.label.clone()].into_iter().flatten().map(|it| printable(&it)).collect();
+        [commit, point.label.clone()].into_iter().flatten().map(|name| printable(&name)).collect();
     match names.is_empty() {
         true => format!("entry {}", point.number),
         false => format!("{} (entry {})", names.join(" "), point.number),
@@ -91,16 +92,16 @@ pub(super) fn entry(point: &Point) -> String {
 
 /// The facts that changed with it.
 pub(super) fn facts(change: &Change) -> Vec<String> {
-    let said = |(name, (before, after)): (&String, &(Option<String>, Option<String>))| {
-        let value = |it: &Option<String>| it.as_deref().map_or("unknown".to_owned(), printable);
+    let phrase = |(name, (before, after)): (&String, &(Option<String>, Option<String>))| {
+        let value = |fact: &Option<String>| fact.as_deref().map_or("unknown".to_owned(), printable);
         format!("{} changed from {} to {}", printable(name), value(before), value(after))
     };
-    change.facts.iter().map(said).collect()
+    change.facts.iter().map(phrase).collect()
 }
 
 /// A machine by its facts.
 pub(super) fn machine(facts: &BTreeMap<String, String>) -> String {
-    let said = |name: &&str| {
+    let phrase = |name: &&str| {
         let value = printable(facts.get(*name)?);
         Some(match *name {
             "cpu.count" if value == "1" => "1 processor".to_owned(),
@@ -110,7 +111,7 @@ pub(super) fn machine(facts: &BTreeMap<String, String>) -> String {
             _ => value,
         })
     };
-    let all: Vec<String> = MACHINE.iter().filter_map(said).collect();
+    let all: Vec<String> = MACHINE.iter().filter_map(phrase).collect();
     if all.is_empty() { "an unknown machine".to_owned() } else { all.join(", ") }
 }
 
@@ -163,12 +164,12 @@ fn unseen(group: &Group, alpha: f64) -> String {
             count(values.len(), "value")
         ),
         steps => {
-            let said =
+            let phrase =
                 steps.iter().map(|(newer, step)| format!("{} after {newer} entries", size(*step)));
-            let said: Vec<String> = said.collect();
+            let phrase: Vec<String> = phrase.collect();
             format!(
                 "smaller steps of the last level could go unseen: {} are found with a probability of 80 %",
-                said.join(", and ")
+                phrase.join(", and ")
             )
         }
     }

@@ -10,7 +10,7 @@ use crate::commands::numbers::positive;
 
 /// How to compare, and what to show
 #[derive(clap::Args, Debug)]
-pub(in crate::commands::compare) struct How {
+pub(in crate::commands::compare) struct Settings {
     /// The level of each test; the intervals hold with one minus it
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = share)]
     pub(super) alpha: f64,
@@ -40,7 +40,7 @@ pub(in crate::commands::compare) struct How {
     pub(super) html: Option<PathBuf>,
 }
 
-impl How {
+impl Settings {
     /// The change that matters, as a part of the good mean.
     pub(super) fn relevant(&self) -> f64 {
         self.effect / 100.0
@@ -70,6 +70,6 @@ pub(in crate::commands::compare) enum FailOn {
 }
 
 pub(in crate::commands::compare) fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|it| 0.0 < *it && *it < 1.0);
+    let share = text.parse().ok().filter(|share| 0.0 < *share && *share < 1.0);
     share.ok_or("a number between 0 and 1 is wanted".to_owned())
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Child, Command};
 
 use cowslip_sys::Errno;
-use cowslip_sys::ended::{Ended, Listener};
+use cowslip_sys::taskstats::{Ended, Listener};
 
 fn listener() -> Option<Listener> {
     match Listener::start() {
@@ -48,12 +48,12 @@ fn a_process_and_its_children_are_told_before_they_can_be_waited_for() {
     let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     end(&child);
     let all = drain(&listener);
-    let own = *all.iter().find(|it| it.thread == child.id()).unwrap();
+    let own = *all.iter().find(|ended| ended.thread == child.id()).unwrap();
     assert_eq!((own.process, own.parent), (child.id(), std::process::id()));
-    let children: Vec<&Ended> = all.iter().filter(|it| it.parent == child.id()).collect();
+    let children: Vec<&Ended> = all.iter().filter(|ended| ended.parent == child.id()).collect();
     assert_eq!(children.len(), count, "{children:?}");
-    assert!(children.iter().all(|it| it.thread == it.process));
-    assert!(children.iter().any(|it| it.processor_wait.as_micros() > 1_000), "{children:?}");
+    assert!(children.iter().all(|ended| ended.thread == ended.process));
+    assert!(children.iter().any(|ended| ended.processor_wait.as_micros() > 1_000), "{children:?}");
     let text = fs::read_to_string(format!("/proc/{}/schedstat", child.id())).unwrap();
     let known: u128 = text.split(' ').nth(1).unwrap().parse().unwrap();
     // It may have waited once more, while it ended.
@@ -72,9 +72,9 @@ fn each_thread_is_told_with_its_process() {
         .collect();
     let all = drain(&listener);
     for thread in threads {
-        let ended = all.iter().find(|it| it.thread == thread).unwrap();
+        let ended = all.iter().find(|ended| ended.thread == thread).unwrap();
         assert_eq!(ended.process, std::process::id());
         assert_eq!(ended.parent, std::os::unix::process::parent_id());
     }
-    assert!(!all.iter().any(|it| it.thread == std::process::id()), "it has not ended");
+    assert!(!all.iter().any(|ended| ended.thread == std::process::id()), "it has not ended");
 }
