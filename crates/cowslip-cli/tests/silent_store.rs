@@ -202,6 +202,8 @@ struct Process(Child);
 
 impl Process {
     fn start(command: &mut Command) -> Self {
+        // A shell's background job ignores SIGINT, and so would this command. A signal with a handler is reset by exec.
+        signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::default()).unwrap();
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
