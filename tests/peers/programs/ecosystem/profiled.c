@@ -38,5 +38,5 @@ int main(void)
 		free(blocks[i]);
 	lost = NULL;
 	puts("ok");
-	return 0;
+	return fflush(stdout);
 }
