@@ -1,4 +1,4 @@
-"""Numpy arrays that are checkpointed and forked in microseconds and restored in milliseconds, on huge pages.
+"""Numpy arrays that are checkpointed and forked in microseconds, and keep their huge pages.
 
 >>> import cowslip, numpy as np
 >>> with cowslip.Arena("256M") as arena:
