@@ -37,7 +37,7 @@ static HANDLERS: OnceLock<Handlers> = OnceLock::new();
 
 /// The fork in progress takes the locks, or the last one did. In one section with the other statics that a fork writes:
 /// each side then copies one page for them.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The first thread's value of jemalloc's key.
@@ -77,11 +77,11 @@ struct Gate(UnsafeCell<libc::pthread_mutex_t>);
 // SAFETY: a mutex may be shared between threads.
 unsafe impl Sync for Gate {}
 
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static GATE: Gate = Gate(UnsafeCell::new(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP));
 
 /// A fork holds the gate.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Waits for forks in other threads, and keeps new ones out. In a thread that forks it does not wait.

@@ -32,21 +32,20 @@ pub(crate) fn allow(machine: &Machine) -> Outcome {
         }
         _ => {}
     }
-    // First: in a container the kernel may refuse it, and then no file is left for the next boot.
-    let is_changed = now.as_deref() == Some("never");
-    if is_changed {
-        machine.set(setting, WORD)?;
-    }
     let before =
         before.or_else(|| now.clone()).map_or(String::new(), |word| format!("{BEFORE}{word}\n"));
     let line = format!(
         "# Memory of memfds is on huge pages where a program asks for them.\nw {setting} - - - - {WORD}\n"
     );
-    let written = machine.write(FILE, &format!("{before}{line}"));
-    if written.is_err() && is_changed {
-        machine.set(setting, "never")?;
+    let is_written = machine.write(FILE, &format!("{before}{line}"))?;
+    let is_changed = now.as_deref() == Some("never");
+    if is_changed && let Err(trouble) = machine.set(setting, WORD) {
+        // In a container the kernel may refuse it. Then no file is left for the next boot.
+        if is_set {
+            machine.remove(FILE)?;
+        }
+        return Err(trouble);
     }
-    let is_written = written?;
     let told = format!("{setting} is {WORD}, by {FILE} after each boot");
     Ok(if is_written || is_changed { Made(told) } else { Needless(told) })
 }

@@ -210,8 +210,15 @@ pub fn pid() -> i32 {
 /// Returns true if `task` is this process, or a thread of it (`tgkill(2)`, no signal).
 pub fn is_own_task(task: i32) -> bool {
     let pid = pid();
-    // SAFETY: three numbers; signal 0 is only checked.
-    task == pid || unsafe { libc::syscall(libc::SYS_tgkill, pid, task, 0) } == 0
+    // SAFETY: three numbers; signal 0 is only checked. The errno is a thread-local integer, and stays as it was.
+    task == pid
+        || unsafe {
+            let errno = libc::__errno_location();
+            let before = *errno;
+            let answer = crate::passthrough::by_number()(libc::SYS_tgkill, pid, task, 0);
+            *errno = before;
+            answer == 0
+        }
 }
 
 /// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).

@@ -20,11 +20,11 @@ use crate::rt::fork_state::{self, is_forking_here};
 /// Arenas of a process and its ancestors. A descendant that would need another maps memory from the kernel.
 const MOST: usize = 8;
 static ARENAS: [OnceLock<Arena>; MOST] = [const { OnceLock::new() }; MOST];
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of the arena for new memory, counted from 1; 0 if there is none yet.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
 /// All existing arenas, even during a fork.

@@ -97,7 +97,7 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
 
 /// Returns true if a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice as
 /// much comes at once. Allocators map more at their start than most programs need. The use is looked at once for each
-/// `arena_after_bytes` mapped: a program may map and unmap the same little block all the time.
+/// quarter of `arena_after_bytes` mapped: a program may map and unmap the same little block all the time.
 fn is_worth(len: usize) -> bool {
     let enough = config().arena_after_bytes;
     let elsewhere = setup_state::count_elsewhere(len);
@@ -113,7 +113,7 @@ fn is_worth(len: usize) -> bool {
     let used = process::anonymous_pages().map(|pages| pages as usize * page_size_bytes());
     let is_used = used.is_none_or(|used| used >= enough / 2);
     if !is_used {
-        setup_state::look_again_after(elsewhere, enough);
+        setup_state::look_again_after(elsewhere, enough / 4);
     }
     is_used
 }

@@ -8,16 +8,16 @@ use cowslip_sys::{process, waiting};
 const UNTRIED: u8 = 0;
 const IN_PROGRESS: u8 = 1;
 const DONE: u8 = 2;
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static SETUP: AtomicU8 = AtomicU8::new(UNTRIED);
 
 /// Bytes that the process has mapped so far without an arena. A fork copies the page tables of little memory in the
 /// time that a freeze takes, and most processes end before they need more.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The value of [`ELSEWHERE_BYTES`] at which the use of memory is looked at again.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static LOOK_AT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn is_untried() -> bool {

@@ -19,7 +19,7 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{memory, process, waiting};
 
 /// The start of the page for the fork in progress, or 0.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
 const NAP: Duration = Duration::from_micros(20);

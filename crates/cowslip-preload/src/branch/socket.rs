@@ -19,11 +19,11 @@ use crate::rt::guard::guarded;
 use crate::rt::log::say;
 
 /// The socket of this process, from its first branch point on.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 
 /// A thread is at a branch point.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The program filters its system calls: those of a branch point may end it.

@@ -47,14 +47,14 @@ unsafe impl Sync for Pending {}
 
 /// The child of the fork in progress shares the table of descriptors with its parent: closing ours there would close
 /// the parent's. Written by the thread that holds the arenas' locks, and read in the child, once.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
 
 /// The child of the fork in progress has other rights. Accessed like [`SHARES_DESCRIPTORS`].
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static HAS_OTHER_CREDENTIALS: AtomicBool = AtomicBool::new(false);
 
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
 /// Registers our handlers. Prepare handlers run in the reverse order of their registration, and ours, which takes the

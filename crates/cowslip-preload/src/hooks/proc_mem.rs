@@ -14,7 +14,7 @@ use cowslip::raw::Departure;
 use cowslip_sys::process;
 
 use crate::arena::detach;
-use crate::arena::registry::arena_part;
+use crate::arena::registry::{arena_part, arenas};
 use crate::rt::next_symbol::interpose;
 
 /// Returns true if an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
@@ -49,7 +49,7 @@ pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
 /// after it for the child alone.
 pub(crate) fn before_write(target: c_int, places: usize, count: usize) {
     process::uncancelled(|| {
-        if process::is_own_task(target) {
+        if arenas().next().is_some() && process::is_own_task(target) {
             detach::before_vector_use(places, count, Departure::ProcMem);
         }
     });

@@ -40,7 +40,7 @@ struct Blocks {
 // SAFETY: the blocks are accessed only by the thread that has set `held`.
 unsafe impl Sync for Lists {}
 
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static LISTS: Lists = Lists {
     held: AtomicBool::new(false),
     blocks: UnsafeCell::new(Blocks {

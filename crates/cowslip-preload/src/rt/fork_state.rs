@@ -1,6 +1,6 @@
 //! The process that this library runs in, its parent, and the fork in progress.
 //!
-//! Statics that each fork writes, here and in other modules, lie in the section `cowslip_fork`: a process and its child
+//! Statics that each fork writes, here and in other modules, lie in the section `cowslip_fork_data`: a process and its child
 //! then copy one page for all of them after the fork.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -8,15 +8,15 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use cowslip_sys::process;
 
 /// The process that this one was forked from; 0 in the first.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
 /// The process that these arenas belong to. Another one that shares this memory has its own descriptors.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// The process that forks; set before each fork.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static FORKER: AtomicI32 = AtomicI32::new(0);
 
 /// Called before a fork, which may still fail.
@@ -26,11 +26,11 @@ pub(crate) fn note_fork() {
 
 /// Handle of the thread that is between the prepare and the parent or child handler of a fork. It holds the arenas'
 /// locks, and other handlers of the program run on it meanwhile. Its copy in the child has the same handle.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of arenas that this thread has locked.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Records that this thread has locked this number of arenas and is about to fork.
@@ -79,7 +79,7 @@ pub(crate) fn has_parent() -> bool {
 }
 
 /// This process shares its table of descriptors with its parent.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static IS_SHARING: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn shares_descriptors() -> bool {

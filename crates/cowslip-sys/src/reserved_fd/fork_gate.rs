@@ -22,7 +22,7 @@ use crate::process::{self, BlockedSignals};
 use crate::waiting;
 
 /// The epoch in the upper half, the number of passages in the lower. Its section keeps it beside what else a fork writes.
-#[unsafe(link_section = "cowslip_fork")]
+#[unsafe(link_section = "cowslip_fork_data")]
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 const CHANGE: i32 = 1;

@@ -172,8 +172,9 @@ impl Shared {
     /// Takes the protection of [claimed](Self::claim) space back.
     fn shut(&self, state: &mut State, range: VirtRange) {
         for free in state.vma_map.free_within(range).collect::<Vec<_>>() {
-            let _ = self.piece(free).protect(Prot::NONE);
-            state.vma_map.set(free, Usage::Free, Prot::NONE);
+            if self.piece(free).protect(Prot::NONE).is_ok() {
+                state.vma_map.set(free, Usage::Free, Prot::NONE);
+            }
         }
     }
 

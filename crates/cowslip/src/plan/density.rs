@@ -35,6 +35,8 @@ pub(crate) struct Tending {
     busy_ns: u64,
     /// Time that the last chunk took, if the pause after it has not begun.
     worked_ns: u64,
+    /// End of that pause, which nothing shortens.
+    rests_until_ns: u64,
     /// The kernel cannot make file memory huge afterwards.
     is_futile: bool,
 }
@@ -78,10 +80,16 @@ impl Tending {
             self.turn.set(now_ns + ROUND.first_ns);
         }
         if self.worked_ns > 0 {
-            let rest = if facts.is_crowded() { REST } else { REST_WHEN_FREE };
-            self.turn.set(now_ns + std::mem::take(&mut self.worked_ns) * rest);
+            let rest = match facts.is_crowded() {
+                // Pages that are split give memory back.
+                _ if facts.is_short() => 0,
+                true => REST,
+                false => REST_WHEN_FREE,
+            };
+            self.rests_until_ns = now_ns + std::mem::take(&mut self.worked_ns) * rest;
         }
-        let left_ns = self.turn.left_ns(now_ns);
+        let rest_ns = self.rests_until_ns.saturating_sub(now_ns);
+        let left_ns = self.turn.left_ns(now_ns).max(rest_ns);
         if left_ns > 0 {
             return Decision::After(left_ns);
         }

@@ -299,10 +299,10 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
     // the host has taken the memory. A hold raises the thread. A limit that is about to be exceeded cannot wait: the look
     // at it comes first.
-    service.set_urgent(shared.copy_limit.is_near());
     let began_ns = process::now_ns();
     let before = progress(shared, state);
     let step = loop {
+        service.set_urgent(shared.copy_limit.is_near());
         let step = thaw::step(shared, state);
         let took_ns = process::now_ns() - began_ns;
         let is_over = took_ns >= SLICE_NS || state.plan.felt_ns > 0 || shared.is_wanted();

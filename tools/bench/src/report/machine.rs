@@ -34,13 +34,18 @@ pub(super) fn facts() -> Map<String, Value> {
     facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The commit of the sources that this program was built in, with `-dirty` after changes.
+/// The commit of the sources that this program was built in, with `-dirty` after changes of them: pages of results may
+/// change from one bench to the next.
 fn commit() -> Option<String> {
-    let mut git = Command::new("git");
-    git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]);
-    let output = git.args(["--abbrev=12", "--exclude=*"]).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    output.status.success().then(|| text.trim().to_owned())
+    let git = |words: &[&str]| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let output = Command::new("git").args(["-C", root]).args(words).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--", "crates", "tools", "Cargo.lock"])?;
+    Some(if changes.is_empty() { commit } else { commit + "-dirty" })
 }
 
 /// The value after the colon on the first line that begins with `name`.
