@@ -1,110 +1,23 @@
 #![allow(unsafe_code)]
 //! Promotion of a live process: the kernel's own sums before and after, and every byte unchanged.
 //!
-//! The process is this one. Its regions are recognised by address, and one test runs at a time, because a
-//! child that one test forks shares the memory of all.
+//! The process is this one. Its regions are recognised by address.
+
+mod support;
 
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cowslip::{Arena, Backing, ErrorKind, Result};
+use cowslip::{Arena, Backing};
 use cowslip_promote::{
-    Action, ActionOutcome, Decision, Effect, HeatSource, HugeSource, LazyFreeSource, Promoter,
-    Reason, Region, Settings, Target,
+    Action, Decision, Effect, HugeSource, LazyFreeSource, Promoter, Reason, Settings, Target,
 };
 use cowslip_sys::failpoints::{self, Op};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::Advice;
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, damon, process, procfs};
-
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Regions of base pages, of which promotion may make huge ones.
-///
-/// A chunk without access on either side keeps the kernel from merging them with a neighbour into one mapping.
-struct Regions {
-    range: VirtRange,
-    reserved: VirtRange,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Regions {
-    /// One region for each number, with that many written pages.
-    fn new(pages: &[usize]) -> Self {
-        let alone = alone();
-        let bytes = pages.len() * CHUNK_BYTES;
-        let reserved = memory::reserve(bytes + 2 * CHUNK_BYTES, CHUNK_BYTES).unwrap();
-        let range = VirtRange::new(reserved.start + CHUNK_BYTES, bytes);
-        let regions = Self { range, reserved, _alone: alone };
-        // SAFETY: the range was reserved for this value.
-        unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
-        // khugepaged also promotes memory for which huge pages were requested, unnoticed by the tests.
-        let are_forced = procfs::Thp::read().unwrap().enabled == procfs::Policy::Always;
-        if are_forced {
-            regions.advise(range, Advice::NoHugePage);
-        }
-        for (number, pages) in pages.iter().enumerate() {
-            (0..*pages).for_each(|page| regions.word(number, page).store(page as u64 + 1, Relaxed));
-        }
-        if are_forced {
-            regions.advise(range, Advice::HugePage);
-        }
-        regions
-    }
-
-    fn advise(&self, range: VirtRange, advice: Advice) {
-        assert!(self.range.covers(range));
-        // SAFETY: the value's own memory, to which only atomic references are made.
-        unsafe { memory::advise(range, advice) }.unwrap();
-    }
-
-    fn region(&self, number: usize) -> VirtRange {
-        VirtRange::new(self.range.start + number * CHUNK_BYTES, CHUNK_BYTES)
-    }
-
-    fn word(&self, number: usize, page: usize) -> &AtomicU64 {
-        let address = self.region(number).start + page * page_size_bytes();
-        // SAFETY: inside the mapping, aligned, and used as an atomic only.
-        unsafe { AtomicU64::from_ptr(address as *mut u64) }
-    }
-
-    /// A hash of every byte.
-    fn checksum(&self) -> u64 {
-        // SAFETY: inside the mapping; no thread writes while a test computes the sum.
-        let words = unsafe {
-            std::slice::from_raw_parts(self.range.start as *const u64, self.range.len / 8)
-        };
-        words.iter().fold(0, |sum: u64, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9))
-    }
-
-    /// Huge and anonymous bytes, as the kernel sums them up.
-    fn in_smaps(&self) -> (u64, u64) {
-        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let all = procfs::smaps(&text);
-        let mine = all.iter().filter(|(mapping, _)| self.range.covers(mapping.range));
-        mine.fold((0, 0), |sum, (_, usage)| {
-            (sum.0 + usage.huge_bytes, sum.1 + usage.anonymous_bytes)
-        })
-    }
-
-    fn number(&self, decision: &Decision) -> Option<usize> {
-        let offset = (decision.address as usize).checked_sub(self.range.start)?;
-        (offset < self.range.len).then_some(offset / CHUNK_BYTES)
-    }
-}
-
-impl Drop for Regions {
-    fn drop(&mut self) {
-        // SAFETY: the value's own memory.
-        unsafe { memory::unmap(self.reserved) }.unwrap();
-    }
-}
+use cowslip_sys::{Errno, process};
+use support::{Child, Promotion, Regions, alone, unhurried};
 
 /// A way to observe regions.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -132,55 +45,6 @@ impl By {
             rules.push(always(Op::PageFlags, Errno::ACCESS));
         }
         rules
-    }
-}
-
-/// This process, promoted; only the regions of a test are acted on.
-struct Promotion<'a> {
-    promoter: Promoter,
-    regions: &'a Regions,
-}
-
-const FOREVER_NS: u64 = 10_000_000_000;
-
-/// Settings that let a busy machine do the tested actions.
-fn unhurried() -> Settings {
-    Settings {
-        stall_percent: 100.0,
-        slow_ms: 10_000,
-        pressure_percent: 100.0,
-        ..Settings::default()
-    }
-}
-
-impl<'a> Promotion<'a> {
-    fn from_regions(regions: &'a Regions) -> Self {
-        let mut promoter = Promoter::new(unhurried()).unwrap();
-        promoter.add(Target::open(process::pid(), 1).unwrap());
-        Self { promoter, regions }
-    }
-
-    fn decide(&mut self) -> Vec<(usize, Decision)> {
-        let (look, gone) = self.promoter.look(FOREVER_NS).unwrap();
-        assert!(gone.is_empty());
-        let decisions = self.promoter.decide(&look);
-        decisions
-            .iter()
-            .filter_map(|decision| Some((self.regions.number(decision)?, *decision)))
-            .collect()
-    }
-
-    /// The reasons, by number of region.
-    fn reasons(&mut self) -> Vec<(usize, Reason)> {
-        let mut reasons: Vec<_> =
-            self.decide().iter().map(|(n, decision)| (*n, decision.reason)).collect();
-        reasons.sort_unstable();
-        reasons
-    }
-
-    fn act(&mut self) -> Vec<ActionOutcome> {
-        let decisions = self.decide();
-        decisions.iter().filter_map(|(_, decision)| self.promoter.act(decision)).collect()
     }
 }
 
@@ -402,28 +266,6 @@ fn what_a_child_shares_is_left_alone(by: By) {
     assert_eq!(promotion.reasons(), [(0, Reason::Full), (1, Reason::Full)]);
 }
 
-/// A forked child that waits.
-struct Child(i32, std::io::PipeWriter);
-
-impl Child {
-    fn fork() -> Self {
-        let (reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: the child only closes one end of a pipe, reads from the other, and ends.
-        let pid = unsafe { process::fork() }.unwrap();
-        if pid == 0 {
-            drop(writer);
-            let _ = std::io::Read::read(&mut &reader, &mut [0]);
-            process::exit_now(0);
-        }
-        Self(pid, writer)
-    }
-
-    fn end(self) {
-        drop(self.1);
-        process::wait_for(self.0).unwrap();
-    }
-}
-
 #[test]
 fn how_much_is_known_without_page_tables_is_said() {
     let look = |by: By, pages: &[usize], prepare: fn(&Regions)| {
@@ -639,168 +481,4 @@ fn memory_that_must_not_be_huge_is_given_up() {
     let outcomes = promotion.act();
     assert_eq!(outcomes[0].effect, Effect::Refused(Errno::INVAL.raw_os_error()));
     assert_eq!(promotion.reasons(), [(0, Reason::GivenUp)]);
-}
-
-#[test]
-fn coverage_is_the_kernels_and_heat_follows_accesses() {
-    let regions = Regions::new(&[512, 512]);
-    let target = Target::open(process::pid(), 1).unwrap();
-    let before = target.coverage().unwrap();
-    let mut promotion = Promotion::from_regions(&regions);
-    promotion.promoter.watch_heat(HeatSource::Mappings);
-    promotion.reasons();
-    assert_eq!(promotion.act().len(), 2);
-    let after = target.coverage().unwrap();
-    assert!(after.huge_bytes >= before.huge_bytes + 2 * CHUNK_BYTES as u64);
-    assert!(after.ratio() > before.ratio());
-
-    let heat = |promotion: &mut Promotion<'_>| {
-        let (look, _) = promotion.promoter.look(0).unwrap();
-        let all = &look.processes[0].regions;
-        let region = all.iter().find(|region| region.address == regions.range.start as u64);
-        region.unwrap().heat_percent.unwrap()
-    };
-    heat(&mut promotion);
-    assert_eq!(heat(&mut promotion), 0, "nobody touched it since");
-    // The kernel clears accessed bits without telling the processor, which sets none while its TLB has the
-    // page.
-    let is_hot = (0..100).any(|_| {
-        regions.word(0, 0).fetch_add(1, Relaxed);
-        regions.word(1, 0).fetch_add(1, Relaxed);
-        heat(&mut promotion) == 100
-    });
-    assert!(is_hot);
-}
-
-#[test]
-fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
-    let probed = cowslip_promote::probe_heat_sources().remove(0);
-    if !probed.answer.is_available() {
-        let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("damon"));
-        assert!(!expected, "it is declared to be there: {probed:?}");
-        println!("SKIPPED: damon: {}", probed.detail);
-        return;
-    }
-    let regions = Regions::new(&[512; 32]);
-    let mut promotion = Promotion::from_regions(&regions);
-    promotion.promoter.watch_heat(HeatSource::Damon);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Relaxed) {
-                for (number, page) in (0..16).flat_map(|n| (0..512).map(move |page| (n, page))) {
-                    regions.word(number, page).fetch_add(1, Relaxed);
-                }
-            }
-        });
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        let told = loop {
-            let (look, _) = promotion.promoter.look(0).unwrap();
-            let mine = |region: &&Region| {
-                regions.range.covers(VirtRange::new(region.address as usize, CHUNK_BYTES))
-            };
-            let heat: Vec<u8> = look.processes[0]
-                .regions
-                .iter()
-                .filter(mine)
-                .filter_map(|region| region.heat_percent)
-                .collect();
-            let told = heat.len() == 32
-                && heat[1..15].iter().all(|percent| *percent >= 50)
-                && heat[17..].iter().all(|percent| *percent <= 10);
-            if told || std::time::Instant::now() > deadline {
-                assert_eq!(look.processes[0].heat_source, HeatSource::Damon);
-                break told.then_some(()).ok_or(heat);
-            }
-        };
-        stop.store(true, Relaxed);
-        assert_eq!(told, Ok(()));
-    });
-    drop(promotion);
-    assert_eq!(damon::kernel_thread(), None, "it is as it was");
-
-    let own = process::pid();
-    // SAFETY: the child uses memory and files as before, and ends.
-    let child = unsafe { process::fork() }.unwrap();
-    if child == 0 {
-        let mut promoter = Promoter::new(Settings::default()).unwrap();
-        promoter.watch_heat(HeatSource::Damon);
-        promoter.add(Target::open(own, 1).unwrap());
-        let _ = promoter.look(0);
-        // Like a kill: nothing is dropped.
-        process::exit_now(0);
-    }
-    process::wait_for(child).unwrap();
-    assert!(damon::kernel_thread().is_some(), "the child has left it on");
-    cowslip_promote::end_left_watching();
-    assert_eq!(damon::kernel_thread(), None);
-    assert!(cowslip_promote::probe_heat_sources()[0].answer.is_available(), "it can be had again");
-}
-
-#[test]
-fn a_target_that_ends_is_removed() -> Result<()> {
-    let _alone = alone();
-    let child = Child::fork();
-    let mut promoter = Promoter::new(Settings::default())?;
-    promoter.add(Target::open(child.0, 1)?);
-    let (look, gone) = promoter.look(0)?;
-    assert_eq!((look.processes.len(), gone.len()), (1, 0));
-    child.end();
-    let (look, gone) = promoter.look(0)?;
-    assert_eq!((look.processes.len(), gone.len()), (0, 1));
-    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished, "{}", gone[0].error);
-    assert_eq!(promoter.targets().count(), 0);
-    let never = Target::open(i32::MAX, 1).unwrap_err();
-    assert_eq!(never.kind(), ErrorKind::Vanished, "{never}");
-    Ok(())
-}
-
-#[test]
-fn a_process_with_the_number_of_one_that_ended_is_another() {
-    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
-    let regions = Regions::new(&[512]);
-    if std::fs::OpenOptions::new().write(true).open(LAST).is_err() {
-        println!("SKIPPED: root: choosing the number of a process needs it");
-        return;
-    }
-    let again = (0..200).find_map(|_| {
-        let child = Child::fork();
-        let mut promoter = Promoter::new(Settings::default()).unwrap();
-        promoter.add(Target::open(child.0, 1).unwrap());
-        let (look, _) = promoter.look(0).unwrap();
-        promoter.decide(&look);
-        let number = child.0;
-        child.end();
-        // Other processes start too: the number may be taken then.
-        std::fs::write(LAST, (number - 1).to_string()).unwrap();
-        let other = Child::fork();
-        if other.0 == number {
-            return Some((promoter, other));
-        }
-        other.end();
-        None
-    });
-    let Some((mut promoter, other)) = again else {
-        println!("SKIPPED: number: others were faster, 200 times");
-        return;
-    };
-    let decision = Decision {
-        process: promoter.targets().next().unwrap().id(),
-        address: regions.range.start as u64,
-        pages: 0,
-        reason: Reason::Full,
-    };
-    let outcome = promoter.act(&decision).unwrap();
-    assert_eq!(outcome.effect, Effect::Refused(Errno::SRCH.raw_os_error()));
-    let (look, gone) = promoter.look(0).unwrap();
-    assert_eq!((look.processes.len(), gone.len()), (0, 1));
-    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished);
-    let text = std::fs::read_to_string(format!("/proc/{}/smaps", other.0)).unwrap();
-    let huge: u64 = procfs::smaps(&text)
-        .iter()
-        .filter(|(mapping, _)| regions.range.covers(mapping.range))
-        .map(|(_, usage)| usage.huge_bytes)
-        .sum();
-    assert_eq!(huge, 0, "the other one is as it was");
-    other.end();
 }
