@@ -1,7 +1,7 @@
 //! The process that this library runs in, its parent, and the fork in progress.
 //!
-//! Statics that each fork writes, here and in other modules, lie in the section `cowslip_fork_data`: a process and its child
-//! then copy one page for all of them after the fork.
+//! Statics that each fork writes, here and in other modules, lie in the section `cowslip_fork_data`: a process and its
+//! child then copy one page for all of them after the fork.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 

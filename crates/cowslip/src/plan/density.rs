@@ -31,10 +31,10 @@ pub(crate) struct Tending {
     held_bytes: u64,
     /// In this round something was done, or could not be done yet.
     has_changed: bool,
-    /// Time that the looks of this round took.
+    /// Time that looks and splits of this round took.
     busy_ns: u64,
-    /// Time that the last chunk took, if the pause after it has not begun.
-    worked_ns: u64,
+    /// Time that the last collapse took, if the pause after it has not begun.
+    collapsed_ns: u64,
     /// End of that pause, which nothing shortens.
     rests_until_ns: u64,
     /// The kernel cannot make file memory huge afterwards.
@@ -63,10 +63,16 @@ impl Tending {
         self.is_futile = true;
     }
 
-    /// Notes that a chunk was split or made huge, or will be.
-    pub(crate) fn worked(&mut self, has_changed: bool, took_ns: u64) {
+    /// Notes that a chunk was split, or will be.
+    pub(crate) fn split(&mut self, has_changed: bool, took_ns: u64) {
         self.has_changed |= has_changed;
-        self.worked_ns = took_ns;
+        self.busy_ns += took_ns;
+    }
+
+    /// Notes that a chunk was made huge, or will be.
+    pub(crate) fn collapsed(&mut self, has_changed: bool, took_ns: u64) {
+        self.has_changed |= has_changed;
+        self.collapsed_ns = took_ns;
     }
 
     /// Looks at some chunks, and splits one or makes it huge.
@@ -79,14 +85,9 @@ impl Tending {
             // The thread was started for a fork, which waits for the arena's lock.
             self.turn.set(now_ns + ROUND.first_ns);
         }
-        if self.worked_ns > 0 {
-            let rest = match facts.is_crowded() {
-                // Pages that are split give memory back.
-                _ if facts.is_short() => 0,
-                true => REST,
-                false => REST_WHEN_FREE,
-            };
-            self.rests_until_ns = now_ns + std::mem::take(&mut self.worked_ns) * rest;
+        if self.collapsed_ns > 0 {
+            let rest = if facts.is_crowded() { REST } else { REST_WHEN_FREE };
+            self.rests_until_ns = now_ns + std::mem::take(&mut self.collapsed_ns) * rest;
         }
         let rest_ns = self.rests_until_ns.saturating_sub(now_ns);
         let left_ns = self.turn.left_ns(now_ns).max(rest_ns);

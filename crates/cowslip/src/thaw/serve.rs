@@ -296,12 +296,11 @@ fn wait(
 
 /// Does pending work for a slice of time. Returns the time until there is more, if there is.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
-    // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
-    // the host has taken the memory. A hold raises the thread. A limit that is about to be exceeded cannot wait: the look
-    // at it comes first.
     let began_ns = process::now_ns();
     let before = progress(shared, state);
     let step = loop {
+        // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
+        // the host has taken the memory. A hold raises the thread. Only the look at a limit that is near is urgent.
         service.set_urgent(shared.copy_limit.is_near());
         let step = thaw::step(shared, state);
         let took_ns = process::now_ns() - began_ns;
