@@ -10,7 +10,7 @@ const STOCK: [&str; 2] = ["fork-4k", "fork-thp"];
 /// The malloc that `cowslip run` bundles, without the rest of it.
 const JEMALLOC: &str = "jemalloc";
 
-pub(crate) const PROMISES: [Promise; 8] = [
+pub(crate) const PROMISES: [Promise; 7] = [
     Promise {
         name: "fork_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(12.0),
@@ -20,14 +20,6 @@ pub(crate) const PROMISES: [Promise; 8] = [
         name: "first_fork_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(3.0),
         value: |figures| forks(figures, 8 * GIB, latency::FIRST),
-    },
-    Promise {
-        name: "fork_cowslip_8GiB_over_1GiB",
-        bound: Bound::AtMost(1.5),
-        value: |figures| {
-            let fork = |size| fork(figures, COWSLIP, size, latency::IN_A_ROW);
-            over(fork(8 * GIB), fork(GIB))
-        },
     },
     Promise {
         name: "afl_execs_cowslip_over_best",

@@ -2,7 +2,7 @@
 
 use crate::report::{Report, Row, Series};
 
-use super::cycle::{Cycle, LONG_MS, PHASES, Phase, TimeLine, together};
+use super::cycle::{CYCLE, Cycle, LONG_MS, PHASES, Phase, TimeLine, together};
 use crate::rows::push_durations;
 
 pub(super) const REQUESTS: &str = "requests";
@@ -11,7 +11,10 @@ pub(super) const MAIN_CPU: &str = "main_cpu_a_request";
 pub(super) const SERVICE_CPU: &str = "service_thread_cpu";
 const CHILD_CPU: &str = "child_cpu";
 pub(super) const FORK: &str = "redis_fork";
-pub(super) const LONGEST_STALL: &str = "longest_stall";
+const LONGEST_STALL: &str = "longest_stall";
+/// The slowest request of each cycle.
+pub(super) const SLOWEST: &str = "slowest_request_cycle";
+pub(super) const EXTRA: &str = "extra_bytes";
 pub(super) const LATENCY_CYCLE: &str = "latency_cycle";
 const LATENCIES: [&str; 5] =
     ["latency_before", "latency_during", "latency_0-1s_after", "latency_1-5s_after", LATENCY_CYCLE];
@@ -56,6 +59,9 @@ pub(super) fn push(
         }
         let processors: f64 = cycles.iter().map(|cycle| cycle.client_processors).sum();
         report.row(row("client_processors", "mean", processors / n as f64, "count"));
+        let slowest = |cycle: &Cycle| cycle.phases[CYCLE].window.latencies.max_ns() as f64;
+        let slowest: Vec<_> = cycles.iter().map(slowest).collect();
+        push_durations(report, &row(SLOWEST, "", 0.0, "ns"), &slowest);
     }
     for (metric, of) in [
         (FORK, (|cycle| cycle.fork_ns) as fn(&Cycle) -> u64),
@@ -73,7 +79,7 @@ pub(super) fn push(
         report.row(row(LONGEST_STALL, "max", ns as f64, "ns"));
     }
     if let Some(bytes) = most(|cycle| Some(cycle.extra_bytes)) {
-        report.row(row("extra_bytes", "max", bytes as f64, "bytes"));
+        report.row(row(EXTRA, "max", bytes as f64, "bytes"));
     }
     let least = cycles.iter().map(|cycle| cycle.huge_coverage).fold(f64::INFINITY, f64::min);
     report.row(row("huge_coverage_after", "min", least, "ratio"));
