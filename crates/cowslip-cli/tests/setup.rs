@@ -15,6 +15,7 @@ use support::{COWSLIP, Folder, Ran, compile, run};
 const UNIT: &str = "[Unit]\nDescription=A store\n[Service]\nType=notify\n\
     ExecStart=-/usr/bin/store /etc/store.conf \\\n  --name %i\n\
     User=store\nPrivateDevices=true\nSystemCallFilter=@system-service\nNoExecPaths=/\nExecPaths=/usr/bin/store\n";
+const UNIT_FILE: &str = "usr/lib/systemd/system/store.service";
 const DROP_IN: &str = "etc/systemd/system/store.service.d/cowslip.conf";
 
 fn is_root() -> bool {
@@ -33,7 +34,7 @@ fn system(name: &str) -> Folder {
         ("etc/group", "root:x:0:\nalice:x:1000:\n"),
         ("etc/gshadow", "root:*::\nalice:!::\n"),
         ("etc/login.defs", "SYS_GID_MIN 100\nSYS_GID_MAX 999\n"),
-        ("usr/lib/systemd/system/store.service", UNIT),
+        (UNIT_FILE, UNIT),
         ("usr/bin/cowslip", ""),
     ] {
         let file = folder.0.join(file);
@@ -180,6 +181,8 @@ fn unknown_names_change_nothing_and_near_ones_are_offered() {
         (&["store", "stor"][..], "there is no stor.service: store?"),
         (&["nonesuch"], "there is no nonesuch.service; `systemctl list-unit-files"),
         (&["--user", "alcie", "store"], "there is no user alcie in /etc/passwd: alice?"),
+        (&["--undo", "stor"], "there is no stor.service: store?"),
+        (&["--undo", "--user", "alcie"], "there is no user alcie in /etc/passwd: alice?"),
     ] {
         let ran = run(Command::new(COWSLIP).args(["setup", "--root", root]).args(arguments));
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
@@ -197,12 +200,23 @@ fn no_service_is_changed_after_a_step_that_failed() {
     let system = system("setup-failed");
     let root = system.0.to_str().unwrap();
     fs::write(system.0.join("etc/tmpfiles.d"), "").unwrap();
+    let before = files(&system.0);
     let (ran, document) = setup(&["--root", root, "store"]);
     assert_eq!(ran.status.code(), Some(1), "{document}");
     assert_eq!(steps(&document, "failed"), ["huge pages", "store.service"], "{document}");
     assert!(!system.0.join(DROP_IN).exists(), "{document}");
     let (_, document) = setup(&["--root", root, "--keep-shmem-enabled", "store"]);
     assert_eq!(steps(&document, "done"), ["store.service"], "{document}");
+
+    // A service that is gone is undone by its name.
+    fs::rename(system.0.join(UNIT_FILE), system.0.join("kept")).unwrap();
+    let (_, document) = setup(&["--root", root, "--undo", "store"]);
+    assert_eq!(steps(&document, "done"), ["store.service"], "{document}");
+    fs::rename(system.0.join("kept"), system.0.join(UNIT_FILE)).unwrap();
+    // What the failed setup had done already is taken back too.
+    let (ran, document) = setup(&["--root", root, "--undo"]);
+    assert!(ran.status.success(), "{document}");
+    assert_eq!(files(&system.0), before, "{document}");
 }
 
 #[test]

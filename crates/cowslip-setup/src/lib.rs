@@ -61,13 +61,13 @@ pub struct Plan {
 pub fn run(plan: &Plan) -> Result<Steps, Vec<String>> {
     let machine = Machine::new(plan.root.clone(), plan.dry_run);
     let mut steps = Steps::new(plan.dry_run);
-    if plan.undo {
-        undo(&machine, plan, &mut steps);
-        return Ok(steps);
-    }
     let unknown = names::unknown(&machine, plan);
     if !unknown.is_empty() {
         return Err(unknown);
+    }
+    if plan.undo {
+        undo(&machine, plan, &mut steps);
+        return Ok(steps);
     }
     if let Some(drop_ins) = drop_ins(&machine, plan, &mut steps) {
         set_up(&machine, plan, &drop_ins, &mut steps);

@@ -1,19 +1,24 @@
-//! Names of services and users that do not exist, found before anything is changed.
+//! Names of services and users that neither exist nor were set up, found before anything is changed.
 
 use std::cmp::Reverse;
 
 use super::Plan;
 use super::machine::Machine;
-use super::unit;
+use super::{group, unit};
 
 /// Two names are near from this likeness on, as for the options of the command line.
 const NEAR: f64 = 0.7;
 const MOST_OFFERS: usize = 3;
 
-/// A sentence for each name of the plan that does not exist.
+/// A sentence for each name of the plan that does not exist. A service or a user that is gone can still be undone.
 pub(crate) fn unknown(machine: &Machine, plan: &Plan) -> Vec<String> {
+    let (set_up, joined) = match plan.undo {
+        true => (unit::with_drop_in(machine), group::joined(machine).unwrap_or_default()),
+        false => Default::default(),
+    };
     let mut sentences = Vec::new();
-    for name in plan.services.iter().filter(|name| !unit::exists(machine, name)) {
+    let is_service = |name: &String| set_up.contains(name) || unit::exists(machine, name);
+    for name in plan.services.iter().filter(|name| !is_service(name)) {
         let services = unit::services(machine);
         let bare = |name: &String| name.trim_end_matches(".service").to_owned();
         let near = near(&bare(name), services.iter().map(bare));
@@ -22,7 +27,8 @@ pub(crate) fn unknown(machine: &Machine, plan: &Plan) -> Vec<String> {
     }
     let accounts = machine.read("/etc/passwd").ok().flatten().unwrap_or_default();
     let users = || accounts.lines().filter_map(|line| line.split(':').next()).map(str::to_owned);
-    for name in plan.users.iter().filter(|name| !users().any(|user| user == **name)) {
+    let is_user = |name: &String| joined.contains(name) || users().any(|user| user == *name);
+    for name in plan.users.iter().filter(|name| !is_user(name)) {
         let near = near(name, users());
         let list = "cut -d: -f1 /etc/passwd";
         sentences.push(format!("there is no user {name} in /etc/passwd{}", offer(&near, list)));
