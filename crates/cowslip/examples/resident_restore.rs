@@ -45,7 +45,8 @@ fn main() -> cowslip::Result<()> {
         let began = Instant::now();
         let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
         // SAFETY: no other code has this memory.
-        let mine = unsafe { again.adopt_slice::<u64>(template.range_in(&again, words.range())) }?;
+        let mine =
+            unsafe { again.adopt_slice::<u64>(template.range_in(&again, words.value_range())) }?;
         let made = began.elapsed();
         black_box(mine[0]);
         let touched = began.elapsed();

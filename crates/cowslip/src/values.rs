@@ -60,7 +60,8 @@ impl Arena {
 
 impl Arena {
     /// The values in `range`, which is handed out already: found in a restored image, for instance. The place that
-    /// [`ArenaSlice::root`] names gives as many values as were saved.
+    /// [`ArenaSlice::root`] names and [`ArenaSlice::value_range`] give as many values as there were; whole pages give
+    /// all that fit.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if a part of its pages is not handed out for reading and writing, if it does not begin with
@@ -95,6 +96,12 @@ impl<T: Pod> ArenaSlice<T> {
     /// Its addresses, whole pages.
     pub fn range(&self) -> VirtRange {
         self.range
+    }
+
+    /// The addresses of its values, without the rest of the last page. [`Arena::adopt_slice`] makes a slice of the same
+    /// length of them.
+    pub fn value_range(&self) -> VirtRange {
+        VirtRange::new(self.range.start, size_of_val::<[T]>(self))
     }
 
     /// Its place and its length, for [`SaveOptions::roots`](crate::image::SaveOptions::roots): `arena` is the index of

@@ -66,7 +66,7 @@ fn lazily_restored(template: &Template, (uffd, backing): World) -> Arena {
 
 fn adopted(template: &Template, arena: &Arena, words: &ArenaSlice<u64>) -> ArenaSlice<u64> {
     // SAFETY: no other code has the memory of an arena that was restored just now.
-    unsafe { arena.adopt_slice(template.range_in(arena, words.range())) }.unwrap()
+    unsafe { arena.adopt_slice(template.range_in(arena, words.value_range())) }.unwrap()
 }
 
 /// A lender, its words, its template, and an arena that borrows from it. `None`, with a message, if nothing is
@@ -177,7 +177,7 @@ fn i3_a_freeze_at_any_time_has_what_was_written_before_and_nothing_since() {
             let again = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
             let place = VirtRange::new(
                 again.arena().range().start + (mine.range().start - arena.range().start),
-                mine.range().len,
+                mine.value_range().len,
             );
             // SAFETY: no other code has it.
             let saved = unsafe { again.arena().adopt_slice::<u64>(place) }.unwrap();

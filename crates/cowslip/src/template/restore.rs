@@ -69,17 +69,17 @@ impl Template {
     /// use cowslip::{Arena, Place, units::ByteCount};
     ///
     /// let arena = Arena::new(ByteCount::mib(64))?;
-    /// let mut table = arena.slice::<u64>(1 << 20)?;
+    /// let mut table = arena.slice::<u64>(1_000_000)?;
     /// table.fill(7);
     /// let template = arena.freeze()?.into_template()?;
     ///
     /// // In this process, or in another that received the template:
     /// let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
-    /// let place = template.range_in(&again, table.range());
-    /// // SAFETY: nobody else knows of this memory.
+    /// let place = template.range_in(&again, table.value_range());
+    /// // SAFETY: no other slice has this memory.
     /// let mut mine = unsafe { again.adopt_slice::<u64>(place) }?;
     /// mine[0] = 8; // at once
-    /// assert_eq!((mine[0], mine[1], table[0]), (8, 7, 7));
+    /// assert_eq!((mine[0], mine[1], table[0], mine.len()), (8, 7, 7, 1_000_000));
     /// drop((template, table, arena));
     /// assert!(again.wait_live(Duration::from_secs(60))); // free of everybody
     /// assert_eq!(again.freeze()?.slice(&mine)[..2], [8, 7]);
