@@ -16,7 +16,7 @@ use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use super::facts::Facts;
 use super::pace::Turn;
 use super::settings::density::{
-    LOOK_CHUNKS, MISSING_SHARE, REST, REST_WHEN_FREE, ROUND, SPLIT_SHARE, TRUST,
+    LOOK_CHUNKS, MISSING_SHARE, OVERDUE_NS, REST, REST_WHEN_FREE, ROUND, SPLIT_SHARE, TRUST,
 };
 use super::task::{Decision, Task};
 use crate::memory::chunk_map::Chunk;
@@ -27,16 +27,24 @@ pub(crate) struct Tending {
     /// The next chunk to look at.
     next: usize,
     turn: Turn,
+    /// The next round begins soon.
+    is_hurried: bool,
     /// The size of the files' content when a round began.
     held_bytes: u64,
     /// In this round something was done, or could not be done yet.
     has_changed: bool,
     /// Time that looks and splits of this round took.
     busy_ns: u64,
-    /// Time that the last collapse took, if the pause after it has not begun.
+    /// Time that the last collapse and its page took, if the pause after it has not begun.
     collapsed_ns: u64,
+    /// The chunk for which a page is being warmed.
+    warms_for: Option<usize>,
+    /// Time that it took to warm it; `None` before that.
+    warmed_ns: Option<u64>,
     /// End of that pause, which nothing shortens.
     rests_until_ns: u64,
+    /// The last time that it was due and had its turn.
+    served_ns: u64,
     /// The kernel cannot make file memory huge afterwards.
     is_futile: bool,
 }
@@ -47,9 +55,9 @@ impl Tending {
         self.next
     }
 
-    /// Looks again at once: chunks that could not be looked at may be ready now.
+    /// Looks again soon: chunks that could not be looked at may be ready now.
     pub(crate) fn hurry(&mut self) {
-        self.turn.hurry();
+        self.is_hurried = true;
     }
 
     /// Notes that the program has changed its mind about huge pages.
@@ -69,10 +77,15 @@ impl Tending {
         self.busy_ns += took_ns;
     }
 
+    /// Notes that the huge page that the kernel gives out next is warm.
+    pub(crate) fn warmed(&mut self, took_ns: u64) {
+        self.warmed_ns = Some(took_ns);
+    }
+
     /// Notes that a chunk was made huge, or will be.
     pub(crate) fn collapsed(&mut self, has_changed: bool, took_ns: u64) {
         self.has_changed |= has_changed;
-        self.collapsed_ns = took_ns;
+        self.collapsed_ns = took_ns + self.warmed_ns.take().unwrap_or(0);
     }
 
     /// Looks at some chunks, and splits one or makes it huge.
@@ -81,18 +94,21 @@ impl Tending {
             return Decision::Nothing;
         }
         let now_ns = facts.now_ns();
-        if self.turn.is_new() {
-            // The thread was started for a fork, which waits for the arena's lock.
-            self.turn.set(now_ns + ROUND.first_ns);
+        if std::mem::take(&mut self.is_hurried) || self.turn.is_new() {
+            // Not at once: a thread that was started for a fork begins while the fork waits for the arena's lock.
+            self.turn.bring_forward(now_ns + ROUND.first_ns);
         }
         if self.collapsed_ns > 0 {
             let rest = if facts.is_crowded() { REST } else { REST_WHEN_FREE };
             self.rests_until_ns = now_ns + std::mem::take(&mut self.collapsed_ns) * rest;
         }
-        let rest_ns = self.rests_until_ns.saturating_sub(now_ns);
-        let left_ns = self.turn.left_ns(now_ns).max(rest_ns);
+        let left_ns = self.due_ns().saturating_sub(now_ns);
         if left_ns > 0 {
             return Decision::After(left_ns);
+        }
+        self.served_ns = now_ns;
+        if let Some(task) = self.take_up(facts) {
+            return Decision::Do(task);
         }
         if self.next == 0 && !self.begin_round(facts) {
             return Decision::After(self.end_round(facts.now_ns()));
@@ -111,6 +127,27 @@ impl Tending {
         Decision::Do(Task::LookOn)
     }
 
+    /// Work that goes before all other: a page that is warm grows cold, and moves beside a child that reads for ever would
+    /// leave no time for anything else.
+    pub(super) fn pressing(&mut self, facts: &impl Facts) -> Decision {
+        if self.warmed_ns.is_some() && facts.can_tend() {
+            return self.take_up(facts).map_or(Decision::Nothing, Decision::Do);
+        }
+        let due_ns = self.due_ns().max(self.served_ns);
+        let is_overdue = facts.now_ns() >= due_ns.saturating_add(OVERDUE_NS);
+        if is_overdue { self.next(facts) } else { Decision::Nothing }
+    }
+
+    fn due_ns(&self) -> u64 {
+        self.turn.not_before_ns().max(self.rests_until_ns)
+    }
+
+    /// Goes on with the chunk for which a page was to be warmed.
+    fn take_up(&mut self, facts: &impl Facts) -> Option<Task> {
+        let chunk = self.warms_for.take()?;
+        self.choose(facts, chunk)
+    }
+
     fn choose(&mut self, facts: &impl Facts, chunk: usize) -> Option<Task> {
         if facts.map().get(chunk) != Chunk::Live {
             // The next round looks at it again.
@@ -121,6 +158,10 @@ impl Tending {
             return Some(Task::Split(chunk));
         }
         let may = !self.is_futile && facts.bytes_to_collapse(chunk).is_some_and(is_dense);
+        if may && self.warmed_ns.is_none() {
+            self.warms_for = Some(chunk);
+            return Some(Task::WarmPage);
+        }
         may.then_some(Task::Collapse(chunk))
     }
 
@@ -137,7 +178,9 @@ impl Tending {
     /// Returns the time to the next round.
     fn end_round(&mut self, now_ns: u64) -> u64 {
         self.next = 0;
-        let rest_ns = std::mem::take(&mut self.busy_ns) * REST;
+        // A page that no chunk took is cold by the next round.
+        let busy_ns = std::mem::take(&mut self.busy_ns) + self.warmed_ns.take().unwrap_or(0);
+        let rest_ns = busy_ns * REST;
         let delay_ns = self.turn.double(ROUND).max(rest_ns);
         self.turn.set(now_ns + delay_ns);
         delay_ns

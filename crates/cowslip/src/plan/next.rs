@@ -30,7 +30,8 @@ pub(crate) fn next(facts: &mut impl Facts, plan: &mut Plan) -> Task {
 
 /// The first that has something to do, or the shortest time until one has.
 fn decide<F: Facts>(facts: &mut F, plan: &mut Plan) -> Decision {
-    let in_order: [fn(&mut F, &mut Plan) -> Decision; 6] = [
+    let in_order: [fn(&mut F, &mut Plan) -> Decision; 7] = [
+        |facts, plan| plan.density.pressing(facts),
         |facts, plan| plan.residency.next(facts),
         |facts, plan| plan.thaw.next(facts, &mut plan.moving),
         |facts, plan| if is_settled(facts) { plan.clean.next(facts) } else { Decision::Nothing },

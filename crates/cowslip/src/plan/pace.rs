@@ -33,6 +33,11 @@ impl Turn {
         self.not_before_ns.saturating_sub(now_ns)
     }
 
+    /// The time that it is due at.
+    pub(crate) fn not_before_ns(self) -> u64 {
+        self.not_before_ns
+    }
+
     pub(crate) fn is_due(self, now_ns: u64) -> bool {
         self.left_ns(now_ns) == 0
     }
@@ -55,6 +60,13 @@ impl Turn {
     /// Makes it due at once.
     pub(crate) fn hurry(&mut self) {
         *self = Self::default();
+    }
+
+    /// Makes it due at a time, or as soon as it is already. The next delay is the first one.
+    pub(crate) fn bring_forward(&mut self, not_before_ns: u64) {
+        let is_sooner = !self.is_new() && self.not_before_ns < not_before_ns;
+        let not_before_ns = if is_sooner { self.not_before_ns } else { not_before_ns };
+        *self = Self { not_before_ns, delay_ns: 0 };
     }
 
     /// Notes a success: the next delay is the first one.
@@ -93,5 +105,20 @@ mod tests {
         assert_eq!(turn.double(DELAYS), 10);
         turn.hurry();
         assert_eq!(turn, Turn::default());
+    }
+
+    #[test]
+    fn a_turn_that_is_brought_forward_again_and_again_comes() {
+        let mut turn = Turn::default();
+        assert_eq!(
+            [0, 5, 9].map(|now_ns| {
+                turn.bring_forward(now_ns + 10);
+                turn.left_ns(now_ns)
+            }),
+            [10, 5, 1]
+        );
+        turn.set(100);
+        turn.bring_forward(20);
+        assert_eq!(turn.left_ns(0), 20);
     }
 }

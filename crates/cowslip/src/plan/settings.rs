@@ -134,13 +134,14 @@ pub(crate) mod density {
     pub(crate) const MISSING_SHARE: u64 = 16;
     /// The part of memory handed out that must be there before more of it may begin on huge pages.
     pub(crate) const TRUST: (u64, u64) = (3, 4);
-    /// The pause after a chunk was made huge, and after the looks and splits of a round, is this many times as long: a
-    /// copy of 2 MiB takes a millisecond, and ten where the host takes free memory back.
+    /// The pause after a chunk was made huge, and after the looks and splits of a round, is this many times as long.
     pub(crate) const REST: u64 = 16;
     /// The pause after a chunk was made huge while no thread waits for a processor.
     pub(crate) const REST_WHEN_FREE: u64 = 2;
     /// Between rounds.
     pub(crate) const ROUND: Delays = Delays::new(20 * MILLISECOND, 2 * SECOND);
+    /// Other work goes first, but not for longer than this.
+    pub(crate) const OVERDUE_NS: u64 = 500 * MILLISECOND;
     /// Chunks looked at in one step.
     pub(crate) const LOOK_CHUNKS: usize = 16;
     /// Borders between runs of base pages and runs of huge ones.

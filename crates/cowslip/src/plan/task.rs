@@ -20,7 +20,7 @@ pub(crate) enum Task {
     Fill(usize),
     /// Leave chunks without a private page in place: they are clean.
     Keep(Range<usize>),
-    /// Make chunks live: one, or several without a private page.
+    /// Make chunks live: one, or several with few private pages.
     Thaw(Range<usize>, Pace),
     /// Make a chunk live of which an operation that failed left a part live.
     Complete(usize),
@@ -32,6 +32,8 @@ pub(crate) enum Task {
     Consolidate { from: usize },
     /// Split a huge page, of which parts were given back.
     Split(usize),
+    /// Warm the huge page that the kernel gives out next, for a chunk that becomes one.
+    WarmPage,
     /// Make a chunk of base pages a huge page.
     Collapse(usize),
     /// Map a part of the unmapped memory.
@@ -65,17 +67,6 @@ pub(crate) enum Work {
     Thaw,
     Move,
     Clean,
-}
-
-/// The next step of the service thread, after a piece of work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// There is more to do.
-    Again,
-    /// Nothing can be done before this has passed.
-    Later(Duration),
-    /// Nothing is to be done.
-    Idle,
 }
 
 /// One decision.

@@ -3,6 +3,7 @@
 //! The work of the thread is in `thaw::serve`. No freeze waits for it.
 
 mod pressure;
+mod warm;
 mod window;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
@@ -22,6 +23,7 @@ use crate::plan::settings::pressure::CROWD_LOOK_NS;
 use crate::plan::settings::thaw::RUN_CHUNKS;
 
 pub(crate) use pressure::{Gauge, Look};
+pub(crate) use warm::WarmPage;
 pub(crate) use window::Window;
 
 /// The features that a thaw needs for write protection.
@@ -51,6 +53,8 @@ pub(crate) struct Service {
     pub(crate) scanner: Scanner<ReservedFd>,
     /// Used by the thread that has the arena's lock.
     pub(crate) window: Window,
+    /// Used by the service thread.
+    pub(crate) warm_page: WarmPage,
     /// The stack of work that no stop interrupts, used by the thread that has the arena's lock; `None` if such work is not
     /// possible.
     outside: Option<OwnSpace>,
@@ -90,6 +94,7 @@ impl Service {
             identities,
             scanner: Scanner::open().during(operation)?,
             window: Window::reserve().during(operation)?,
+            warm_page: WarmPage::reserve(),
             outside: outside::is_possible().then(outside_stack).transpose().during(operation)?,
             started: OnceLock::new(),
             closing: AtomicBool::new(false),

@@ -16,6 +16,7 @@ pub(crate) mod rest;
 pub(crate) mod serve;
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
@@ -27,9 +28,21 @@ use crate::arena::state::{Chunk, Hold, Shared, State};
 use crate::mapping::backing_file::CLOSED;
 use crate::plan;
 use crate::plan::settings::thaw::LONGEST_BEFORE_FORK_NS;
-use crate::plan::task::Step;
 use crate::service::{Look, Window};
 use observe::{Observer, is_short_of_memory};
+
+/// The next step of the service thread, after a piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// There is more to do.
+    Again,
+    /// The next huge page must be warm: the thread warms it without the arena's lock.
+    WarmPage,
+    /// Nothing can be done before this has passed.
+    Later(Duration),
+    /// Nothing is to be done.
+    Idle,
+}
 
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::{Errno, process};
 
-use super::{consolidate, finish};
+use super::{Step, consolidate, finish};
 use crate::arena::chunk::{Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::{grow, residency};
 use crate::plan::settings::thaw::VIEW_STEP_BYTES;
-use crate::plan::task::{Pace, Step, Task, Work};
+use crate::plan::task::{Pace, Task, Work};
 use crate::service::Service;
 
 /// Performs a task, and notes its outcome in the plan. `None` if the next one follows at once.
@@ -20,6 +20,7 @@ pub(super) fn perform(shared: &Shared, state: &mut State, task: Task) -> Option<
     match task {
         Task::Idle => return Some(Step::Idle),
         Task::Wait(time) => return Some(Step::Later(time)),
+        Task::WarmPage => return Some(Step::WarmPage),
         _ => {}
     }
     let began_ns = process::now_ns();
@@ -66,7 +67,7 @@ fn act(shared: &Shared, state: &mut State, task: &Task) -> Result<bool, Errno> {
         Task::Collapse(chunk) => return Ok(grow::make_huge(shared, state, chunk)),
         Task::Map => residency::map_some(shared, state),
         Task::Failed(_, errno) => return Err(errno),
-        Task::LookOn | Task::Wait(_) | Task::Idle => {}
+        Task::LookOn | Task::WarmPage | Task::Wait(_) | Task::Idle => {}
     }
     Ok(true)
 }
@@ -105,7 +106,7 @@ fn move_out(
     Thawing::new(shared, service).move_out(state, chunk, target, pace)
 }
 
-/// Makes chunks live in their file: one, or several without a private page.
+/// Makes chunks live in their file: one, or several with few private pages.
 pub(super) fn thaw_at_pace(
     shared: &Shared,
     state: &mut State,

@@ -32,11 +32,10 @@ use crate::plan::settings::serve::{
     LONGEST_REST_NS, LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, REST_WHEN_FELT, SLICE_NS,
     STAY_AWAY_NS,
 };
-use crate::plan::task::Step;
 use crate::service::{Running, Service};
-use crate::thaw;
 use crate::thaw::last_thread::LastThread;
 use crate::thaw::rest::Rest;
+use crate::thaw::{self, Step};
 
 const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;
@@ -200,6 +199,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     let mut due_ns = None;
     let mut false_alarms = 0;
     let mut has_stayed_away = false;
+    let mut warmed_ns = None;
     while !service.is_closing() {
         let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
@@ -269,8 +269,22 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
             due_ns = Some(process::now_ns() + LOOK_AGAIN_NS);
             continue;
         };
-        let pause = work(service, &shared, &mut state);
+        if let Some(took_ns) = warmed_ns.take() {
+            state.plan.density.warmed(took_ns);
+        }
+        let step = work(service, &shared, &mut state);
         drop(state);
+        let pause = match step {
+            Step::Again => Some(Duration::ZERO),
+            Step::WarmPage => {
+                let began_ns = process::now_ns();
+                service.warm_page.warm();
+                warmed_ns = Some(process::now_ns() - began_ns);
+                Some(Duration::ZERO)
+            }
+            Step::Later(pause) => Some(pause),
+            Step::Idle => None,
+        };
         due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
     }
     Ok(End::Told)
@@ -294,8 +308,8 @@ fn wait(
     Ok(false)
 }
 
-/// Does pending work for a slice of time. Returns the time until there is more, if there is.
-fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
+/// Does pending work for a slice of time. Returns the next step, after a rest where one is due.
+fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
     let began_ns = process::now_ns();
     let before = progress(shared, state);
     let step = loop {
@@ -311,24 +325,21 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     };
     service.window.close();
     // The thread wakes up as what it is now.
-    service.set_urgent(shared.copy_limit.is_near());
-    match step {
-        // Each moment that it does not run costs memory.
-        Step::Again if service.gauge.was_short() && before != progress(shared, state) => {
-            Some(Duration::ZERO)
-        }
-        Step::Again => {
-            if before == progress(shared, state) {
-                // Work without a result must not take a processor from other threads.
-                return Some(Duration::from_nanos(NO_PROGRESS_NS));
-            }
-            service.look_for_crowd(began_ns);
-            let rest_ns = std::mem::take(&mut state.plan.felt_ns) * REST_WHEN_FELT;
-            Some(Duration::from_nanos(rest_ns.min(LONGEST_REST_NS)))
-        }
-        Step::Later(delay) => Some(delay),
-        Step::Idle => None,
+    service.set_urgent(step != Step::WarmPage && shared.copy_limit.is_near());
+    if !matches!(step, Step::Again) {
+        return step;
     }
+    if before == progress(shared, state) {
+        // Work without a result must not take a processor from other threads.
+        return Step::Later(Duration::from_nanos(NO_PROGRESS_NS));
+    }
+    if service.gauge.was_short() {
+        // Each moment that it does not run costs memory.
+        return Step::Again;
+    }
+    service.look_for_crowd(began_ns);
+    let rest_ns = std::mem::take(&mut state.plan.felt_ns) * REST_WHEN_FELT;
+    Step::Later(Duration::from_nanos(rest_ns.min(LONGEST_REST_NS)))
 }
 
 /// Numbers of which one changes with every piece of work.
