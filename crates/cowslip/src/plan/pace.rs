@@ -5,6 +5,16 @@
 //!    ▲        └─ found nothing, or failed ──▶ waits twice as long as last time ────┘
 //! ```
 
+use std::time::Duration;
+
+use super::settings::serve::{LONGEST_REST_NS, REST_WHEN_CROWDED, REST_WHEN_FELT};
+
+/// The rest of the service thread after a slice of work that took `took_ns`, for which writers waited `felt_ns` long.
+pub(crate) fn rest(took_ns: u64, felt_ns: u64, is_crowded: bool) -> Duration {
+    let turn_ns = if is_crowded { took_ns * REST_WHEN_CROWDED } else { 0 };
+    Duration::from_nanos(turn_ns.max(felt_ns * REST_WHEN_FELT).min(LONGEST_REST_NS))
+}
+
 /// The bounds of a delay that doubles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delays {
@@ -91,6 +101,15 @@ impl Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_service_thread_rests_for_threads_that_wait_for_it_or_for_a_processor() {
+        const SLICE_NS: u64 = 200_000;
+        let ns = |felt_ns, is_crowded| rest(SLICE_NS, felt_ns, is_crowded).as_nanos() as u64;
+        assert_eq!((ns(0, false), ns(0, true)), (0, SLICE_NS * REST_WHEN_CROWDED));
+        assert_eq!((ns(100_000, false), ns(100_000, true)), (9_900_000, 9_900_000));
+        assert_eq!(ns(u64::MAX / 100, true), LONGEST_REST_NS);
+    }
 
     const DELAYS: Delays = Delays::new(10, 60);
 

@@ -31,6 +31,8 @@ pub(crate) mod thaw {
 
     /// Chunks that are thawed in one step.
     pub(crate) const RUN_CHUNKS: usize = 16;
+    /// Private memory of chunks that are thawed in one step: a hold costs as much as this many copies.
+    pub(crate) const TOGETHER_BYTES: usize = 128 * KIB;
     /// Borrowed chunks that are filled before they become live. Each is held twice meanwhile.
     pub(crate) const FILLED_CHUNKS: usize = 8;
     /// Of an old view, unmapped in one step.
@@ -180,6 +182,9 @@ pub(crate) mod serve {
     pub(crate) const SLICE_NS: u64 = 200 * MICROSECOND;
     /// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
     pub(crate) const REST_WHEN_FELT: u64 = 99;
+    /// The thread rests this many times as long as its slice took while other threads wait for a processor: a server with
+    /// half of one to spare then keeps its pace.
+    pub(crate) const REST_WHEN_CROWDED: u64 = 3;
     pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
 }
 

@@ -6,8 +6,8 @@
 //!        ▼                              └─────────────────────────────────────┘
 //!   chunks that are written much move       a chunk that fails stays frozen, and waits
 //! ```
-//! Runs of chunks without private pages go in one step; a chunk with private pages goes alone, so that a writer waits for
-//! one chunk's copies at most, and a part of them if they are many.
+//! Neighbours with few private pages go in one step, which is held once; a chunk with many goes alone, and in parts, so
+//! that a writer waits for a few copies.
 
 use std::ops::Range;
 
@@ -16,9 +16,10 @@ use cowslip_sys::Errno;
 use super::facts::Facts;
 use super::moving::Moving;
 use super::pace::Turn;
+use super::settings;
 use super::settings::thaw::{
     FILLED_CHUNKS, LINGER_MOST_NS, LINGER_NS, LINGER_THAWS, PRIVATE_SHARE, READERS,
-    READERS_WHEN_SHORT, RETRY, RUN_CHUNKS,
+    READERS_WHEN_SHORT, RETRY, RUN_CHUNKS, TOGETHER_BYTES,
 };
 use super::task::{Decision, Pace, Task, Work, many_pages};
 use crate::memory::chunk_map::Chunk;
@@ -191,15 +192,20 @@ impl Thaw {
             (false, true) => map.get(chunk) == Chunk::Borrowed && facts.is_filled(chunk),
             (false, false) => map.get(chunk) != Chunk::Borrowed,
         };
-        let mut end = first + 1;
-        while private == 0
+        // Clean chunks whose changes are tracked stay in place. A borrowed chunk takes time for its base.
+        let most = if tracks || is_borrowed { 0 } else { settings::pages(TOGETHER_BYTES) };
+        let (mut end, mut together) = (first + 1, private);
+        while together <= most
             && !is_exposed
             && run.contains(&end)
             && is_plain(end)
             && map.file(end) == map.file(first)
             && is_like_first(end)
-            && facts.private_pages(end, 0)? == 0
         {
+            together += facts.private_pages(end, most - together)?;
+            if together > most {
+                break;
+            }
             end += 1;
         }
         if tracks && !is_exposed && private == 0 && map.get(first) == Chunk::Frozen {

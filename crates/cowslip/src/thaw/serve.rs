@@ -27,10 +27,10 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 use crate::arena::child::Child;
 use crate::arena::share;
 use crate::arena::state::{Role, Shared, State};
+use crate::plan::pace::rest;
 use crate::plan::settings::children;
 use crate::plan::settings::serve::{
-    LONGEST_REST_NS, LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, REST_WHEN_FELT, SLICE_NS,
-    STAY_AWAY_NS,
+    LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, SLICE_NS, STAY_AWAY_NS,
 };
 use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
@@ -337,9 +337,10 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
         // Each moment that it does not run costs memory.
         return Step::Again;
     }
-    service.look_for_crowd(began_ns);
-    let rest_ns = std::mem::take(&mut state.plan.felt_ns) * REST_WHEN_FELT;
-    Step::Later(Duration::from_nanos(rest_ns.min(LONGEST_REST_NS)))
+    // The program's threads take turns with this one. Near a limit, copies cost more than turns.
+    let is_crowded = service.look_for_crowd(began_ns) && !shared.copy_limit.is_near();
+    let felt_ns = std::mem::take(&mut state.plan.felt_ns);
+    Step::Later(rest(process::now_ns() - began_ns, felt_ns, is_crowded))
 }
 
 /// Numbers of which one changes with every piece of work.

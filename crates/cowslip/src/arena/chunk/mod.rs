@@ -1,4 +1,4 @@
-//! One chunk, or a run of clean ones, from private to shared.
+//! One chunk, or a run with few private pages, from private to shared.
 //!
 //! ```text
 //!   move aside ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
@@ -58,7 +58,7 @@ impl<'a> Thawing<'a> {
         Self { shared, guard: Some(service), scanner, window }
     }
 
-    /// Makes chunks of one file live in it: one, or several without private pages. If the file is exposed, they move
+    /// Makes chunks of one file live in it: one, or several with few private pages. If the file is exposed, they move
     /// out of it.
     pub(crate) fn thaw(&self, state: &mut State, mut chunks: Range<usize>) -> Result<(), Errno> {
         if let Some(target) = self.shared.other_file(state, chunks.start)? {
@@ -322,7 +322,7 @@ struct Part<'a> {
     chunks: Range<usize>,
 }
 
-/// The most runs of private pages that a part of one chunk can have. A part of several chunks had none a moment ago.
+/// The most runs of private pages that a part of one chunk can have. A part of several chunks had few a moment ago.
 fn most_runs(part: VirtRange, pieces: &[(VirtRange, Prot)]) -> usize {
     part.len.min(CHUNK_BYTES) / page_size_bytes() / 2 + 1 + pieces.len()
 }
