@@ -83,6 +83,6 @@ fn phases_add_up_to_the_cycle_and_nothing_is_left_behind() {
     let ratios = report["ratios"].as_array().unwrap();
     assert_eq!(
         ratios.iter().filter(|ratio| ratio["name"].as_str().unwrap().starts_with("save_")).count(),
-        6
+        7
     );
 }
