@@ -70,7 +70,7 @@ impl Shared {
     }
 
     /// True if another page size of a chunk would make more runs than a freeze should move.
-    fn would_cut_up(&self, state: &State, chunk: usize) -> bool {
+    pub(crate) fn would_cut_up(&self, state: &State, chunk: usize) -> bool {
         let (all, base) = (self.chunks_of(self.range), &state.vma_map.base_chunks);
         let differs =
             |other: usize| all.contains(&other) && base.contains(other) != base.contains(chunk);
@@ -222,9 +222,7 @@ impl Shared {
 pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     let place = shared.chunk_range(chunk, 1);
     let was_base = state.vma_map.base_chunks.contains(chunk);
-    if was_base
-        && (shared.would_cut_up(state, chunk) || shared.set_huge(state, chunk..chunk + 1).is_err())
-    {
+    if was_base && shared.set_huge(state, chunk..chunk + 1).is_err() {
         return false;
     }
     let began_ns = process::now_ns();

@@ -359,11 +359,14 @@ fn wait_served(
 
 fn wait_for_change<'a>(
     shared: &'a Shared,
-    state: MutexGuard<'a, State>,
+    mut state: MutexGuard<'a, State>,
     longest: Duration,
 ) -> MutexGuard<'a, State> {
+    state.plan.awaited += 1;
     let waited = shared.changed.wait_timeout(state, longest);
-    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
+    let mut state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+    state.plan.awaited = state.plan.awaited.saturating_sub(1);
+    state
 }
 
 impl Frozen {

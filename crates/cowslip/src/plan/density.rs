@@ -77,6 +77,11 @@ impl Tending {
         self.busy_ns += took_ns;
     }
 
+    /// In a forked child: its processor has no warm page.
+    pub(super) fn begin_child(&mut self) {
+        (self.warms_for, self.warmed_ns) = (None, None);
+    }
+
     /// Notes that the huge page that the kernel gives out next is warm.
     pub(crate) fn warmed(&mut self, took_ns: u64) {
         self.warmed_ns = Some(took_ns);
@@ -130,8 +135,14 @@ impl Tending {
     /// Work that goes before all other: a page that is warm grows cold, and moves beside a child that reads for ever would
     /// leave no time for anything else.
     pub(super) fn pressing(&mut self, facts: &impl Facts) -> Decision {
-        if self.warmed_ns.is_some() && facts.can_tend() {
-            return self.take_up(facts).map_or(Decision::Nothing, Decision::Do);
+        // A thaw gives memory back.
+        if facts.is_short() || !facts.can_tend() {
+            return Decision::Nothing;
+        }
+        if self.warmed_ns.is_some()
+            && let Some(task) = self.take_up(facts)
+        {
+            return Decision::Do(task);
         }
         let due_ns = self.due_ns().max(self.served_ns);
         let is_overdue = facts.now_ns() >= due_ns.saturating_add(OVERDUE_NS);

@@ -43,6 +43,10 @@ pub(crate) struct Plan {
     pub(crate) reclaim: pace::Turn,
     /// Time for which writers waited since the service thread's last rest.
     pub(crate) felt_ns: u64,
+    /// Time that thaws took since then.
+    pub(crate) thawed_ns: u64,
+    /// Threads that wait for the service thread's work.
+    pub(crate) awaited: u32,
 }
 
 impl Plan {
@@ -58,7 +62,8 @@ impl Plan {
         self.clean = clean::Clean::default();
         self.moving.begin_child();
         self.reclaim.hurry();
-        self.felt_ns = 0;
+        self.density.begin_child();
+        (self.felt_ns, self.thawed_ns, self.awaited) = (0, 0, 0);
     }
 
     /// Notes that all memory is live.
@@ -84,6 +89,7 @@ impl Plan {
         let Some(work) = task.work() else { return };
         if work == Work::Thaw {
             self.thaw.add_work(took_ns);
+            self.thawed_ns += took_ns;
         }
         match (work, outcome) {
             (Work::Thaw, Ok(_)) => self.thaw.look_soon(),

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use super::settings::serve::{LONGEST_REST_NS, REST_WHEN_CROWDED, REST_WHEN_FELT};
+use super::settings::serve::{LONGEST_REST_NS, LONGEST_TURN_NS, REST_WHEN_CROWDED, REST_WHEN_FELT};
 
-/// The rest of the service thread after a slice of work that took `took_ns`, for which writers waited `felt_ns` long.
-pub(crate) fn rest(took_ns: u64, felt_ns: u64, is_crowded: bool) -> Duration {
-    let turn_ns = if is_crowded { took_ns * REST_WHEN_CROWDED } else { 0 };
+/// The rest of the service thread after work in which it had a turn of `turn_ns`, and for which writers waited `felt_ns` long.
+pub(crate) fn rest(turn_ns: u64, felt_ns: u64) -> Duration {
+    let turn_ns = turn_ns.min(LONGEST_TURN_NS) * REST_WHEN_CROWDED;
     Duration::from_nanos(turn_ns.max(felt_ns * REST_WHEN_FELT).min(LONGEST_REST_NS))
 }
 
@@ -104,11 +104,12 @@ mod tests {
 
     #[test]
     fn the_service_thread_rests_for_threads_that_wait_for_it_or_for_a_processor() {
-        const SLICE_NS: u64 = 200_000;
-        let ns = |felt_ns, is_crowded| rest(SLICE_NS, felt_ns, is_crowded).as_nanos() as u64;
-        assert_eq!((ns(0, false), ns(0, true)), (0, SLICE_NS * REST_WHEN_CROWDED));
-        assert_eq!((ns(100_000, false), ns(100_000, true)), (9_900_000, 9_900_000));
-        assert_eq!(ns(u64::MAX / 100, true), LONGEST_REST_NS);
+        let ns = |turn_ns, felt_ns| rest(turn_ns, felt_ns).as_nanos() as u64;
+        assert_eq!((ns(0, 0), ns(200_000, 0)), (0, 200_000 * REST_WHEN_CROWDED));
+        assert_eq!((ns(0, 100_000), ns(200_000, 100_000)), (9_900_000, 9_900_000));
+        // It may have waited for its own turn meanwhile.
+        assert_eq!(ns(u64::MAX, 0), LONGEST_TURN_NS * REST_WHEN_CROWDED);
+        assert_eq!(ns(0, u64::MAX / 100), LONGEST_REST_NS);
     }
 
     const DELAYS: Delays = Delays::new(10, 60);

@@ -182,9 +182,11 @@ pub(crate) mod serve {
     pub(crate) const SLICE_NS: u64 = 200 * MICROSECOND;
     /// The thread rests this many times as long as writers waited for it: they may lose a hundredth of their time.
     pub(crate) const REST_WHEN_FELT: u64 = 99;
-    /// The thread rests this many times as long as its slice took while other threads wait for a processor: a server with
-    /// half of one to spare then keeps its pace.
+    /// The thread rests this many times as long as it thawed while other threads wait for a processor: a server with half
+    /// of one to spare then keeps its pace.
     pub(crate) const REST_WHEN_CROWDED: u64 = 3;
+    /// More is not counted: the thread waited for its turn as well.
+    pub(crate) const LONGEST_TURN_NS: u64 = MILLISECOND;
     pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
 }
 

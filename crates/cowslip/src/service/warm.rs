@@ -8,8 +8,9 @@
 //! The collapse itself keeps the lock: its last step maps the huge page also where a freeze or a thaw holds threads by a
 //! userfaultfd without write protection (`maybe_install_pmd`), and before Linux 6.4 the file seems to hold nothing meanwhile.
 
+use cowslip_sys::Errno;
 use cowslip_sys::memory::{Advice, Prot};
-use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_sys::units::CHUNK_BYTES;
 
 use crate::mapping::OwnSpace;
 
@@ -20,21 +21,25 @@ pub(crate) struct WarmPage(Option<OwnSpace>);
 impl WarmPage {
     /// Sets the address space aside.
     pub(crate) fn reserve() -> Self {
-        Self(OwnSpace::reserve_apart(CHUNK_BYTES, CHUNK_BYTES).ok())
+        Self(reserve().ok())
     }
 
-    /// Touches and frees a huge page. Best effort: without it a collapse takes longer.
+    /// Touches and frees a huge page. Where there is none it takes a base page, and no more of a group's limit.
+    ///
+    /// The touch is a store: `MADV_POPULATE_WRITE` would keep other threads from mapping memory meanwhile.
     pub(crate) fn warm(&self) {
-        let Some(place) = self.0.as_ref().filter(|place| place.map_anonymous(Prot::RW).is_ok())
-        else {
-            return;
-        };
-        // A child would have a copy.
-        let is_kept = place.advise(Advice::DontFork).is_ok();
-        if is_kept && place.advise(Advice::HugePage).is_ok() {
-            // One fault, which clears it all. Where there is no huge page it takes a base page, and no more of a group's limit.
-            let _ = place.first(page_size_bytes()).advise(Advice::PopulateWrite);
+        if let Some(place) = &self.0 {
+            place.with_bytes(|bytes| bytes[0] = 1);
+            let _ = place.advise(Advice::DontNeed);
         }
-        let _ = place.map_anonymous(Prot::NONE);
     }
+}
+
+fn reserve() -> Result<OwnSpace, Errno> {
+    let place = OwnSpace::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
+    place.map_anonymous(Prot::RW)?;
+    // A child would have a copy.
+    place.advise(Advice::DontFork)?;
+    place.advise(Advice::HugePage)?;
+    Ok(place)
 }

@@ -264,16 +264,18 @@ impl Facts for Observer<'_> {
     }
 
     fn bytes_to_collapse(&self, chunk: usize) -> Option<u64> {
-        let (state, place) = (&*self.state, self.place(chunk));
+        let (shared, state, place) = (self.shared, &*self.state, self.place(chunk));
         let is_one_mapping = || {
             let prot = state.pieces(place).first().map_or(Prot::NONE, |(_, prot)| *prot);
             state.pieces(place) == [(place, prot)] && prot.contains(Prot::RW)
         };
+        let is_base = state.vma_map.base_chunks.contains(chunk);
         let may = state.is_small(chunk)
             && !state.density.refused.contains(chunk)
+            && !(is_base && shared.would_cut_up(state, chunk))
             && state.vma_map.is_all(place, Usage::Used)
             && is_one_mapping();
-        let at = offset(self.shared.range, place);
+        let at = offset(shared.range, place);
         let file = state.file_at(place.start);
         let held = may.then(|| memfile::held(file.fd(), at, CHUNK_BYTES as u64))?.ok()?;
         (held.evicted_bytes == 0).then_some(held.bytes)

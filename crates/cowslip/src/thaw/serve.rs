@@ -337,10 +337,12 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
         // Each moment that it does not run costs memory.
         return Step::Again;
     }
-    // The program's threads take turns with this one. Near a limit, copies cost more than turns.
-    let is_crowded = service.look_for_crowd(began_ns) && !shared.copy_limit.is_near();
+    // The program's threads take turns with a thaw, unless one waits for it. Near a limit, copies cost more than turns.
+    let is_crowded = service.look_for_crowd(began_ns);
+    let takes_turns = is_crowded && state.plan.awaited == 0 && !shared.copy_limit.is_near();
+    let thawed_ns = std::mem::take(&mut state.plan.thawed_ns);
     let felt_ns = std::mem::take(&mut state.plan.felt_ns);
-    Step::Later(rest(process::now_ns() - began_ns, felt_ns, is_crowded))
+    Step::Later(rest(if takes_turns { thawed_ns } else { 0 }, felt_ns))
 }
 
 /// Numbers of which one changes with every piece of work.
@@ -356,6 +358,7 @@ fn progress(shared: &Shared, state: &State) -> [u64; 9] {
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
         counters.moved_chunks.load(Relaxed)
+            + counters.collapsed_chunks.load(Relaxed)
             + state.files.vacated_bytes()
             + state.files.all().count() as u64,
         state.plan.density.place() as u64,

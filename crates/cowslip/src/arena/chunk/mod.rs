@@ -31,7 +31,7 @@ use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
-use crate::plan::task::Pace;
+use crate::plan::task::{Pace, many_pages};
 use crate::service::{Service, Window};
 use base::Base;
 pub(crate) use base::fill as fill_base;
@@ -65,7 +65,14 @@ impl<'a> Thawing<'a> {
             return chunks.try_for_each(|chunk| self.move_out(state, chunk, target, Pace::AtOnce));
         }
         let range = self.shared.chunk_range(chunks.start, chunks.len());
-        self.in_parts(state, chunks, [range], None, Pace::AtOnce)
+        let thawed = self.in_parts(state, chunks.clone(), [range], None, Pace::AtOnce);
+        match thawed {
+            // Much was written since they were chosen.
+            Err(Errno::AGAIN) if chunks.len() > 1 => {
+                self.thaw(state, chunks.start..chunks.start + 1)
+            }
+            thawed => thawed,
+        }
     }
 
     /// Like [`Self::thaw`], for a chunk with many private pages.
@@ -261,7 +268,8 @@ impl<'a> Thawing<'a> {
         moved.map(|pages| (pages, writers))
     }
 
-    /// Finds the private pages of `pieces`: `EAGAIN` if there is no room left for them in `runs`.
+    /// Finds the private pages of `pieces`: `EAGAIN` if there is no room left for them in `runs`, or if several chunks have
+    /// so many that writers would wait for long.
     fn find_private(
         &self,
         pieces: &[(VirtRange, Prot)],
@@ -269,14 +277,17 @@ impl<'a> Thawing<'a> {
         hold: Option<&Hold<'_>>,
     ) -> Result<(), Errno> {
         let shared = self.shared;
-        let mut is_full = false;
+        let all: usize = pieces.iter().map(|(piece, _)| piece.len).sum();
+        let most = if all > CHUNK_BYTES { many_pages() } else { u64::MAX };
+        let (mut pages, mut is_full) = (0, false);
         for (piece, prot) in pieces {
             let content = hold.map_or_else(|| *shared.piece(*piece), |hold| hold.content(*piece));
             self.scanner.private_runs(*content, |source| {
                 let place = piece.start + (source.start - content.start);
                 for (_, to) in shared.by_chunk(VirtRange::new(place, source.len)) {
                     let from = VirtRange::new(source.start + (to.start - place), to.len);
-                    is_full |= runs.len() == runs.capacity();
+                    pages += (from.len / page_size_bytes()) as u64;
+                    is_full |= runs.len() == runs.capacity() || pages > most;
                     if !is_full {
                         runs.push(Run { from: content.part(from), to, prot: *prot });
                     }
