@@ -187,6 +187,8 @@ pub(crate) mod serve {
     pub(crate) const REST_WHEN_CROWDED: u64 = 3;
     /// More is not counted: the thread waited for its turn as well.
     pub(crate) const LONGEST_TURN_NS: u64 = MILLISECOND;
+    /// No page is warmed with less room in the group or on the machine.
+    pub(crate) const WARM_ROOM_BYTES: u64 = 16 * MIB as u64;
     pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
 }
 

@@ -3,7 +3,8 @@
 //! A host that takes free memory back makes the first touch of a huge page take ten milliseconds and more. A collapse makes
 //! that touch while it has the arena's lock, and threads that use the memory wait. Free pages lie on lists of each
 //! processor, the last one on top (`free_unref_page` of Linux): a page that was touched and freed a moment ago is the one
-//! that a collapse takes, and then it takes one millisecond. The service thread warms it without the lock.
+//! that a collapse takes, and then it takes one millisecond, unless the thread came to another processor in between. The
+//! service thread warms it without the lock.
 //!
 //! The collapse itself keeps the lock: its last step maps the huge page also where a freeze or a thaw holds threads by a
 //! userfaultfd without write protection (`maybe_install_pmd`), and before Linux 6.4 the file seems to hold nothing meanwhile.

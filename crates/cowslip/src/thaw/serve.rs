@@ -30,7 +30,7 @@ use crate::arena::state::{Role, Shared, State};
 use crate::plan::pace::rest;
 use crate::plan::settings::children;
 use crate::plan::settings::serve::{
-    LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, SLICE_NS, STAY_AWAY_NS,
+    LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, SLICE_NS, STAY_AWAY_NS, WARM_ROOM_BYTES,
 };
 use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
@@ -278,7 +278,10 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
             Step::Again => Some(Duration::ZERO),
             Step::WarmPage => {
                 let began_ns = process::now_ns();
-                service.warm_page.warm();
+                // A fault at the limit of a group ends the program; a collapse merely fails there.
+                if service.gauge.room_bytes() >= WARM_ROOM_BYTES {
+                    service.warm_page.warm();
+                }
                 warmed_ns = Some(process::now_ns() - began_ns);
                 Some(Duration::ZERO)
             }
