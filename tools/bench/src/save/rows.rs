@@ -14,8 +14,10 @@ pub(super) const FORK: &str = "redis_fork";
 const LONGEST_STALL: &str = "longest_stall";
 /// The slowest request of each cycle.
 pub(super) const SLOWEST: &str = "slowest_request_cycle";
+/// The 99th percentile of each cycle: one that the host held up does not decide for all.
+pub(super) const P99: &str = "p99_request_cycle";
 pub(super) const EXTRA: &str = "extra_bytes";
-pub(super) const LATENCY_CYCLE: &str = "latency_cycle";
+const LATENCY_CYCLE: &str = "latency_cycle";
 const LATENCIES: [&str; 5] =
     ["latency_before", "latency_during", "latency_0-1s_after", "latency_1-5s_after", LATENCY_CYCLE];
 const DURATION: &str = "duration";
@@ -59,9 +61,11 @@ pub(super) fn push(
         }
         let processors: f64 = cycles.iter().map(|cycle| cycle.client_processors).sum();
         report.row(row("client_processors", "mean", processors / n as f64, "count"));
-        let slowest = |cycle: &Cycle| cycle.phases[CYCLE].window.latencies.max_ns() as f64;
-        let slowest: Vec<_> = cycles.iter().map(slowest).collect();
+        let latencies = || cycles.iter().map(|cycle| &cycle.phases[CYCLE].window.latencies);
+        let slowest: Vec<_> = latencies().map(|all| all.max_ns() as f64).collect();
         push_durations(report, &row(SLOWEST, "", 0.0, "ns"), &slowest);
+        let p99: Vec<_> = latencies().map(|all| all.quantile_ns(0.99) as f64).collect();
+        push_durations(report, &row(P99, "", 0.0, "ns"), &p99);
     }
     for (metric, of) in [
         (FORK, (|cycle| cycle.fork_ns) as fn(&Cycle) -> u64),
