@@ -118,8 +118,7 @@ fn two_modes_of_a_side_are_named_with_the_counter_that_tells_them_apart() {
     let (good, bad) = (file("good", 0), file("bad", 6));
     let mut command = Command::new(COWSLIP);
     let ran = run(command
-        .args(["compare", "--json"])
-        .arg(folder.0.join("json"))
+        .args(["compare", &format!("--json={}", folder.0.join("json").display())])
         .arg(&good)
         .arg("--")
         .arg(&bad));

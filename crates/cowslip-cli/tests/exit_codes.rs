@@ -75,11 +75,11 @@ fn a_full_device_is_no_wrong_request() {
     for words in [
         &["image", "info", first, "--json", "/dev/full"][..],
         &["image", "diff", first, first, "--json", "/dev/full"],
-        &["compare", good, "--json", "/dev/full", "--", bad],
+        &["compare", good, "--json=/dev/full", "--", bad],
         &["compare", good, "--html", "/dev/full", "--", bad],
-        &["status", "--json", "/dev/full"],
+        &["status", "--json=/dev/full"],
         &["doctor", "--json", "/dev/full"],
-        &["setup", "--dry-run", "--json", "/dev/full"],
+        &["setup", "--dry-run", "--json=/dev/full"],
     ] {
         let ran = run(&mut cowslip(words.iter().copied()));
         assert_failed(&ran, "No space left on device");

@@ -50,7 +50,7 @@ fn what_cannot_be_run_is_said_as_env_says_it() {
 
 #[test]
 fn an_answer_that_cannot_be_written_is_wrong_usage() {
-    let ran = run(Command::new(COWSLIP).args(["status", "--json", "/no/such/folder/file"]));
+    let ran = run(Command::new(COWSLIP).args(["status", "--json=/no/such/folder/file"]));
     assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("/no/such/folder/file"), "{}", ran.stderr);
 }

@@ -138,10 +138,10 @@ fn reports_are_written_in_place() {
     for words in [
         &["run", "--report", PLACE, "--", "true"][..],
         &["run", "--log", PLACE, "--", "true"],
-        &["compare", &good, "--json", PLACE, "--", &bad],
+        &["compare", &good, "--json=PLACE", "--", &bad],
         &["compare", &good, "--html", PLACE, "--", &bad],
-        &["status", "--json", PLACE],
-        &["setup", "--dry-run", "--json", PLACE],
+        &["status", "--json=PLACE"],
+        &["setup", "--dry-run", "--json=PLACE"],
     ] {
         places.each(&words.join(" "), true, |place| Some(cowslip(words, place)));
     }

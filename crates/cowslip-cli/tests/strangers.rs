@@ -122,11 +122,12 @@ fn what_another_user_planted_where_everybody_may_is_not_written_to() {
     let [.., name] = &planted;
     for place in &planted {
         let path = place.to_str().unwrap();
+        let json = format!("--json={path}");
         for words in [
-            &["status", "--json", path][..],
+            &["status", &json][..],
             &["run", "--report", path, "--", "true"],
             &["run", "--log", path, "--", "true"],
-            &["setup", "--dry-run", "--json", path],
+            &["setup", "--dry-run", &json],
             &["trace", "-o", path, "--", "true"],
             &["trace", "-o", trace.to_str().unwrap(), "--metrics", path, "--", "true"],
             &["promote", "--once", "--dry-run", "--pid", &own, "--record", path],
@@ -151,12 +152,18 @@ fn what_another_user_planted_where_everybody_may_is_not_written_to() {
     // Other places there are written, also for the second time.
     let place = shared.place("own");
     for words in [
-        &["status", "--json"][..],
+        &["status", "--json="][..],
         &["branch", &pid, "--output"],
         &["promote", "--once", "--dry-run", "--pid", &own, "--record"],
     ] {
         for _ in 0..2 {
-            let ran = run(Command::new(COWSLIP).args(words).arg(&place));
+            let (option, others) = words.split_last().unwrap();
+            let mut command = Command::new(COWSLIP);
+            command.args(others);
+            let ran = run(match option.ends_with('=') {
+                true => command.arg(format!("{option}{}", place.display())),
+                false => command.arg(option).arg(&place),
+            });
             // A dry run may say that there is nothing to promote.
             assert!(matches!(ran.status.code(), Some(0 | 1)), "{words:?}: {}", ran.stderr);
             assert!(fs::metadata(&place).unwrap().len() > 0, "{words:?}");

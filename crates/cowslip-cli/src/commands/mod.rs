@@ -18,6 +18,8 @@ mod numbers;
 mod passed_on;
 mod signals;
 
+use std::ffi::OsString;
+
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit::CommandResult;
@@ -75,7 +77,7 @@ impl Command {
             let Run::Run(args) = OfRun::parse().command;
             return Self::Run(args);
         }
-        let mut matches = table().get_matches();
+        let mut matches = table().get_matches_from(with_joined_json(std::env::args_os()));
         match Args::from_arg_matches_mut(&mut matches) {
             Ok(args) => args.command,
             Err(error) => error.format(&mut table()).exit(),
@@ -101,16 +103,40 @@ impl Command {
     }
 }
 
+/// Commands that take names or files, none or several. Their `--json` needs a `=` before its file: the next word is a name,
+/// or a file that is read.
+const WITH_NAMES: [&str; 3] = ["status", "setup", "compare"];
+
 /// The table of all commands. Each `--json` may stand without its file.
 fn table() -> clap::Command {
-    fn json_to_stdout(command: clap::Command) -> clap::Command {
+    fn json_to_stdout(command: clap::Command, has_names: bool) -> clap::Command {
         let arg = |arg: clap::Arg| match arg.get_id() == "json" {
-            true => arg.num_args(0..=1).default_missing_value("-"),
+            true => arg.num_args(0..=1).require_equals(has_names).default_missing_value("-"),
             false => arg,
         };
-        command.mut_args(arg).mut_subcommands(json_to_stdout)
+        command.mut_args(arg).mut_subcommands(|command| {
+            let has_names = has_names || WITH_NAMES.contains(&command.get_name());
+            json_to_stdout(command, has_names)
+        })
     }
-    json_to_stdout(Args::command())
+    json_to_stdout(Args::command(), false)
+}
+
+/// Joins the words `--json -`, which can mean nothing else, for [`WITH_NAMES`]. Those of another command, after `--`, stay.
+fn with_joined_json(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut is_ours = true;
+    for word in words {
+        is_ours &= word != "--";
+        let has_names = joined.get(1).is_some_and(|name| WITH_NAMES.iter().any(|one| name == one));
+        match joined.last_mut() {
+            Some(last) if is_ours && has_names && last == "--json" && word == "-" => {
+                last.push("=-")
+            }
+            _ => joined.push(word),
+        }
+    }
+    joined
 }
 
 /// Advice to run a command, with the user that must run it.
@@ -145,5 +171,20 @@ mod tests {
         }
         assert!(file(&["--json", "a"]).contains(r#"json: Some("a")"#));
         assert!(file(&["--verbose"]).contains("json: None"));
+    }
+
+    #[test]
+    fn json_leaves_names_and_files_to_the_command() {
+        for (words, told) in [
+            (&["status", "--json", "redis"][..], r#""redis""#),
+            (&["setup", "--undo", "--json", "redis"], r#""redis""#),
+            (&["compare", "--json", "a", "b", "--", "c"], r#""a", "b""#),
+            (&["compare", "a", "--json", "-", "--", "c"], r#""a""#),
+        ] {
+            let words = [&["cowslip"], words].concat().into_iter().map(OsString::from);
+            let matches = table().try_get_matches_from(with_joined_json(words)).unwrap();
+            let args = format!("{:?}", Args::from_arg_matches(&matches).unwrap().command);
+            assert!(args.contains(r#"json: Some("-")"#) && args.contains(told), "{args}");
+        }
     }
 }
