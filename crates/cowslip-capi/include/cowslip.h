@@ -149,7 +149,7 @@ typedef struct cowslip_save_options {
     const char *parent;
     // "none", "lz4", "zstd" or "zstd:LEVEL"; NULL: none.
     const char *compression;
-    // Threads that write; 0: one per processor.
+    // Threads that write; 0: one per processor, 4 to 16.
     size_t threads;
     // The places to find by name.
     const struct cowslip_root *roots;
@@ -173,7 +173,7 @@ typedef struct cowslip_restore_options {
     uint32_t backing;
     // 1: return when all memory is present; 0: return at once, and read touched memory first.
     uint32_t eager;
-    // Threads that read; 0: one per processor.
+    // Threads that read, at most 16; 0: one per processor.
     size_t threads;
     // Called during eager restores.
     cowslip_progress progress;
