@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from ._branch_point import BranchCopy, branch_point
     from ._command import Comparison, compare, trace
     from ._doctor import Report, doctor
-    from ._image import Restored, Save, restore, verify
+    from ._image import Restored, restore, verify
+    from ._save import Save
     from ._template import Branch, Pool, Template
 
 __all__ = [
@@ -71,7 +72,8 @@ _HOMES = {
     "_branch_point": ("BranchCopy", "branch_point"),
     "_command": ("Comparison", "compare", "trace"),
     "_doctor": ("Report", "doctor"),
-    "_image": ("Restored", "Save", "restore", "verify"),
+    "_image": ("Restored", "restore", "verify"),
+    "_save": ("Save",),
     "_template": ("Branch", "Pool", "Template"),
 }
 

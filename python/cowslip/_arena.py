@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from . import _native
 from ._errors import BusyError, UsageError
-from ._image import Save, start_save
+from ._save import Save, start_save
 from ._making import Making
 from ._sizes import parse_size
 from ._views import S, address_of, same_place

@@ -19,7 +19,8 @@ import ray.util
 
 from . import _native
 from ._arena import Arena, Array
-from ._image import restore, start_save
+from ._image import restore
+from ._save import start_save
 from ._errors import UsageError, VanishedError
 from ._remote import fetched, is_url, written
 from ._template import Template, _Layout

@@ -33,7 +33,8 @@ from torch.futures import Future
 
 from . import _native
 from ._arena import Arena
-from ._image import restore, start_save
+from ._image import restore
+from ._save import start_save
 from ._errors import CorruptError, UsageError
 from ._remote import fetched, is_url, within, written
 

@@ -17,11 +17,9 @@ use pyo3::prelude::*;
 use crate::allocator::{self, Allocator};
 use crate::errors::{raise, usage};
 use crate::memory::{Memory, Owner};
+use crate::signals::{SIGNALS_EVERY, patience};
 use crate::template::Template;
 use crate::view::View;
-
-/// The interval at which a wait checks for signals, such as Ctrl-C's.
-pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Memory that can be frozen at one instant.
 #[pyclass(frozen, module = "cowslip._native")]
@@ -53,15 +51,6 @@ pub(crate) fn backing(name: &str) -> PyResult<Backing> {
         "base" => Ok(Backing::Base),
         "hugetlb" => Ok(Backing::Hugetlb),
         _ => Err(usage(format!("backing is \"thp\", \"base\" or \"hugetlb\", not {name:?}"))),
-    }
-}
-
-/// A timeout from Python's seconds; an error if they are negative or infinite.
-pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
-    match seconds {
-        None => Ok(Duration::from_secs(u64::from(u32::MAX))),
-        Some(seconds) => Duration::try_from_secs_f64(seconds)
-            .map_err(|_| usage(format!("a timeout is seconds from 0 on, not {seconds}"))),
     }
 }
 

@@ -19,8 +19,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use serde_json::json;
 
-use crate::arena::{Arena, Frozen, SIGNALS_EVERY, backing, patience};
+use crate::arena::{Arena, Frozen, backing};
 use crate::errors::{raise, usage};
+use crate::signals::{SIGNALS_EVERY, interruptible, patience};
 
 /// The key of the program's state in the description of an image.
 pub(crate) const STATE_KEY: &str = "cowslip.python";
@@ -259,34 +260,4 @@ pub(crate) fn describe(py: Python<'_>, path: PathBuf) -> PyResult<String> {
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     interruptible(py, |proceed| Image::open(&path)?.verify(proceed))
-}
-
-/// Does long work, which a signal such as Ctrl-C's ends at its next report of progress.
-pub(crate) fn interruptible<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> cowslip::Result<T> + Send,
-) -> PyResult<T> {
-    let (mut raised, mut looked) = (None, Instant::now());
-    let answer = py.detach(|| {
-        work(&mut |_| {
-            if raised.is_some() {
-                return ControlFlow::Break(());
-            }
-            if looked.elapsed() < SIGNALS_EVERY {
-                return ControlFlow::Continue(());
-            }
-            looked = Instant::now();
-            match Python::attach(|py| py.check_signals()) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    raised = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        })
-    });
-    match raised {
-        Some(error) => Err(error),
-        None => answer.map_err(|error| raise(&error)),
-    }
 }

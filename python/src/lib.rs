@@ -6,6 +6,7 @@ mod arena;
 mod errors;
 mod image;
 mod memory;
+mod signals;
 mod template;
 mod view;
 

@@ -7,15 +7,29 @@
 //! rule for buffers, the user must avoid races on a shared one, as for every array.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use cowslip::TemplateClone;
 use cowslip::units::VirtRange;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::template::CloneCell;
 use crate::view::View;
+
+/// A clone, which is reset by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct CloneCell(Mutex<TemplateClone>);
+
+impl CloneCell {
+    pub(crate) fn new(clone: TemplateClone) -> Self {
+        Self(Mutex::new(clone))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TemplateClone> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
 
 /// The owner that keeps the memory mapped.
 #[derive(Debug)]

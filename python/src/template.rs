@@ -17,10 +17,9 @@ use cowslip::units::VirtRange;
 use cowslip::{Place, TemplateClone, TemplateServer};
 use pyo3::prelude::*;
 
-use crate::arena::patience;
 use crate::errors::{raise, usage};
-use crate::image::interruptible;
-use crate::memory::{Memory, Owner};
+use crate::memory::{CloneCell, Memory, Owner};
+use crate::signals::{interruptible, patience};
 
 /// A frozen arena that any process may map.
 #[pyclass(frozen, module = "cowslip._native")]
@@ -58,7 +57,7 @@ impl Template {
         let clone = py.detach(|| self.template.map(place)).map_err(|error| raise(&error))?;
         let range = clone.range();
         let regions = clone.regions().iter().map(|region| region.range()).collect();
-        Ok(Clone { cell: Arc::new(CloneCell(Mutex::new(clone))), range, regions })
+        Ok(Clone { cell: Arc::new(CloneCell::new(clone)), range, regions })
     }
 
     /// Sends it to the receiver at the other end of a Unix socket.
@@ -106,16 +105,6 @@ impl Server {
     fn close(&self, py: Python<'_>) {
         let server = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         py.detach(|| drop(server));
-    }
-}
-
-/// A clone, which is reset by one thread at a time.
-#[derive(Debug)]
-pub(crate) struct CloneCell(Mutex<TemplateClone>);
-
-impl CloneCell {
-    fn lock(&self) -> MutexGuard<'_, TemplateClone> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -31,6 +31,6 @@ pub mod stats;
 
 pub use comparison::{
     Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, Options, PartOfTime,
-    Row, TimePart, TimeSplit, Unit, Verdict, WALL, compare,
+    Row, TimePart, TimeSplit, Unit, Verdict, compare,
 };
 pub use error::{Error, ErrorKind, Result};

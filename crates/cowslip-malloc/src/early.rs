@@ -18,13 +18,14 @@
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as jemalloc;
 
+use crate::control::{is_jemalloc, set_jemalloc};
 use crate::forks;
 use crate::large;
-use crate::other_allocator::Next;
+use crate::libc_symbols::Next;
 use crate::rest;
 use crate::settings;
 
@@ -35,7 +36,6 @@ const LARGE_BYTES: usize = LIMIT_BYTES / 4;
 
 /// The beginning of glibc's heap. Without one, an address below which all blocks lie.
 static BASE: AtomicUsize = AtomicUsize::new(usize::MAX - LIMIT_BYTES);
-static IS_JEMALLOC: AtomicBool = AtomicBool::new(false);
 
 static MALLOC: Next = Next::new(c"malloc");
 static CALLOC: Next = Next::new(c"calloc");
@@ -62,14 +62,8 @@ pub(crate) fn begin() {
         BASE.store(base, Relaxed);
     } else {
         settings::begin();
-        IS_JEMALLOC.store(true, Relaxed);
+        set_jemalloc();
     }
-}
-
-/// Returns true once jemalloc serves the requests.
-#[inline]
-pub(crate) fn is_jemalloc() -> bool {
-    IS_JEMALLOC.load(Relaxed)
 }
 
 #[inline]
@@ -88,7 +82,7 @@ fn begin_jemalloc() {
         jemalloc::free(jemalloc::malloc(1));
         rest::begin();
         if !forks::is_forking() {
-            IS_JEMALLOC.store(true, Relaxed);
+            set_jemalloc();
         }
         forks::unlock_gate();
     }

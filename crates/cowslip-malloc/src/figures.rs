@@ -13,8 +13,8 @@ use core::ptr;
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::early::is_jemalloc;
-use crate::other_allocator::Next;
+use crate::control::{act, is_jemalloc, purge};
+use crate::libc_symbols::Next;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -27,14 +27,6 @@ static TRIM: Next = Next::new(c"malloc_trim");
 static INFO: Next = Next::new(c"mallinfo2");
 static STATS: Next = Next::new(c"malloc_stats");
 static XML: Next = Next::new(c"malloc_info");
-
-/// Acts on a name of jemalloc's that neither takes nor returns a value.
-pub(crate) fn act(name: &CStr) {
-    // SAFETY: see the module.
-    unsafe {
-        jemalloc::mallctl(name.as_ptr(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), 0);
-    }
-}
 
 /// Bytes of pages in all arenas (4096).
 fn bytes(name: &CStr) -> usize {
@@ -51,11 +43,6 @@ fn bytes(name: &CStr) -> usize {
 
 fn free_bytes() -> usize {
     bytes(c"stats.arenas.4096.pdirty")
-}
-
-/// Returns freed memory of all arenas to the kernel.
-pub(crate) fn purge() {
-    act(c"arena.4096.purge");
 }
 
 /// `malloc_trim(3)`. Blocks that other threads keep for their next requests stay.

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::figures;
+use crate::control;
 use crate::preload;
 
 const FILLED_BYTES: usize = 64 << 20;
@@ -66,5 +66,5 @@ pub(crate) unsafe fn freed_bytes(block: *mut c_void) -> usize {
 #[cold]
 pub(crate) fn give_back(size: usize) {
     LARGEST.fetch_max(size, Relaxed);
-    figures::purge();
+    control::purge();
 }

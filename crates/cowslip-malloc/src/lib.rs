@@ -5,7 +5,7 @@
 //! `pthread_atfork` handlers), which is not true of every allocator.
 //!
 //! `cowslip run` preloads this library after the preload library, unless `--malloc=keep` asks for the program's own
-//! allocator. If the program or its user brings an allocator, all calls go to that one ([`theirs`]). A build of this
+//! allocator. If the program or its user brings an allocator, all calls go to that one ([`other_allocator`]). A build of this
 //! crate needs jemalloc's setting in the repository's `.cargo/config.toml`.
 //!
 //! # Safety
@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
+mod control;
 mod early;
 mod figures;
 mod forks;
@@ -38,7 +39,7 @@ macro_rules! replaced {
     #[allow(non_upper_case_globals)]
     mod next_of {
         $(
-            pub(super) static $name: crate::other_allocator::Next = crate::other_allocator::Next::new(
+            pub(super) static $name: crate::libc_symbols::Next = crate::libc_symbols::Next::new(
                 match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => panic!("a name with a zero in it"),
@@ -122,7 +123,7 @@ unsafe fn of_pages(size: usize) -> *mut c_void {
 /// Calls the `realloc` of the process, as libc does: the block may be of a library that stands before this one.
 unsafe fn of_an_array(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
     type Function = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
-    static FIRST: other_allocator::Next = other_allocator::Next::first(c"realloc");
+    static FIRST: libc_symbols::Next = libc_symbols::Next::first(c"realloc");
     match count.checked_mul(size) {
         // SAFETY: the program's own call; realloc(3) has this type.
         Some(size) => unsafe {

@@ -28,3 +28,31 @@ pub(crate) fn of_libc(handle: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: libc's function has this type; a lookup by name.
     unsafe { core::mem::transmute::<*mut c_void, Lookup>(dlsym_of_libc())(handle, name.as_ptr()) }
 }
+
+/// A function of the library that comes next, or of the first one.
+pub(crate) struct Next {
+    name: &'static CStr,
+    is_first: bool,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, is_first: false, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    pub(crate) const fn first(name: &'static CStr) -> Self {
+        Self { is_first: true, ..Self::new(name) }
+    }
+
+    /// Its address. There is one: glibc has them all.
+    pub(crate) fn get(&self) -> *mut c_void {
+        let mut found = self.found.load(Relaxed);
+        if found.is_null() {
+            let from = if self.is_first { libc::RTLD_DEFAULT } else { libc::RTLD_NEXT };
+            found = of_libc(from, self.name);
+            self.found.store(found, Relaxed);
+        }
+        found
+    }
+}

@@ -9,7 +9,8 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::other_allocator::{self, Next};
+use crate::libc_symbols::Next;
+use crate::other_allocator;
 
 /// The function to go on with, and the remaining flags.
 #[repr(C)]

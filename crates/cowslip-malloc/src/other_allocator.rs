@@ -11,7 +11,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::libc_symbols::of_libc;
 use crate::symbols;
@@ -90,32 +90,4 @@ fn has_valgrind() -> bool {
     }
     // SAFETY: `look` gets the type that it expects.
     unsafe { libc::dl_iterate_phdr(Some(look), ptr::null_mut()) != 0 }
-}
-
-/// A function of the library that comes next, or of the first one.
-pub(crate) struct Next {
-    name: &'static CStr,
-    is_first: bool,
-    found: AtomicPtr<c_void>,
-}
-
-impl Next {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, is_first: false, found: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    pub(crate) const fn first(name: &'static CStr) -> Self {
-        Self { is_first: true, ..Self::new(name) }
-    }
-
-    /// Its address. There is one: glibc has them all.
-    pub(crate) fn get(&self) -> *mut c_void {
-        let mut found = self.found.load(Relaxed);
-        if found.is_null() {
-            let from = if self.is_first { libc::RTLD_DEFAULT } else { libc::RTLD_NEXT };
-            found = of_libc(from, self.name);
-            self.found.store(found, Relaxed);
-        }
-        found
-    }
 }

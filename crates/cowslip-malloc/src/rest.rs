@@ -12,15 +12,15 @@ use core::ptr;
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::{early, figures, forks, other_allocator, preload, threads};
+use crate::{control, forks, preload, threads};
 
 /// Called by the preload library's thread while the program rests. It stays unknown to jemalloc: a fork that comes next
 /// finds no trace of it, and one in progress keeps it out.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_at_rest() {
-    if other_allocator::is_ours() && early::is_jemalloc() {
+    if control::is_jemalloc() {
         forks::unless_forking(|| {
-            figures::purge();
+            control::purge();
             threads::forget();
         });
     }

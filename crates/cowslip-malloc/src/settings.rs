@@ -17,7 +17,8 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering::Relaxed};
 
 use tikv_jemalloc_sys as jemalloc;
 
-use crate::other_allocator::Next;
+use crate::control::is_jemalloc;
+use crate::libc_symbols::Next;
 
 /// Texts of jemalloc's settings; `_RJEM_MALLOC_CONF` in the environment overrides them.
 ///
@@ -103,12 +104,12 @@ pub(crate) fn begin() {
 pub(crate) unsafe fn set(parameter: c_int, value: c_int) -> c_int {
     begin();
     match parameter {
-        libc::M_ARENA_MAX if crate::early::is_jemalloc() => return 0,
+        libc::M_ARENA_MAX if is_jemalloc() => return 0,
         libc::M_ARENA_MAX => MOST_ARENAS.store(value.into(), Relaxed),
         libc::M_TRIM_THRESHOLD => {
             let at_once = asks_for_return(value.into());
             RETURNS_AT_ONCE.store(at_once, Relaxed);
-            if crate::early::is_jemalloc() {
+            if is_jemalloc() {
                 return_after(if at_once { 0 } else { LATER_MS });
             }
         }

@@ -4,13 +4,10 @@ use cowslip_sys::process::{self, BlockedSignals};
 
 use crate::arena::report;
 use crate::branch::socket;
-use crate::hooks::{
-    atfork, clone, credentials, direct_io, exec, fork, futex, heap, lent_pages, open, posix_aio,
-    proc_mem, pthread, recvmsg, stdio, xdp,
-};
+use crate::hooks::{atfork, exec, heap};
 use crate::rt::config::config;
-use crate::rt::environment;
 use crate::rt::log::say;
+use crate::rt::{environment, next_symbol};
 
 /// Sets up early, in the first thread, if no call came before.
 #[unsafe(link_section = ".init_array")]
@@ -23,22 +20,8 @@ static INIT: extern "C" fn() = {
         }
         begin_interposers();
         atfork::register();
-        fork::resolve();
-        pthread::resolve();
+        next_symbol::resolve_all();
         heap::begin();
-        clone::resolve();
-        stdio::resolve();
-        stdio::resolve_all();
-        direct_io::resolve_all();
-        open::resolve_all();
-        posix_aio::resolve_all();
-        recvmsg::resolve();
-        lent_pages::resolve_all();
-        xdp::resolve_all();
-        futex::resolve_all();
-        proc_mem::resolve_all();
-        credentials::resolve_all();
-        exec::resolve();
         // The first reading of the clock looks up the kernel's function for it, through libc.
         process::now_ns();
         exec::begin();

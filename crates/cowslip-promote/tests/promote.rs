@@ -283,7 +283,7 @@ fn how_much_is_known_without_page_tables_is_said() {
     let has_scan = {
         // Another test may make it fail meanwhile.
         let _alone = alone();
-        let pagemap = cowslip_sys::memfile::open_proc_self("pagemap").unwrap();
+        let pagemap = cowslip_sys::procfs::open_self("pagemap").unwrap();
         cowslip_sys::pagemap::probe_scan(cowslip_sys::AsFd::as_fd(&pagemap)).is_ok()
     };
     let none: fn(&Regions) = |_| ();

@@ -29,8 +29,10 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Certificate, NoProxy, Proxy};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use crate::location::BUDGET;
-
+/// The variable with the seconds without a byte until a request is given up, in place of the defaults.
+pub(crate) const TIMEOUT: &str = "COWSLIP_STORE_TIMEOUT";
+/// A request is retried until this many times the silence have passed.
+pub(crate) const BUDGET: u32 = 6;
 /// Bytes handed to the socket at a time; each piece counts as a movement.
 const PIECE_BYTES: usize = 64 << 10;
 /// The longest time of a request, even if its bytes come steadily.

@@ -1,6 +1,5 @@
 //! Credentials, and the places that were searched if there are none.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,6 +13,7 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey as GoogleKey}
 use tokio::time::timeout;
 
 use crate::errors::reason;
+use crate::missing_credentials::{MissingCredentials, Places};
 
 /// A service that gives credentials answers in milliseconds, and does not exist on most machines.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -133,15 +133,6 @@ struct Explained<C> {
     has_given: AtomicBool,
 }
 
-#[derive(Clone, Debug)]
-struct Places {
-    /// Unset variables that could hold credentials.
-    unset: String,
-    /// The service that was asked instead.
-    service: String,
-    note: &'static str,
-}
-
 impl<C> Explained<C> {
     fn new(
         service: &Arc<dyn CredentialProvider<Credential = C>>,
@@ -172,23 +163,3 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Explained<C> {
         Err(object_store::Error::Unauthenticated { path: String::new(), source: missing.into() })
     }
 }
-
-/// There are no credentials, or the existing ones are useless.
-#[derive(Debug)]
-pub(crate) struct MissingCredentials {
-    places: Places,
-    why: String,
-}
-
-impl fmt::Display for MissingCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Places { unset, service, note } = &self.places;
-        write!(
-            f,
-            "no credentials: {unset} are not set; {service} gives none: {} ({note})",
-            self.why
-        )
-    }
-}
-
-impl StdError for MissingCredentials {}

@@ -8,9 +8,8 @@ use cowslip::{Error, ErrorKind};
 use cowslip_sys::error::io_kind;
 use object_store::Error as StoreError;
 
-use crate::client::Silent;
-use crate::credentials::MissingCredentials;
-use crate::location::TIMEOUT;
+use crate::client::{Silent, TIMEOUT};
+use crate::missing_credentials::MissingCredentials;
 
 /// Longer answers of a store are cut.
 const MOST_CHARACTERS: usize = 300;
@@ -69,7 +68,7 @@ pub(crate) fn reason(error: &(dyn StdError + 'static)) -> String {
         return missing.to_string();
     }
     if let Some(silent) = find::<Silent>(error) {
-        return format!("{silent}, as often as it was asked");
+        return format!("{silent}, at each attempt");
     }
     let text = whole(error);
     let answer = match (code_of(error), text.split_once("status code: ")) {

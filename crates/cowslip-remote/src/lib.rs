@@ -37,6 +37,7 @@ mod image;
 mod link;
 mod list;
 mod location;
+mod missing_credentials;
 mod object;
 mod pointer;
 mod prune;

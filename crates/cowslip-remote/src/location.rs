@@ -16,21 +16,16 @@ use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreScheme,
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::client::Connector;
+use crate::client::{BUDGET, Connector, TIMEOUT};
 use crate::credentials::{explained_azure, explained_google, explained_s3};
 use crate::errors::store_error;
 use crate::runtime::runtime;
 
 const OPERATION: &str = "understand a URL";
 
-/// Seconds without a byte until a request is given up, in place of [`SILENCE_READ`] and [`SILENCE_WRITE`].
-pub(crate) const TIMEOUT: &str = "COWSLIP_STORE_TIMEOUT";
 /// Late bytes are requested a second time much sooner.
 const SILENCE_READ: Duration = Duration::from_secs(10);
 const SILENCE_WRITE: Duration = Duration::from_secs(30);
-/// A request is retried until this many times the silence have passed.
-pub(crate) const BUDGET: u32 = 6;
-
 /// The use of a store: reading answers has another patience than sending parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cowslip_sys::capabilities::{self, CapabilitySet};
-use cowslip_sys::{Errno, OwnedFd, memfile};
+use cowslip_sys::{Errno, OwnedFd, tmpfs};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
@@ -46,9 +46,9 @@ pub struct Needs {
 /// The kernel's.
 pub fn confine(needs: &Needs, tell: fn(&str)) -> io::Result<()> {
     // Needs a capability, so it is made now.
-    let memory = memfile::huge_tmpfs();
+    let memory = tmpfs::directory();
     if let Err(errno) = &memory
-        && memfile::may_mount_tmpfs()
+        && tmpfs::may_mount()
     {
         let why = match *errno {
             Errno::INVAL | Errno::NOSYS => {

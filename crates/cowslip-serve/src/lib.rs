@@ -14,9 +14,11 @@ mod clients;
 mod confinement;
 mod lock;
 mod metrics;
+mod options;
 mod residents;
 mod server;
 
 pub use activation::inherited_listener;
 pub use confinement::{Needs, confine};
-pub use server::{Opener, Options, Server, default_socket, metrics_of};
+pub use options::{Opener, Options};
+pub use server::{Server, default_socket, metrics_of};

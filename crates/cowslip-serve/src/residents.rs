@@ -22,7 +22,7 @@ use cowslip::image::{Image, ImageIdentity};
 use cowslip::units::CHUNK_BYTES;
 
 use crate::metrics::{Metrics, count};
-use crate::server::{Opener, Options};
+use crate::options::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
 

@@ -1,6 +1,5 @@
 //! The socket, the users that may connect, and the number of clients at a time.
 
-use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,61 +9,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use cowslip::image::Image;
 use cowslip::image::served::{self, Answer, Request};
-use cowslip::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 
 use crate::clients::{Clients, PATIENCE};
 use crate::lock::Lock;
 use crate::metrics::count;
+use crate::options::Options;
 use crate::residents::Residents;
 
 /// Device and inode.
 type FileId = (u64, u64);
-
-/// Opens images: files, or others that the server's owner can read.
-#[derive(Clone)]
-pub struct Opener(Arc<Open>);
-
-type Open = dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync;
-
-impl Opener {
-    /// An opener that calls `open`.
-    pub fn new(open: impl Fn(&Path) -> cowslip::Result<Image> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(open))
-    }
-
-    pub(crate) fn open(&self, path: &Path) -> cowslip::Result<Image> {
-        (self.0)(path)
-    }
-}
-
-impl Default for Opener {
-    /// Opens files.
-    fn default() -> Self {
-        Self::new(Image::open)
-    }
-}
-
-impl fmt::Debug for Opener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Opener")
-    }
-}
-
-/// The images that are served, and the limits.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The images.
-    pub images: Vec<PathBuf>,
-    /// The opener of the images.
-    pub opener: Opener,
-    /// Clients at a time. Further ones are refused as busy.
-    pub most_clients: usize,
-    /// Memory of the images held; the least recently used goes first.
-    pub most_memory: ByteCount,
-}
 
 /// A server that listens.
 #[derive(Debug)]

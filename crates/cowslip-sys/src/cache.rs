@@ -36,7 +36,7 @@ fn residency(file: BorrowedFd<'_>, offset_bytes: u64, pages: &mut [u8]) -> Resul
             mm::mmap(nowhere, len_bytes, ProtFlags::READ, MapFlags::SHARED, file, offset_bytes)?;
         let answer = match libc::mincore(shown, len_bytes, pages.as_mut_ptr()) {
             0 => Ok(()),
-            _ => Err(crate::process::last_errno()),
+            _ => Err(crate::errno::last()),
         };
         mm::munmap(shown, len_bytes)?;
         answer
@@ -117,7 +117,7 @@ pub fn cached(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result
         crate::passthrough::by_number()(SYS_CACHESTAT, file.as_raw_fd(), range, pages, 0)
     };
     if answer != 0 {
-        return Err(crate::process::last_errno());
+        return Err(crate::errno::last());
     }
     let bytes = |pages: u64| pages.checked_mul(page_size_bytes() as u64).ok_or(Errno::OVERFLOW);
     Ok(Cached { bytes: bytes(pages[0])?, evicted_bytes: bytes(pages[3])? })

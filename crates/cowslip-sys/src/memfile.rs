@@ -1,18 +1,16 @@
-//! Files that hold memory: memfd (shmem or hugetlb) and a file in a tmpfs of our own.
+//! Files that hold memory: memfds (shmem or hugetlb), and reads and writes of them.
 
 use std::sync::OnceLock;
 
 use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::retry_on_intr;
-use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::cache::{self, Cached};
 use crate::failpoints::{self, Op};
-use crate::handed_out;
-use crate::reserved_fd::{Kept, ReservedFd};
+use crate::reserved_fd::ReservedFd;
 use crate::units::{VirtRange, page_size_bytes};
-use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
+use crate::{BorrowedFd, Errno, OwnedFd, Result};
 
 bitflags! {
     /// Operations that are no longer allowed on a memfd (`memfd_create(2)`, `fcntl(2)`).
@@ -74,74 +72,6 @@ pub fn memfd_device() -> Option<u64> {
         let file = ReservedFd::open(|| memfd("cowslip-probe", MemfdKind::Shmem, 0)).ok()?;
         fs::fstat(&file).ok().map(|stat| stat.st_dev)
     })
-}
-
-/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
-/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the process and its files.
-///
-/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. The first needs `CAP_SYS_ADMIN` (else `EPERM`).
-pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
-    failpoints::check(Op::MemfileOpen)?;
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let open = |mount: BorrowedFd<'_>| fs::openat(mount, ".", flags, Mode::RUSR | Mode::WUSR);
-    let fd = match MOUNT.get() {
-        Some(mount) => open(mount)?,
-        None => {
-            let mount = mount_huge_tmpfs()?;
-            let fd = open(mount.as_fd())?;
-            MOUNT.set(mount);
-            fd
-        }
-    };
-    fs::ftruncate(&fd, len_bytes)?;
-    Ok(fd)
-}
-
-/// A descriptor of the tmpfs of [`huge_tmpfs_file`], for a process that confines itself and hands
-/// its files out: it must be able to open files there, to read, write and truncate them, and to
-/// give them a name for a moment.
-///
-/// # Errors
-/// Those of [`handed_out::prepare`]; then there is no such tmpfs.
-pub fn huge_tmpfs() -> Result<OwnedFd> {
-    /// The numbers 0, 1 and 2 have a meaning to every program.
-    const FIRST: i32 = 3;
-    if MOUNT.get().is_none() {
-        MOUNT.set(mount_huge_tmpfs()?);
-    }
-    handed_out::prepare().inspect_err(|_| close_mount())?;
-    rustix::io::fcntl_dupfd_cloexec(mount().ok_or(Errno::BADF)?, FIRST)
-}
-
-/// The mount of [`huge_tmpfs_file`], once there is one.
-pub(crate) fn mount() -> Option<BorrowedFd<'static>> {
-    MOUNT.get()
-}
-
-/// Returns true if this process has the privileges to mount for [`huge_tmpfs_file`]: tries the first step.
-pub fn may_mount_tmpfs() -> bool {
-    mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
-}
-
-/// Kept until [`close_mount`] or the end of the process: closing a mount takes as long as the rest of making an arena,
-/// because the kernel waits until no thread can be using it.
-static MOUNT: Kept = Kept::none();
-
-/// Closes the mount of [`huge_tmpfs_file`]; the next call makes a new one. No other thread of the process may make such
-/// a call meanwhile.
-pub fn close_mount() {
-    handed_out::close_clone();
-    MOUNT.close();
-}
-
-fn mount_huge_tmpfs() -> Result<OwnedFd> {
-    let context = mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    mount::fsconfig_set_string(context.as_fd(), "huge", "always")?;
-    mount::fsconfig_set_string(context.as_fd(), "size", "0")?;
-    mount::fsconfig_set_string(context.as_fd(), "mode", "0700")?;
-    mount::fsconfig_create(context.as_fd())?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// Adds seals; `EBUSY` means that the file is still mapped shared and writable.
@@ -276,7 +206,7 @@ pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let number = number.as_bytes();
     let len = 3 + number.len();
     name.get_mut(3..len).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(number);
-    open_proc_self(core::str::from_utf8(&name[..len]).map_err(|_| Errno::INVAL)?)
+    crate::procfs::open_self(core::str::from_utf8(&name[..len]).map_err(|_| Errno::INVAL)?)
 }
 
 /// The length of a regular file; `EINVAL` for anything else.
@@ -327,26 +257,6 @@ pub fn read_cached_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) 
 pub fn will_need(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) {
     let len_bytes = core::num::NonZeroU64::new(len_bytes);
     let _ = fs::fadvise(fd, offset_bytes, len_bytes, fs::Advice::WillNeed);
-}
-
-/// Opens a file of `/proc/self` for reading.
-pub fn open_proc_self(name: &str) -> Result<OwnedFd> {
-    open_in(b"/proc/self/", name)
-}
-
-/// Opens a file of `/proc` for reading.
-pub fn open_proc(name: &str) -> Result<OwnedFd> {
-    open_in(b"/proc/", name)
-}
-
-/// Opens a file without allocating.
-fn open_in(directory: &[u8], name: &str) -> Result<OwnedFd> {
-    let mut path = [0u8; 64];
-    let whole = directory.len() + name.len();
-    let place = path.get_mut(..whole).ok_or(Errno::NAMETOOLONG)?;
-    place[..directory.len()].copy_from_slice(directory);
-    place[directory.len()..].copy_from_slice(name.as_bytes());
-    fs::open(&*place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Writes all of `content` at an offset; fails with the errno of the first write that made no progress

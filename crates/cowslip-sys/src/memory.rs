@@ -329,7 +329,7 @@ unsafe fn madvise(range: VirtRange, advice: Advice) -> Result<()> {
             advice as libc::c_int as usize,
         )
     };
-    if answer == 0 { Ok(()) } else { Err(crate::process::last_errno()) }
+    if answer == 0 { Ok(()) } else { Err(crate::errno::last()) }
 }
 
 /// Gives the same advice about many ranges of this process, with few system calls and one flush of the
@@ -358,7 +358,7 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
             )
         };
         if advised < 0 {
-            return Err(crate::process::last_errno());
+            return Err(crate::errno::last());
         }
         if advised as usize != part.iter().map(|range| range.len).sum::<usize>() {
             // It stopped at one of them; the plain call returns the errno for that one.
@@ -378,7 +378,7 @@ pub fn segment_bytes(id: i32) -> Result<usize> {
     unsafe {
         match libc::shmctl(id, libc::IPC_STAT, described.as_mut_ptr()) {
             0 => Ok(described.assume_init_ref().shm_segsz),
-            _ => Err(crate::process::last_errno()),
+            _ => Err(crate::errno::last()),
         }
     }
 }

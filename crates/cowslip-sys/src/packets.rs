@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::{AsRawFd, BorrowedFd, Errno, OwnedFd, Result, passthrough, process};
+use crate::{AsRawFd, BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// Most connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -71,7 +71,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     };
     match answer {
         0 => Ok(Peer { pid: found.pid, uid: found.uid }),
-        _ => Err(process::last_errno()),
+        _ => Err(crate::errno::last()),
     }
 }
 
@@ -95,6 +95,7 @@ pub fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use crate::process;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

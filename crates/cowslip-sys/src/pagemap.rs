@@ -152,7 +152,7 @@ impl Scanner<ReservedFd> {
     /// # Errors
     /// Those of opening `/proc/self/pagemap`.
     pub fn open() -> Result<Self> {
-        ReservedFd::open(|| memfile::open_proc_self("pagemap")).map(Self::new)
+        ReservedFd::open(|| crate::procfs::open_self("pagemap")).map(Self::new)
     }
 }
 

@@ -9,6 +9,7 @@ use core::mem::MaybeUninit;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags};
 
+use crate::errno;
 use crate::failpoints::{self, Op};
 use crate::{BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
@@ -32,11 +33,6 @@ pub fn stands_in(range: crate::units::VirtRange) -> bool {
     range.contains(stack) || range.contains(thread_handle())
 }
 
-/// The errno of this thread.
-pub fn current_errno() -> Errno {
-    last_errno()
-}
-
 /// One `write(2)`.
 pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     rustix::io::write(fd, bytes)
@@ -45,12 +41,6 @@ pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
 /// One `read(2)`, repeated if a signal interrupts it.
 pub fn read_some(file: &OwnedFd, place: &mut [u8]) -> Result<usize> {
     retry_on_intr(|| rustix::io::read(file, &mut *place))
-}
-
-/// The errno that libc's `syscall(2)` left in this thread.
-pub(crate) fn last_errno() -> Errno {
-    // SAFETY: errno is a thread-local integer that is always there.
-    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
 /// Blocks every signal of this thread until dropped, defers its cancellation, and preserves `errno`.
@@ -137,7 +127,7 @@ pub fn threads_without_main() -> Option<u64> {
 
 /// The beginning of a file of `/proc/self`, without allocating.
 fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
-    let file = crate::memfile::open_proc_self(name).ok()?;
+    let file = crate::procfs::open_self(name).ok()?;
     let read = read_some(&file, text).ok()?;
     core::str::from_utf8(&text[..read]).ok()
 }
@@ -298,7 +288,7 @@ pub fn wait_for(pid: i32) -> Result<i32> {
     let mut status = 0;
     // SAFETY: waitpid writes the status to the place it is given.
     match unsafe { libc::waitpid(pid, &mut status, 0) } {
-        -1 => Err(last_errno()),
+        -1 => Err(errno::last()),
         _ => Ok(status),
     }
 }
@@ -343,7 +333,7 @@ pub fn signal(pid: i32, signal: i32) -> Result<()> {
 pub unsafe fn fork() -> Result<i32> {
     // SAFETY: the caller respects the limits of a child.
     match unsafe { libc::fork() } {
-        -1 => Err(last_errno()),
+        -1 => Err(errno::last()),
         pid => Ok(pid),
     }
 }
@@ -390,7 +380,7 @@ pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: c
 }
 
 fn with_proc_text<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-    let file = crate::memfile::open_proc(name).ok()?;
+    let file = crate::procfs::open(name).ok()?;
     let mut text = [0u8; 96];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
     parse(core::str::from_utf8(&text[..read]).ok()?)
@@ -519,7 +509,7 @@ fn is_pinning(system: &rustix::fs::StatFs) -> bool {
 /// Calls `act` for each open descriptor of this process, without allocating; `false` if `/proc`
 /// cannot be read.
 pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
-    let Ok(folder) = crate::memfile::open_proc("self/fd") else { return false };
+    let Ok(folder) = crate::procfs::open("self/fd") else { return false };
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
     while let Some(entry) = entries.next() {
@@ -570,7 +560,7 @@ pub fn anonymous_pages() -> Option<u64> {
 /// The process that traces this thread (`ptrace(2)`), from `/proc/thread-self/status` (`proc_pid_status(5)`); `None` if
 /// there is none, or the file cannot be read. Allocates nothing.
 pub fn tracer_pid() -> Option<i32> {
-    let file = crate::memfile::open_proc("thread-self/status").ok()?;
+    let file = crate::procfs::open("thread-self/status").ok()?;
     let mut text = [0u8; 512];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
     let text = core::str::from_utf8(&text[..read]).ok()?;

@@ -44,7 +44,7 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
         )
     } {
         0 => Ok(()),
-        _ => Err(process::last_errno()),
+        _ => Err(crate::errno::last()),
     }
 }
 
@@ -67,7 +67,7 @@ pub fn set_idle(thread: i32, idle: bool) -> Result<()> {
         )
     } {
         0 => Ok(()),
-        _ => Err(process::last_errno()),
+        _ => Err(crate::errno::last()),
     }
 }
 
@@ -102,7 +102,7 @@ impl Scheduling {
                 0,
             )
         };
-        if answer == 0 { Ok(Self(attributes)) } else { Err(process::last_errno()) }
+        if answer == 0 { Ok(Self(attributes)) } else { Err(crate::errno::last()) }
     }
 
     /// The same for a thread that does not mind waiting: with the longest slice, a thread that wakes up meanwhile goes
@@ -130,7 +130,7 @@ impl Scheduling {
             crate::passthrough::by_number()(libc::SYS_sched_setattr, thread, &raw const self.0, 0)
         } {
             0 => Ok(()),
-            _ => Err(process::last_errno()),
+            _ => Err(crate::errno::last()),
         }
     }
 }

@@ -37,7 +37,7 @@ pub fn become_supervisor(name: &CStr) -> Result<Former> {
         default.sa_sigaction = libc::SIG_DFL;
         match libc::sigaction(libc::SIGCHLD, &raw const default, before.as_mut_ptr()) {
             0 => Ok(Former { name: former, child_action: before.assume_init() }),
-            _ => Err(process::last_errno()),
+            _ => Err(crate::errno::last()),
         }
     }
 }
@@ -67,7 +67,7 @@ pub fn ended_children() -> Result<OwnedFd> {
     match i32::try_from(answer) {
         // SAFETY: made just now, and without another owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(process::last_errno()),
+        _ => Err(crate::errno::last()),
     }
 }
 
@@ -107,7 +107,7 @@ pub fn signal_group(leader: i32, signal: i32) -> Result<()> {
     // SAFETY: kill(2) takes plain numbers.
     match unsafe { passthrough::by_number()(libc::SYS_kill, -leader, signal) } {
         0 => Ok(()),
-        _ => Err(process::last_errno()),
+        _ => Err(crate::errno::last()),
     }
 }
 
@@ -121,7 +121,7 @@ pub fn replace_streams(files: &[OwnedFd; 3]) -> Result<()> {
     for (number, file) in files.iter().enumerate() {
         // SAFETY: the file at that number is the one to be replaced.
         if unsafe { passthrough::dup3(file.as_raw_fd(), number as i32, 0) } < 0 {
-            return Err(process::last_errno());
+            return Err(crate::errno::last());
         }
     }
     Ok(())

@@ -71,7 +71,7 @@ impl Program {
         let mut status = 0;
         // SAFETY: waitpid writes the status to the place it is given.
         match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) } {
-            -1 => Err(process::last_errno()),
+            -1 => Err(crate::errno::last()),
             0 => Ok(None),
             _ => Ok(Some(ExitStatus::from_raw(status))),
         }

@@ -157,7 +157,7 @@ impl Target {
         match usize::try_from(advised) {
             Ok(bytes) if bytes == range.len => Ok(()),
             Ok(_) => Err(Errno::AGAIN),
-            Err(_) => Err(process::last_errno()),
+            Err(_) => Err(crate::errno::last()),
         }
     }
 

@@ -5,7 +5,7 @@
 //! # Safety
 //! The calls change no memory, and pass integers only.
 
-use crate::{Result, passthrough, process};
+use crate::{Result, passthrough};
 
 const PR_SET_THP_DISABLE: i32 = 41;
 const PR_GET_THP_DISABLE: i32 = 42;
@@ -30,7 +30,7 @@ impl ThpDisable {
         match unsafe { passthrough::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) } {
             0 => Ok(Self::None),
             1 => Ok(Self::All),
-            -1 => Err(process::last_errno()),
+            -1 => Err(crate::errno::last()),
             _ => Ok(Self::ExceptAdvised),
         }
     }
@@ -45,7 +45,7 @@ impl ThpDisable {
         // SAFETY: see the module.
         match unsafe { passthrough::prctl(PR_SET_THP_DISABLE, disable, flags, 0, 0) } {
             0 => Ok(()),
-            _ => Err(process::last_errno()),
+            _ => Err(crate::errno::last()),
         }
     }
 }

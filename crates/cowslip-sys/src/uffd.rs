@@ -167,7 +167,7 @@ pub fn open() -> Result<(OwnedFd, Origin)> {
         let fd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };
         return Ok((fd, Origin::Syscall));
     }
-    let refused = crate::process::last_errno();
+    let refused = crate::errno::last();
     let device = rustix::fs::open(
         "/dev/userfaultfd",
         OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK,
@@ -192,7 +192,7 @@ pub fn open_for_user_mode() -> Result<OwnedFd> {
     // SAFETY: userfaultfd(2) takes flags and makes a descriptor.
     let fd = unsafe { crate::passthrough::by_number()(libc::SYS_userfaultfd, flags) };
     if fd < 0 {
-        return Err(crate::process::last_errno());
+        return Err(crate::errno::last());
     }
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) })

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use crate::Result;
-use crate::process::last_errno;
+use crate::errno;
 
 /// The resources that a process and the children that it waited for used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,7 +42,7 @@ pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
         (waited, usage.assume_init())
     };
     if waited < 0 {
-        return Err(last_errno());
+        return Err(errno::last());
     }
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
@@ -68,7 +68,7 @@ pub fn faults() -> Result<u64> {
         let answer = libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         (answer, usage.assume_init())
     };
-    if answer < 0 { Err(last_errno()) } else { Ok((usage.ru_minflt + usage.ru_majflt) as u64) }
+    if answer < 0 { Err(errno::last()) } else { Ok((usage.ru_minflt + usage.ru_majflt) as u64) }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use core::mem::size_of;
 use core::ops::ControlFlow;
 
 use crate::Errno;
-use crate::process::last_errno;
+use crate::errno;
 use crate::units::page_size_bytes;
 
 const WORD_BYTES: usize = size_of::<u64>();
@@ -44,7 +44,7 @@ fn has_word(addr: usize) -> bool {
             none,
             WORD_BYTES,
         );
-        let is_there = answer != -1 || last_errno() != Errno::FAULT;
+        let is_there = answer != -1 || errno::last() != Errno::FAULT;
         *errno = before;
         is_there
     }

@@ -14,7 +14,7 @@ use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failpoints::{self, Op};
-use crate::{AsRawFd, BorrowedFd, Errno, Result, passthrough, process};
+use crate::{AsRawFd, BorrowedFd, Errno, Result, passthrough};
 
 /// The most descriptors that one call waits for.
 pub const MOST: usize = 64;
@@ -110,7 +110,7 @@ fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duratio
         )
     };
     if answer < 0 {
-        return match process::last_errno() {
+        return match crate::errno::last() {
             Errno::INTR => Ok(()),
             errno => Err(errno),
         };
@@ -141,7 +141,7 @@ pub fn nap(time: Duration) -> Result<()> {
     };
     match answer {
         0 => Ok(()),
-        _ => match process::last_errno() {
+        _ => match crate::errno::last() {
             Errno::INTR => Ok(()),
             errno => Err(errno),
         },
@@ -152,6 +152,7 @@ pub fn nap(time: Duration) -> Result<()> {
 mod tests {
     use super::*;
     use crate::AsFd;
+    use crate::process;
 
     type Wait = fn(&[BorrowedFd<'_>], &mut [bool], Option<Duration>) -> Result<()>;
 

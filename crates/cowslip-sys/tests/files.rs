@@ -10,7 +10,7 @@ use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ForkGate, ReservedFd, is_held, next_held, same_file};
 use cowslip_sys::units::{ByteCount, PageCount, VirtRange, page_size_bytes, round_up};
-use cowslip_sys::{AsFd, AsRawFd, Errno, process, socket};
+use cowslip_sys::{AsFd, AsRawFd, Errno, process, socket, tmpfs};
 use support::{Mapped, skip};
 
 #[test]
@@ -97,7 +97,7 @@ fn a_tmpfs_of_our_own_leaves_no_mount() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let before = mounts();
-    match memfile::huge_tmpfs_file(4 << 20) {
+    match tmpfs::huge_file(4 << 20) {
         Ok(file) => {
             assert_eq!(mounts(), before);
             assert_eq!(memfile::allocated_bytes(file.as_fd()), Ok(0));
@@ -110,7 +110,7 @@ fn a_tmpfs_of_our_own_leaves_no_mount() {
 fn our_tmpfs_is_mounted_once_and_again_if_the_program_closes_it() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let made = || {
-        let file = memfile::huge_tmpfs_file(4 << 20)?;
+        let file = tmpfs::huge_file(4 << 20)?;
         let [device, inode] = FileIdentity::from_fd(file.as_fd())?.to_numbers();
         Ok::<_, Errno>((file, device, inode))
     };
@@ -333,7 +333,7 @@ fn memory_files_can_be_opened_by_nobody_else() {
     assert_eq!(mode(&memfile::memfd("private", MemfdKind::Shmem, 0).unwrap()), 0o600);
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let before = mounts();
-    match memfile::huge_tmpfs_file(4096) {
+    match tmpfs::huge_file(4096) {
         Ok(file) => assert_eq!((mode(&file), mounts()), (0o600, before), "it is in no table"),
         Err(errno) => skip("a tmpfs of its own", &errno.to_string()),
     }

@@ -9,14 +9,14 @@ use cowslip_sys::pagemap::probe_scan;
 use cowslip_sys::thp_disable::ThpDisable;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, Errno, Result, memfile};
+use cowslip_sys::{AsFd, Errno, Result, memfile, tmpfs};
 
 fn is_listed(variable: &str, word: &str) -> bool {
     std::env::var(variable).is_ok_and(|list| list.split(',').any(|name| name.trim() == word))
 }
 
 fn pagemap_scan() -> Result<()> {
-    probe_scan(memfile::open_proc_self("pagemap")?.as_fd())
+    probe_scan(cowslip_sys::procfs::open_self("pagemap")?.as_fd())
 }
 
 /// `MADV_COLLAPSE` of base pages of a memfd, where `shmem_enabled` does not give it huge pages.
@@ -71,7 +71,7 @@ fn wp_across_mappings() -> Result<()> {
 }
 
 fn own_tmpfs() -> Result<()> {
-    memfile::huge_tmpfs_file(CHUNK_BYTES as u64).map(drop)
+    tmpfs::huge_file(CHUNK_BYTES as u64).map(drop)
 }
 
 /// No huge pages but by advice, which a collapse is.

@@ -13,7 +13,7 @@ use support::{Mapped, skip};
 const PAGES: usize = 64;
 
 fn scanners() -> [Scanner; 2] {
-    let pagemap = || memfile::open_proc_self("pagemap").unwrap();
+    let pagemap = || cowslip_sys::procfs::open_self("pagemap").unwrap();
     let entries = Scanner::with_entries(pagemap());
     assert_eq!(entries.method(), Method::Entries);
     [Scanner::new(pagemap()), entries]
@@ -124,7 +124,7 @@ fn swapped_pages_are_private() {
     assert_eq!(answer, 0);
     assert!(swapped(mapped.range) > 0, "some are out");
     assert_eq!(agree(mapped.range), some_pages());
-    let scanner = Scanner::new(memfile::open_proc_self("pagemap").unwrap());
+    let scanner = Scanner::new(cowslip_sys::procfs::open_self("pagemap").unwrap());
     if scanner.learn_markers().is_ok() && scanner.knows_markers() {
         assert_eq!(private(&scanner, mapped.range), some_pages(), "swap is no marker");
     }
@@ -133,7 +133,7 @@ fn swapped_pages_are_private() {
 
 /// The number of pages of `range` with bit 62 in their entries.
 fn swapped(range: VirtRange) -> usize {
-    let pagemap = memfile::open_proc_self("pagemap").unwrap();
+    let pagemap = cowslip_sys::procfs::open_self("pagemap").unwrap();
     let page = page_size_bytes();
     let is_swapped = |start: usize| {
         let mut entry = [0; 8];

@@ -40,6 +40,7 @@ pub mod format;
 pub mod import;
 pub mod model;
 #[cfg(feature = "analysis")]
+mod parts;
 pub mod patterns;
 #[cfg(feature = "analysis")]
 mod perf_maps;

@@ -28,8 +28,6 @@ use cowslip_sys::{Errno, dynamic};
 
 use crate::arena::{Arena, Handle};
 use crate::freeze::fork::{PreparedFork, watch_child};
-use crate::memory::departure::Departure;
-use crate::raw::RawArena;
 use crate::raw::branch::SEED_BYTES;
 use crate::thaw::serve;
 
@@ -117,26 +115,13 @@ extern "C" fn prepare() {
         serve::ensure(arena.shared());
     }
     let signals = BlockedSignals::enter();
-    let fork = prepare_or_leave(&arenas);
+    let all: Vec<&Arena> = arenas.iter().collect();
+    let fork = PreparedFork::prepare_or_leave(&all, |_| ()).ok();
     // SAFETY: it borrows from the handles that `arenas` shares, which are dropped after it.
     let fork =
         unsafe { mem::transmute::<Option<PreparedFork<'_>>, Option<PreparedFork<'static>>>(fork) };
     let pending = Pending { fork, arenas, _installed: installed, _signals: signals };
     PENDING.set(Some(ManuallyDrop::new(pending)));
-}
-
-fn prepare_or_leave(arenas: &[Arena]) -> Option<PreparedFork<'_>> {
-    let all: Vec<&Arena> = arenas.iter().collect();
-    let left = |error: Error| {
-        if error.kind() == ErrorKind::Usage {
-            // The code that would take memory out of the arena allocates in it.
-            return Err(error);
-        }
-        let mut owned = all.iter().filter(|arena| !RawArena::new(arena).is_reader());
-        owned.try_for_each(|arena| RawArena::new(arena).detach_live(Departure::Refused))?;
-        PreparedFork::prepare(&all)
-    };
-    PreparedFork::prepare(&all).or_else(left).ok()
 }
 
 fn take_pending() -> Option<Pending> {
@@ -315,7 +300,7 @@ pub unsafe fn branch_point(
         return Ok(Some(copy));
     }
     keep_hooks(hooks, Some(branch_hooks()));
-    match process::current_errno() {
+    match cowslip_sys::errno::current() {
         Errno::AGAIN | Errno::CANCELED | Errno::INTR => Ok(None),
         Errno::NOSYS => Err(not_preloaded()),
         Errno::BUSY => Err(Error::new(ErrorKind::Busy, "another thread is at its branch point")),

@@ -2,10 +2,37 @@
 
 use serde::Serialize;
 
-use super::TimePart;
-use super::time::{Both, count, less, means, zip};
+use super::paired::{Both, count, less, means, zip};
 use crate::inputs::Run;
 use crate::stats::{Estimate, Moments, Welch, two_sided_quantile};
+
+/// A part of the time of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimePart {
+    /// On a processor, in the program.
+    User,
+    /// On a processor, in the kernel.
+    System,
+    /// On a processor: too little for the ticks that separate the program from the kernel.
+    Running,
+    /// Ready to run, while others did.
+    ProcessorWait,
+    /// Waiting for a disk.
+    DiskWait,
+    /// All threads waited, one of them for a lock and the others for locks or children. In the ledger only.
+    LockWait,
+    /// Waiting for anything else.
+    Asleep,
+    /// Time of threads beside another one, which the parts count twice: negative. In the ledger only.
+    Overlap,
+    /// The rest of the wall time. In the ledger only.
+    Unexplained,
+    /// The wall time.
+    Wall,
+    /// Not on a processor, for any reason: the runs do not say how long they waited for one.
+    NotRunning,
+}
 
 /// A part of the wall time in all runs.
 #[derive(Clone, Copy, Debug, Serialize)]

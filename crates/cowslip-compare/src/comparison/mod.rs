@@ -4,87 +4,27 @@ mod facts;
 mod ledger;
 mod measure;
 mod notes;
+mod options;
+mod paired;
+mod result;
 mod row;
 mod time;
 mod values;
 
-use serde::Serialize;
-
-use crate::inputs::{Run, find_counters};
+use crate::inputs::{Run, WALL, find_counters};
 use crate::stats::adjusted;
 use crate::{Error, Result};
 
 pub use facts::FactDifference;
-pub use ledger::{Entry, FaultKind, Faults};
+pub use ledger::{Entry, FaultKind, Faults, TimePart};
 pub use measure::{Counters, Measure};
+pub use options::Options;
+pub use result::Comparison;
 pub use row::{Row, Verdict};
-pub use time::{PartOfTime, TimePart, TimeSplit};
+pub use time::{PartOfTime, TimeSplit};
 pub use values::Unit;
 
 use values::{Tested, Values, values};
-
-/// The time that a run took: the metric that a comparison is about by default.
-pub const WALL: &str = "wall_seconds";
-
-/// Options of a comparison.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Options {
-    /// The level of each test, and one minus the confidence of the intervals.
-    pub alpha: f64,
-    /// The accepted share of false ones among the metrics that are said to differ.
-    pub fdr: f64,
-    /// The metric that the comparison is about, and that is tested alone; by default [`WALL`], if the runs have it.
-    pub primary: Option<String>,
-    /// The change that the advice on runs is about, as a part of the good mean.
-    pub wanted_change: f64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { alpha: 0.05, fdr: 0.05, primary: None, wanted_change: 0.05 }
-    }
-}
-
-/// The result of a comparison.
-#[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
-    /// The unit of one value.
-    pub unit: Unit,
-    /// The numbers of good and bad runs.
-    pub runs: (usize, usize),
-    /// The metric that it is about, if there is one; it is in [`Self::rows`] unless it is the same everywhere.
-    pub primary: Option<String>,
-    /// The way that counters were compared, if there are any.
-    pub counters: Option<Counters>,
-    /// The tested metrics by ascending t of (good, bad): those that grew come first.
-    pub rows: Vec<Row>,
-    /// Metrics with the same value everywhere.
-    pub constant: Vec<String>,
-    /// Metrics of the good runs only.
-    pub only_good: Vec<String>,
-    /// Metrics of the bad runs only.
-    pub only_bad: Vec<String>,
-    /// Metrics with fewer than two values on a side.
-    pub too_few: Vec<String>,
-    /// Shares of time in runs too short for the ticks of their clock.
-    pub too_coarse: Vec<String>,
-    /// Known facts about the runs that differ between the sides.
-    pub facts: Vec<FactDifference>,
-    /// Warnings that a reader must know before believing the result.
-    pub notes: Vec<String>,
-}
-
-impl Comparison {
-    /// Returns true if any metric differs.
-    pub fn differs(&self) -> bool {
-        self.rows.iter().any(|row| row.verdict == Verdict::Differs)
-    }
-
-    /// The row of the metric that it is about; `None` also for a metric that is the same everywhere.
-    pub fn primary_row(&self) -> Option<&Row> {
-        self.rows.iter().find(|row| Some(&row.metric) == self.primary.as_ref())
-    }
-}
 
 /// Compares good runs with bad ones.
 pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Comparison> {

@@ -6,38 +6,10 @@
 
 use serde::Serialize;
 
-use super::WALL;
-use super::ledger::{Entry, Faults, Remainder};
-use crate::inputs::{Metric, Run};
+use super::ledger::{Entry, Faults, Remainder, TimePart};
+use super::paired::{Both, added, count, less, mean, means, sum, zip};
+use crate::inputs::{Metric, Run, WALL};
 use crate::stats::{Moments, Welch};
-
-/// A part of the time of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TimePart {
-    /// On a processor, in the program.
-    User,
-    /// On a processor, in the kernel.
-    System,
-    /// On a processor: too little for the ticks that separate the program from the kernel.
-    Running,
-    /// Ready to run, while others did.
-    ProcessorWait,
-    /// Waiting for a disk.
-    DiskWait,
-    /// All threads waited, one of them for a lock and the others for locks or children. In the ledger only.
-    LockWait,
-    /// Waiting for anything else.
-    Asleep,
-    /// Time of threads beside another one, which the parts count twice: negative. In the ledger only.
-    Overlap,
-    /// The rest of the wall time. In the ledger only.
-    Unexplained,
-    /// The wall time.
-    Wall,
-    /// Not on a processor, for any reason: the runs do not say how long they waited for one.
-    NotRunning,
-}
 
 /// A part of the time, and its share of the difference.
 ///
@@ -197,25 +169,6 @@ impl Usual {
     }
 }
 
-/// A value of each good and of each bad run.
-pub(super) type Both = [Vec<f64>; 2];
-
-pub(super) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-fn added(both: &Both) -> f64 {
-    mean(&both[1]) - mean(&both[0])
-}
-
-pub(super) fn means([good, bad]: &Both) -> (f64, f64) {
-    (mean(good), mean(bad))
-}
-
-pub(super) fn count(run: &Run, name: &str) -> Option<f64> {
-    run.metrics.get(name)?.growth().map(|growth| growth.count)
-}
-
 /// The kernel's count of the command's waits for disks, if it has one, or the time of all requests of the machine: all
 /// of it if the command moved a sector each time that it waited, less if it moved less. At least the time in which
 /// looks found a thread of a command with disk traffic blocked, and none active. `None` without numbers of disks.
@@ -236,17 +189,4 @@ fn disk_wait(run: &Run) -> Option<f64> {
         });
     let requests = requests.map(|seconds| seconds * share);
     own.into_iter().chain(requests).chain(looked).reduce(f64::max)
-}
-
-pub(super) fn zip(a: &Both, b: &Both, of: impl Fn(f64, f64) -> f64) -> Both {
-    let side = |which: usize| a[which].iter().zip(&b[which]).map(|(a, b)| of(*a, *b)).collect();
-    [side(0), side(1)]
-}
-
-fn sum(a: &Both, b: &Both) -> Both {
-    zip(a, b, |a, b| a + b)
-}
-
-pub(super) fn less(a: &Both, b: &Both) -> Both {
-    zip(a, b, |a, b| a - b)
 }

@@ -7,30 +7,11 @@ use serde::Serialize;
 
 use super::entry::{Entry, MACHINE};
 use super::group::{Group, Valued};
+use super::settings::Settings;
 use super::store::Series;
-use crate::comparison::WALL;
+use crate::inputs::WALL;
 use crate::stats::median;
 use crate::{Error, Result};
-
-/// Options of an analysis.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Settings {
-    /// The metric; by default [`WALL`], or the only one.
-    pub metric: Option<String>,
-    /// The share of series without a change that have a change point.
-    pub alpha: f64,
-    /// The number of newest entries in which a change counts as new.
-    pub newest: usize,
-    /// Facts of [`MACHINE`] by which entries are not separated.
-    pub ignored: Vec<String>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let (metric, ignored) = (None, Vec::new());
-        Self { metric, alpha: 0.01, newest: 10, ignored }
-    }
-}
 
 /// The analysis of a series.
 #[derive(Clone, Debug, Serialize)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::analysis::Settings;
 use super::change_points::change_points;
 use super::detectable::smallest_step;
 use super::entry::Entry;
+use super::settings::Settings;
 use crate::stats::{Autocorrelation, Estimate, Moments, Welch, median, relative_change};
 
 /// The number of newer entries after which a step is asked for; half of the level is the other.

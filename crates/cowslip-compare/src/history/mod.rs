@@ -10,11 +10,13 @@ mod detectable;
 mod energy;
 mod entry;
 mod group;
+mod settings;
 mod store;
 
-pub use analysis::{History, Settings, analyse};
+pub use analysis::{History, analyse};
 pub use change_points::{ChangePoint, change_points};
 pub use detectable::smallest_step;
 pub use entry::{Entry, MACHINE, Metrics, SCHEMA};
 pub use group::{Change, Group, Level, Point};
+pub use settings::Settings;
 pub use store::{Series, Store};

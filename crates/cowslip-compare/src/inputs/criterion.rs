@@ -5,8 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Benchmark, Run, read_text};
-use crate::comparison::WALL;
+use super::{Benchmark, Run, WALL, read_text};
 use crate::{Error, Result};
 
 /// The folder of the newest results, below that of a benchmark.

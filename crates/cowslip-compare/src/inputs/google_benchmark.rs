@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Benchmark, Run};
-use crate::comparison::WALL;
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 /// Numbers that say which one it is, or how it was measured.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-pub use run::{Growth, Metric, Run};
+pub use run::{Growth, Metric, Run, WALL};
 pub(crate) use untyped::find_counters;
 
 use crate::{Error, ErrorKind, Result};

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Benchmark, Run};
-use crate::comparison::WALL;
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {

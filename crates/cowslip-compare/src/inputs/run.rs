@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The time that a run took: the metric that a comparison is about by default.
+pub const WALL: &str = "wall_seconds";
+
 /// Twenty ticks of 10 ms: in a shorter run one tick more or less is over 5 % of it.
 const LEAST_SHARED_SECONDS: f64 = 0.2;
 

@@ -1,6 +1,6 @@
 //! `/proc/diskstats` and `/proc/net/dev`: traffic of disks and network interfaces.
 
-use super::{Reading, reading};
+use super::reading::{Reading, reading};
 use crate::recording::MetricKind::{Counter, Share};
 
 /// The kernel's unit for all disks, independent of their own sectors.

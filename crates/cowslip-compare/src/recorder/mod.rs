@@ -3,6 +3,7 @@
 mod devices;
 mod facts;
 mod processor;
+mod reading;
 mod states;
 mod system;
 mod throttles;
@@ -14,35 +15,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::recording::{Definition, MetricKind, RecordingWriter};
+use crate::recording::RecordingWriter;
 use tree::Tree;
 
 pub use facts::facts;
-
-/// Clock ticks a second in `/proc`, at any rate of the kernel itself (USER_HZ).
-const TICKS: f64 = 100.0;
-
-/// A metric and its value at one look.
-type Reading = (Definition, Option<f64>);
-
-fn reading(name: impl Into<String>, kind: MetricKind, value: Option<f64>) -> Reading {
-    (Definition { name: name.into(), kind }, value)
-}
-
-fn add<const N: usize>(sums: &mut [f64; N], values: &[f64; N]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-}
-
-/// The processes with recorded metrics, besides the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Watch {
-    /// No process.
-    Machine,
-    /// This process and its descendants.
-    Process(u32),
-    /// A command that has not started yet: its counters are zero until [`Recorder::follow`].
-    Command,
-}
+pub use tree::Watch;
 
 /// A thread that samples at an interval until it is stopped.
 ///

@@ -1,6 +1,6 @@
 //! `/proc/stat`: the processors' time, and the scheduler's counters.
 
-use super::{Reading, TICKS, reading};
+use super::reading::{Reading, TICKS, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// The columns of its first line. Time of guests is part of `user` and `nice`.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{Reading, reading};
+use super::reading::{Reading, reading};
 use crate::recording::MetricKind::Counter;
 
 /// Looks begin at the first interval, and become as rare as the second in a longer run.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Reading, devices, processor, reading};
+use super::reading::{Reading, reading};
+use super::{devices, processor};
 use crate::recording::MetricKind::{Counter, Gauge};
 
 /// Names in `/proc/vmstat` that begin with `nr_` but only grow.

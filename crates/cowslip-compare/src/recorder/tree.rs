@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::processor;
+use super::reading::{Reading, TICKS, add, reading};
 use super::states::States;
 use super::throttles::Throttles;
 use super::waits::Waits;
-use super::{Reading, TICKS, Watch, add, processor, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// Interval of taking the kernel's records before a command has begun.
@@ -32,6 +33,17 @@ const IO: [(&str, &str); 4] = [
     ("read_bytes", "process.disk_read_bytes"),
     ("write_bytes", "process.disk_written_bytes"),
 ];
+
+/// The processes with recorded metrics, besides the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// No process.
+    Machine,
+    /// This process and its descendants.
+    Process(u32),
+    /// A command that has not started yet: its counters are zero until [`Recorder::follow`](super::Recorder::follow).
+    Command,
+}
 
 /// The processes with recorded metrics. The counters never fall: the counts of a process at its last look stay in the
 /// sum.

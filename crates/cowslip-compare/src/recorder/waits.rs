@@ -5,7 +5,7 @@ use std::fs;
 
 use cowslip_sys::taskstats::{Ended, Listener};
 
-use super::{Reading, add, reading};
+use super::reading::{Reading, add, reading};
 use crate::recording::MetricKind::Counter;
 
 /// Waits of threads, in seconds.

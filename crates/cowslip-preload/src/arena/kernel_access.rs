@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cowslip_sys::{OwnedFd, memfile, process};
+use cowslip_sys::{OwnedFd, process};
 
 use crate::arena::setup_state::is_closed;
 
@@ -91,7 +91,7 @@ fn scan_now() -> Option<KernelAccess> {
 
 fn pinned_kib(buffer: &mut [u8]) -> Option<u64> {
     const FIELD: &[u8] = b"\nVmPin:";
-    let file = memfile::open_proc_self("status").ok()?;
+    let file = cowslip_sys::procfs::open_self("status").ok()?;
     let read = read(&file, buffer)?;
     let text = &buffer[..read];
     let at = text.windows(FIELD.len()).position(|part| part == FIELD)? + FIELD.len();
@@ -106,7 +106,7 @@ fn pinned_kib(buffer: &mut [u8]) -> Option<u64> {
 fn has_ring(buffer: &mut [u8]) -> bool {
     const RING: &[u8] = b"anon_inode:[io_uring]";
     const AIO: &[u8] = b"/[aio]";
-    let Ok(file) = memfile::open_proc_self("maps") else { return false };
+    let Ok(file) = cowslip_sys::procfs::open_self("maps") else { return false };
     let looks_for_aio = !AIO_IS_SEEN.load(Ordering::Relaxed);
     // The end of the previous read, in case a name lies across two reads.
     let mut kept = 0;

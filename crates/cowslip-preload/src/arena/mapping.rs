@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::Prot;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{Errno, passthrough};
 
 use crate::arena::ranges::{FAILED, replace_mapping};
@@ -102,7 +102,7 @@ fn place(
             || is_given()
             || replace_mapping(range, &mut || over(flags)).is_some();
         // Asked again, the kernel might agree, and the arena would not learn that the place is no longer its own.
-        return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
+        return if is_placed { Ok(Some(range)) } else { Err(cowslip_sys::errno::current()) };
     }
     // Only a hint.
     Ok(if is_given() { Some(range) } else { ordinary.and_then(|prot| allocate(len, prot)) })

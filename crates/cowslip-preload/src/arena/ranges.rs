@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 use cowslip::Arena;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip_sys::Errno;
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 
 use crate::arena::registry::{arena_part, parts};
 use crate::rt::guard::guarded;
@@ -45,7 +45,7 @@ pub(crate) fn split(
     let mut blocked = BlockedSignals::enter();
     let failed = parts(whole).find_map(|(arena, part)| match arena {
         Some(arena) => guarded(|| ours(arena, part), || Err(Errno::NOMEM)).err(),
-        None => (kernel(part) != 0).then(process::current_errno),
+        None => (kernel(part) != 0).then(cowslip_sys::errno::current),
     });
     failed.into_iter().for_each(|errno| blocked.set_errno(errno));
     Some(if failed.is_some() { -1 } else { 0 })

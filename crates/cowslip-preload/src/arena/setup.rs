@@ -6,7 +6,7 @@
 use cowslip::raw::Departure;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use cowslip_sys::{memfile, process, procfs};
+use cowslip_sys::{process, procfs};
 
 use crate::arena::registry::{self, own};
 use crate::arena::setup_state::{self, is_closed};
@@ -79,7 +79,7 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
             "no arena, the program runs unchanged: process {tracer} traces it, which may not expect our thread"
         );
     }
-    let can_thaw = config().is_plain || memfile::open_proc_self("pagemap").is_ok();
+    let can_thaw = config().is_plain || cowslip_sys::procfs::open_self("pagemap").is_ok();
     if !can_thaw {
         say!(
             "no arena, the program runs unchanged: it may not open /proc/self/pagemap, as after PR_SET_DUMPABLE"

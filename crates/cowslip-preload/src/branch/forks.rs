@@ -5,7 +5,7 @@
 
 use core::ffi::c_int;
 
-use cowslip_sys::{Errno, process};
+use cowslip_sys::Errno;
 
 use crate::hooks::fork as hook;
 
@@ -22,5 +22,5 @@ pub(super) fn fork_again() -> Result<i32, Errno> {
 }
 
 fn answer_of(pid: c_int) -> Result<i32, Errno> {
-    if pid < 0 { Err(process::current_errno()) } else { Ok(pid) }
+    if pid < 0 { Err(cowslip_sys::errno::current()) } else { Ok(pid) }
 }

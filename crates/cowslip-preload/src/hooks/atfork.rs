@@ -139,10 +139,8 @@ fn prepare_fork() -> cowslip::Result<(PreparedFork<'static>, usize)> {
         None => {}
     }
     let arenas: Vec<&Arena> = arenas().collect();
-    let prepared = PreparedFork::prepare(&arenas).or_else(|error| {
+    let prepared = PreparedFork::prepare_or_leave(&arenas, |error| {
         say!("{error}; what is not frozen leaves the arena");
-        owned().try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
-        PreparedFork::prepare(&arenas)
     })?;
     let us = (process::now_ns() - began_ns) / 1000;
     match prepared.method() {

@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{passthrough, user_memory};
 
 use crate::arena::service;
@@ -16,7 +16,7 @@ use crate::hooks::atfork::{in_child, in_parent, prepare, set_flags};
 use crate::hooks::{futex, unshare};
 use crate::rt::config::config;
 use crate::rt::deferred_errno;
-use crate::rt::next_symbol::NextSymbol;
+use crate::rt::next_symbol::next_symbol;
 
 /// Forks by `call`, which gets these flags of `clone(2)` and returns 0 in the child if it returns there at all.
 fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl Fn() -> c_long) -> c_long {
@@ -31,7 +31,7 @@ fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl Fn() -> c_long) -
         in_child();
         return 0;
     }
-    let refused = (pid < 0).then(process::current_errno);
+    let refused = (pid < 0).then(cowslip_sys::errno::current);
     set_flags(0);
     in_parent();
     match refused {
@@ -42,14 +42,8 @@ fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl Fn() -> c_long) -
     pid
 }
 
-static FORK: NextSymbol = NextSymbol::new(c"_Fork");
-static CLONE: NextSymbol = NextSymbol::new(c"clone");
-
-/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
-pub(crate) fn resolve() {
-    FORK.get();
-    CLONE.get();
-}
+next_symbol! { FORK = c"_Fork" }
+next_symbol! { CLONE = c"clone" }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Fork() -> c_int {

@@ -22,7 +22,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::{memfile, passthrough};
+use cowslip_sys::{passthrough, tmpfs};
 use libc::{gid_t, uid_t};
 
 use crate::arena::registry::{arenas, owned};
@@ -88,7 +88,7 @@ pub(crate) fn renounce() {
     // The mount may be in use by a service thread, or be the parent's too.
     let is_alone = || service::is_alone() || process::is_single_threaded();
     if service::count() == 0 && is_alone() && !fork_state::shares_descriptors() {
-        memfile::close_mount();
+        tmpfs::close();
     }
 }
 

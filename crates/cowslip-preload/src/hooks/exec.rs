@@ -19,7 +19,7 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::rt::config::config;
 use crate::rt::environment::{self, Environment};
 use crate::rt::log::say;
-use crate::rt::next_symbol::NextSymbol;
+use crate::rt::next_symbol::{NextSymbol, next_symbol};
 
 /// The process that the program was started as.
 static FIRST: AtomicI32 = AtomicI32::new(0);
@@ -91,14 +91,8 @@ unsafe fn execute(next: &NextSymbol, name: *const c_char, words: Strings, given:
     }
 }
 
-static EXECVE: NextSymbol = NextSymbol::new(c"execve");
-static EXECVPE: NextSymbol = NextSymbol::new(c"execvpe");
-
-/// Resolves the functions now: a later call may be in a signal handler, or in a child that shares this memory.
-pub(crate) fn resolve() {
-    EXECVE.get();
-    EXECVPE.get();
-}
+next_symbol! { EXECVE = c"execve" }
+next_symbol! { EXECVPE = c"execvpe" }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, words: Strings, given: Strings) -> c_int {

@@ -11,15 +11,9 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::arena::{ownership, service};
 use crate::rt::config::config;
 use crate::rt::deferred_errno;
-use crate::rt::next_symbol::NextSymbol;
+use crate::rt::next_symbol::next_symbol;
 
-static FORK: NextSymbol = NextSymbol::new(c"fork");
-
-/// Resolves the functions now: in the child of a system call, the dynamic linker's lock may be held by a thread that
-/// does not exist there.
-pub(crate) fn resolve() {
-    FORK.get();
-}
+next_symbol! { FORK = c"fork" }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fork() -> c_int {
@@ -53,12 +47,12 @@ pub(crate) unsafe fn fork_without_setup() -> c_int {
     let mut blocked = BlockedSignals::enter();
     // SAFETY: the caller promises it.
     let mut pid = unsafe { libc_fork() };
-    if pid < 0 && service::gives_way(process::current_errno()) {
+    if pid < 0 && service::gives_way(cowslip_sys::errno::current()) {
         // SAFETY: as above.
         pid = unsafe { libc_fork() };
     }
     if pid < 0 {
-        blocked.set_errno(process::current_errno());
+        blocked.set_errno(cowslip_sys::errno::current());
     }
     if pid <= 0 {
         return pid;

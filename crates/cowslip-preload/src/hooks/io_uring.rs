@@ -35,12 +35,8 @@ macro_rules! interpose_liburing {
         #[allow(non_upper_case_globals)]
         mod next_of {
             $(
-                pub(super) static $name: $crate::rt::next_symbol::NextSymbol = $crate::rt::next_symbol::NextSymbol::new(
-                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!("a name with a zero in it"),
-                    },
-                );
+                pub(super) static $name: $crate::rt::next_symbol::NextSymbol =
+                    $crate::rt::next_symbol::NextSymbol::new($crate::rt::next_symbol::name(concat!(stringify!($name), "\0")));
             )*
         }
 

@@ -77,7 +77,7 @@ fn age(part: VirtRange) -> Result<(), Errno> {
     // SAFETY: the advice changes no content.
     match unsafe { passthrough::madvise(part.start as *mut c_void, part.len, libc::MADV_COLD) } {
         0 => Ok(()),
-        _ => Err(process::current_errno()),
+        _ => Err(cowslip_sys::errno::current()),
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn request(
 ) -> c_int {
     let asked = |part: VirtRange| match kernel(part) {
         0 => Ok(()),
-        _ => Err(process::current_errno()),
+        _ => Err(cowslip_sys::errno::current()),
     };
     let ours = |arena: &'static Arena, part: VirtRange| {
         let mut whole = Ok(());

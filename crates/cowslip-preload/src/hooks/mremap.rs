@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
 use cowslip::{Arena, Prot};
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{Errno, passthrough};
 
 use crate::arena::mapping::map;
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn mremap(
         }
         // Memory that left in pieces is several mappings to the kernel, and one to the program.
         let is_whole =
-            ours.is_none() || moved != FAILED || process::current_errno() != Errno::FAULT;
+            ours.is_none() || moved != FAILED || cowslip_sys::errno::current() != Errno::FAULT;
         if is_whole {
             return moved;
         }
@@ -188,7 +188,7 @@ fn onto_arena(
     let mut map = || {
         let moved = kernel();
         if moved == FAILED {
-            blocked.set_errno(process::current_errno());
+            blocked.set_errno(cowslip_sys::errno::current());
         }
         Some(moved).filter(|&moved| moved != FAILED)
     };
@@ -256,7 +256,7 @@ fn keep_wiped(wiped: &[VirtRange], old: VirtRange, new: *mut c_void) -> Result<(
         // SAFETY: no other code knows the copy yet; the advice changes no content here.
         match unsafe { madvise(copy, part.len, libc::MADV_WIPEONFORK) } {
             0 => Ok(()),
-            _ => Err(process::current_errno()),
+            _ => Err(cowslip_sys::errno::current()),
         }
     })
 }

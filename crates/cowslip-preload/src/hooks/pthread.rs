@@ -15,16 +15,9 @@ use crate::hooks::{futex, heap};
 use crate::rt::config::config;
 #[cfg(target_arch = "x86_64")]
 use crate::rt::fork_state::is_own_process;
-use crate::rt::next_symbol::NextSymbol;
+use crate::rt::next_symbol::next_symbol;
 
-static PTHREAD_CREATE: NextSymbol = NextSymbol::new(c"pthread_create");
-
-/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
-pub(crate) fn resolve() {
-    PTHREAD_CREATE.get();
-    #[cfg(target_arch = "x86_64")]
-    THREAD_ENDS.get();
-}
+next_symbol! { PTHREAD_CREATE = c"pthread_create" }
 
 /// Returns true if this is the program's only thread, as far as the kernel knows. Ours is not counted, and does not
 /// allocate. The bundled malloc calls this before a fork.
@@ -80,7 +73,7 @@ pub(crate) fn before_exit() {
     unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(ends)() };
 }
 
-/// Not resolved by the thread that ends: a child forked meanwhile would inherit the dynamic linker's lock, which no
-/// thread of it releases.
+// A thread that ends must not resolve it: a child forked meanwhile would inherit the dynamic linker's lock, which no
+// thread of it releases.
 #[cfg(target_arch = "x86_64")]
-static THREAD_ENDS: NextSymbol = NextSymbol::new(c"cowslip_thread_ends");
+next_symbol! { THREAD_ENDS = c"cowslip_thread_ends" }

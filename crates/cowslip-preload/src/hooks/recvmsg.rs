@@ -6,16 +6,10 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use crate::hooks::open::before_open;
-use crate::rt::next_symbol::NextSymbol;
+use crate::rt::next_symbol::next_symbol;
 
-static RECVMSG: NextSymbol = NextSymbol::new(c"recvmsg");
-static RECVMMSG: NextSymbol = NextSymbol::new(c"recvmmsg");
-
-/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
-pub(crate) fn resolve() {
-    RECVMSG.get();
-    RECVMMSG.get();
-}
+next_symbol! { RECVMSG = c"recvmsg" }
+next_symbol! { RECVMMSG = c"recvmmsg" }
 
 /// # Safety
 /// The kernel has just filled it in.

@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::Arena;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{Errno, memory, passthrough};
 
 use crate::arena::ranges::{FAILED, replace_mapping};
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn shmat(id: c_int, addr: *const c_void, flags: c_i
     let mut map = || {
         let at = kernel();
         if at == FAILED {
-            refused = process::current_errno();
+            refused = cowslip_sys::errno::current();
         }
         Some(at).filter(|&at| at != FAILED)
     };

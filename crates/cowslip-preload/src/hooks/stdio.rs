@@ -17,7 +17,7 @@ use crate::arena::setup_state::is_closed;
 use crate::hooks::proc_stat;
 use crate::rt::descriptor_kinds::{invalidate, may_pin, pins};
 use crate::rt::guard::guarded;
-use crate::rt::next_symbol::{NextSymbol, interpose};
+use crate::rt::next_symbol::{NextSymbol, interpose, next_symbol};
 
 interpose! {
     [fdopen _IO_fdopen](fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
@@ -72,14 +72,8 @@ unsafe fn open(next: &NextSymbol, path: *const c_char, mode: *const c_char) -> *
     }
 }
 
-static FOPEN: NextSymbol = NextSymbol::new(c"fopen");
-static FOPEN64: NextSymbol = NextSymbol::new(c"fopen64");
-
-/// Resolves the functions now; see [`crate::hooks::fork::resolve`].
-pub(crate) fn resolve() {
-    FOPEN.get();
-    FOPEN64.get();
-}
+next_symbol! { FOPEN = c"fopen" }
+next_symbol! { FOPEN64 = c"fopen64" }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {

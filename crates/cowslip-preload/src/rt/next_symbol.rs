@@ -90,10 +90,54 @@ pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
     }
 }
 
+/// A name from text that ends with a zero byte.
+pub(crate) const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name ends with a zero, and has no other"),
+    }
+}
+
+/// Declares a [`NextSymbol`] that [`resolve_all`] resolves.
+macro_rules! next_symbol {
+    ($visibility:vis $name:ident = $symbol:expr) => {
+        $visibility static $name: $crate::rt::next_symbol::NextSymbol =
+            $crate::rt::next_symbol::NextSymbol::new($symbol);
+        const _: () = {
+            #[unsafe(link_section = "cowslip_next")]
+            #[used]
+            static ENTRY: &$crate::rt::next_symbol::NextSymbol = &$name;
+        };
+    };
+}
+
+pub(crate) use next_symbol;
+
+unsafe extern "C" {
+    /// The beginning of the section, and its end: the linker's symbols (`ld(1)`).
+    #[link_name = "__start_cowslip_next"]
+    static FIRST: [usize; 0];
+    #[link_name = "__stop_cowslip_next"]
+    static END: [usize; 0];
+}
+
+/// Resolves all functions that [`next_symbol`] declares. A later call may be in a signal handler, where no lookup is
+/// allowed, or in the child of a system call, where the dynamic linker's lock may be held by a thread that does not exist
+/// there.
+pub(crate) fn resolve_all() {
+    let (first, end) =
+        ((&raw const FIRST).cast::<&NextSymbol>(), (&raw const END).cast::<&NextSymbol>());
+    // SAFETY: the section holds the entries of `next_symbol`, one after the other, and nothing else.
+    let all = unsafe { core::slice::from_raw_parts(first, end.offset_from_unsigned(first)) };
+    for symbol in all {
+        symbol.get();
+    }
+}
+
 /// Defines functions that do something before the original function of the same name.
 ///
 /// `[NAMES](ARGUMENTS) -> ANSWER, if CONDITION => ACT;` calls ACT first, for functions of one type. While the condition
-/// does not hold, a call costs its check and a jump. `resolve_all` resolves all of them.
+/// does not hold, a call costs its check and a jump.
 macro_rules! interpose {
     (@function $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty, if $condition:expr => $before:expr) => {
         #[unsafe(no_mangle)]
@@ -127,24 +171,15 @@ macro_rules! interpose {
         #[allow(non_upper_case_globals)]
         mod next_of {
             $($(
-                pub(super) static $name: $crate::rt::next_symbol::NextSymbol = $crate::rt::next_symbol::NextSymbol::new(
-                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!("a name with a zero in it"),
-                    },
-                );
+                $crate::rt::next_symbol::next_symbol! {
+                    pub(super) $name = $crate::rt::next_symbol::name(concat!(stringify!($name), "\0"))
+                }
             )+)*
         }
 
         $($(
             $crate::rt::next_symbol::interpose! { @function $name $arguments -> $answer, if $condition => $before }
         )+)*
-
-        /// Resolves the functions now. A later call may be in a signal handler, where no lookup is allowed, or in the
-        /// child of a system call, where the dynamic linker's lock may be held by a thread that does not exist there.
-        pub(crate) fn resolve_all() {
-            $($(next_of::$name.get();)+)*
-        }
     };
 }
 

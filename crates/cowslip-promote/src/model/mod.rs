@@ -7,6 +7,8 @@ mod gain;
 mod heat_source;
 mod limit;
 mod observation;
+mod process_id;
+mod region;
 mod settings;
 mod system;
 
@@ -18,8 +20,8 @@ pub use gain::{GainState, Measurement, Unclear, UnitOfWork, Verdict};
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};
-pub use observation::{
-    HugeSource, LazyFreeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind,
-};
+pub use observation::{HugeSource, LazyFreeSource, Look, ProcessLook};
+pub use process_id::ProcessId;
+pub use region::{REGION_PAGES, Region, RegionKind};
 pub use settings::Settings;
 pub use system::{ORDERS, System};

@@ -21,7 +21,9 @@ use cowslip_sys::scheduling::Scheduling;
 use cowslip_sys::target::Refusal;
 use cowslip_sys::{Errno, process};
 
+use crate::khugepaged::ManagedThp;
 use crate::model::{Action, ActionOutcome, Effect, Look, ProcessId, Settings};
+use crate::page_size::SizeChoice;
 use crate::plan::Plan;
 use crate::policy::Decision;
 use crate::promoter::Promoter;
@@ -101,6 +103,26 @@ impl Session {
             page_size: PageSize::default(),
             fruitless_steps: reclaim::Fruitless::default(),
         })
+    }
+
+    /// Has the session choose the size of pages at faults, and keeps the settings until [`Self::settings_back`].
+    pub fn manage(&mut self, managed: ManagedThp) {
+        self.page_size.manage(managed);
+    }
+
+    /// Puts the managed settings back; true if there were any.
+    pub fn settings_back(&mut self) -> Result<bool> {
+        self.page_size.settings_back()
+    }
+
+    /// The size of pages at faults, if the session has chosen.
+    pub fn page_size(&self) -> Option<&SizeChoice> {
+        self.page_size.choice()
+    }
+
+    pub(crate) fn choose_page_size(&mut self, is_new: bool) {
+        let threshold_percent = self.plan.settings.threshold_percent;
+        self.page_size.choose(is_new, &self.promoter, threshold_percent, self.operator.as_mut());
     }
 
     /// Records every look and outcome from here on.

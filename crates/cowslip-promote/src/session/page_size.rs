@@ -4,8 +4,7 @@ use cowslip_sys::error::Result;
 use cowslip_sys::{process, procfs};
 use serde_json::{Value, json};
 
-use super::Session;
-use super::operator::Notice;
+use super::operator::{Notice, Operator};
 use crate::khugepaged::ManagedThp;
 use crate::model::Advice;
 use crate::page_size::{self, SizeChange, SizeChoice, Weighed};
@@ -27,29 +26,30 @@ impl PageSize {
     pub(super) fn cpu_ns(&self) -> u64 {
         self.cpu_ns
     }
-}
 
-impl Session {
-    /// Has the session choose the size of pages at faults, and keeps the settings until [`Self::settings_back`].
-    pub fn manage(&mut self, managed: ManagedThp) {
-        self.page_size.managed = Some(managed);
+    pub(super) fn manage(&mut self, managed: ManagedThp) {
+        self.managed = Some(managed);
     }
 
-    /// Puts the managed settings back; true if there were any.
-    pub fn settings_back(&mut self) -> Result<bool> {
-        let managed = self.page_size.managed.take();
+    pub(super) fn settings_back(&mut self) -> Result<bool> {
+        let managed = self.managed.take();
         managed.map_or(Ok(false), |managed| managed.restore().map(|()| true))
     }
 
-    /// The size of pages at faults, if the session has chosen.
-    pub fn page_size(&self) -> Option<&SizeChoice> {
-        self.page_size.choice.as_ref()
+    pub(super) fn choice(&self) -> Option<&SizeChoice> {
+        self.choice.as_ref()
     }
 
     /// Weighs the sizes after 1, 2, 4, … looks since a target was found, until one suits: a program that starts has
     /// little memory yet. The size is then kept: its pages would make the next larger size look cheap.
-    pub(crate) fn choose_page_size(&mut self, is_new: bool) {
-        let PageSize { managed: Some(managed), choice, looks, cpu_ns } = &mut self.page_size else {
+    pub(super) fn choose(
+        &mut self,
+        is_new: bool,
+        promoter: &Promoter,
+        threshold_percent: u8,
+        operator: &mut dyn Operator,
+    ) {
+        let Self { managed: Some(managed), choice, looks, cpu_ns } = self else {
             return;
         };
         let is_set = choice.as_ref().is_some_and(|choice| choice.change.is_some());
@@ -59,7 +59,7 @@ impl Session {
             return;
         }
         let began = process::thread_cpu_ns();
-        let weighed = weigh(&self.promoter, self.plan.settings.threshold_percent);
+        let weighed = weigh(promoter, threshold_percent);
         let (_, thp) = managed.settings();
         let mut fresh = page_size::choose(&weighed, &thp.enabled, procfs::size_policy);
         if let Some(change) = &fresh.change
@@ -69,7 +69,7 @@ impl Session {
         }
         *cpu_ns = process::thread_cpu_ns() - began;
         if choice.as_ref() != Some(&fresh) {
-            self.operator.tell(&Notice::PageSize(&fresh));
+            operator.tell(&Notice::PageSize(&fresh));
         }
         *choice = Some(fresh);
     }

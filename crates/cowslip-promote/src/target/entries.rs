@@ -10,13 +10,13 @@
 //! Regions that remain unknown are treated in the harmless way: as not huge, because collapsing a huge page
 //! does nothing, and as shared, so that they are left alone.
 
+use cowslip_sys as sys;
 use cowslip_sys::pageflags::PageFlags;
 use cowslip_sys::pagemap::{Entry, Scanner};
 use cowslip_sys::procfs::MappingUse;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{self as sys, Errno};
 
-use super::partially_mapped::Heads;
+use super::heads::{Heads, known};
 use crate::model::{HugeSource, REGION_PAGES, Region};
 
 /// Reads entries, and completes them from other files.
@@ -128,13 +128,5 @@ impl<'a> Entries<'a> {
             seen.region.is_huge = agreed(seen.region.address);
         }
         Ok(())
-    }
-}
-
-/// A frame that went away meanwhile is no error.
-pub(super) fn known(answer: sys::Result<bool>) -> sys::Result<bool> {
-    match answer {
-        Err(Errno::IO | Errno::NXIO) => Ok(false),
-        answer => answer,
     }
 }

@@ -5,6 +5,7 @@ mod arenas;
 mod effort;
 mod entries;
 mod file_memory;
+mod heads;
 mod lazily_freed;
 mod limits;
 mod observe;

@@ -11,9 +11,9 @@ use super::Target;
 use super::arenas;
 use super::entries::Entries;
 use super::file_memory;
+use super::heads::Heads;
 use super::lazily_freed::{Sums, may_have_some};
 use super::limits::Groups;
-use super::partially_mapped::Heads;
 use super::regions_of;
 use crate::file_text::FileSystems;
 use crate::model::{

@@ -7,13 +7,12 @@
 //! 70 % was deleted: 267 MiB resident, 495 MiB held before, 256 MiB after.)
 
 use cowslip_sys::pageflags::PageFlags;
-use cowslip_sys::pagemap::{Entry, Scanner};
+use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::target::Advice;
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{self as sys, Errno, process};
 
 use super::Target;
-use super::entries::known;
 use super::observe::look_closer;
 use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, Region};
 
@@ -69,30 +68,4 @@ pub(super) fn is_partially_mapped(scanner: &Scanner, address: u64) -> sys::Resul
     let mut region = Region { address, ..Region::default() };
     look_closer(scanner, PageFlags::open().ok().as_ref(), &mut region)?;
     Ok(region.is_partially_mapped)
-}
-
-/// Possible first frames of the huge pages whose base pages a region maps: a base page has the same place in
-/// both.
-#[derive(Debug, Default)]
-pub(crate) struct Heads(Vec<u64>);
-
-impl Heads {
-    /// Takes in the entry of a page in `/proc/PID/pagemap`.
-    pub(crate) fn see(&mut self, page: VirtRange, entry: Entry) {
-        let place = (page.start % CHUNK_BYTES / page_size_bytes()) as u64;
-        let Some(head) = entry.frame().and_then(|frame| frame.checked_sub(place)) else { return };
-        if head.is_multiple_of(REGION_PAGES.into()) && self.0.last() != Some(&head) {
-            self.0.push(head);
-        }
-    }
-
-    /// True if a huge page begins at any of them.
-    pub(crate) fn any(&self, flags: &PageFlags) -> sys::Result<bool> {
-        for &head in &self.0 {
-            if known(flags.begins_huge(head, REGION_PAGES.into()))? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
 }

@@ -252,14 +252,14 @@ fn open(raw: &mut bindings::perf_event_attr, scope: Scope<'_>, cpu: i32) -> Resu
     // SAFETY: the kernel reads `size` bytes of the structure, and writes its `size` if it refuses.
     let file = unsafe { sys::perf_event_open(raw, who, cpu, -1, flags) };
     if file < 0 {
-        return Err(crate::process::last_errno());
+        return Err(crate::errno::last());
     }
     // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
 fn answer(answer: libc::c_int) -> Result<()> {
-    if answer < 0 { Err(crate::process::last_errno()) } else { Ok(()) }
+    if answer < 0 { Err(crate::errno::last()) } else { Ok(()) }
 }
 
 /// The state of a descriptor.

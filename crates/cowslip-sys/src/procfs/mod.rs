@@ -4,6 +4,7 @@
 mod maps;
 mod memory;
 mod mounts;
+mod open;
 mod process;
 mod thp;
 
@@ -12,6 +13,7 @@ pub use memory::{
     BuddyOrders, Pressure, available_bytes, buddy_orders, has_lazily_freed, memory_pressure,
 };
 pub use mounts::{Mount, mounts};
+pub use open::{open, open_self};
 pub use process::{
     CgroupMembers, command_name, parent_pid, process_ids, resident_bytes, start_ticks,
     thp_is_disabled,

@@ -3,7 +3,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{FileIdentity, ReservedFd, close_now, fork_gate, table};
+use super::close::close_now;
+use super::{FileIdentity, ReservedFd, fork_gate, table};
 use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// A directory or mount of ours that stays open until it is [closed](Self::close). Access never waits, not even in a

@@ -7,6 +7,7 @@
 //! # Safety
 //! The only `unsafe` here borrows a descriptor number that this module owns until it closes it.
 
+mod close;
 mod fork_gate;
 mod identity;
 mod kept;
@@ -17,6 +18,7 @@ use std::os::fd::IntoRawFd;
 
 use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use close::close_now;
 pub use fork_gate::ForkGate;
 pub use identity::{FileIdentity, same_file};
 pub(crate) use kept::Kept;
@@ -176,12 +178,6 @@ impl Drop for ReservedFd {
     fn drop(&mut self) {
         self.close_early();
     }
-}
-
-fn close_now(fd: RawFd) {
-    // SAFETY: the number comes from a descriptor that this module owned, and is not used
-    // afterwards.
-    unsafe { rustix::io::close(fd) }
 }
 
 /// A floor above the numbers that programs and `select(2)` commonly use, and below the usual limit of 1024; under a low

@@ -10,7 +10,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::{FileIdentity, close_now};
+use super::FileIdentity;
+use super::close::close_now;
 use crate::{BorrowedFd, RawFd};
 
 /// A program with more descriptors of ours than this closes the others like its own.

@@ -9,8 +9,29 @@ use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums};
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place, advice};
 use crate::cost::FaultCost;
-use crate::model::{Event, EventKind, Fault, Header, StackId};
+use crate::model::{Event, EventKind, Fault, Header, StackId, Trace};
 use crate::perf_maps::PerfMaps;
+
+impl Analysis {
+    /// Sums up a trace; `cost` is the cost of faults that were not timed.
+    ///
+    /// ```
+    /// use cowslip_trace::Analysis;
+    /// use cowslip_trace::attribute::FaultKind;
+    /// use cowslip_trace::model::{Event, Fault, Trace, EventKind};
+    /// let what = EventKind::Fault(Fault::at(0x20_0000, 0x40_1000));
+    /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
+    /// let analysis = Analysis::new(&Trace { events, ..Trace::default() }, None);
+    /// assert_eq!(analysis.sums.faults_of_kind(FaultKind::Unknown), 1, "nothing was mapped there");
+    /// ```
+    pub fn new(trace: &Trace, cost: Option<FaultCost>) -> Self {
+        let mut analyser = Analyser::new(&trace.header);
+        for event in &trace.events {
+            analyser.observe(event, |stack| trace.frames(stack));
+        }
+        analyser.finish(cost)
+    }
+}
 
 /// Sums up a trace event by event, in memory that grows with its mappings, stacks and touched pages, not with
 /// its faults.

@@ -1,11 +1,12 @@
 //! The ranges of an address space, kept sorted and cut where mappings change.
 
-use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 
 use cowslip_sys::units::VirtRange;
 
 use super::history::{MappingHistory, SpanId};
 use super::mapping::MappingId;
+use crate::parts::{Part, Parts};
 
 /// A part of a mapping, at its own range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Area {
 
 /// Areas by address; no two overlap.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Areas(BTreeMap<usize, Area>);
+pub(super) struct Areas(Parts<Area>);
 
 impl Area {
     /// Its part from `start` to `end`.
@@ -41,54 +42,38 @@ impl Area {
     }
 }
 
+impl Part for Area {
+    fn range(&self) -> VirtRange {
+        self.range
+    }
+}
+
+impl Deref for Areas {
+    type Target = Parts<Area>;
+
+    fn deref(&self) -> &Parts<Area> {
+        &self.0
+    }
+}
+
+impl DerefMut for Areas {
+    fn deref_mut(&mut self) -> &mut Parts<Area> {
+        &mut self.0
+    }
+}
+
 impl Areas {
-    pub(super) fn at(&self, address: usize) -> Option<&Area> {
-        let (_, area) = self.0.range(..=address).next_back()?;
-        area.range.contains(address).then_some(area)
-    }
-
-    pub(super) fn at_mut(&mut self, address: usize) -> Option<&mut Area> {
-        let (_, area) = self.0.range_mut(..=address).next_back()?;
-        area.range.contains(address).then_some(area)
-    }
-
-    /// The first one above `address`.
-    pub(super) fn above(&self, address: usize) -> Option<&Area> {
-        self.0.range(address..).next().map(|(_, area)| area)
-    }
-
-    /// Areas that overlap `range`, in order.
-    pub(super) fn within(&self, range: VirtRange) -> impl Iterator<Item = &Area> {
-        let first = self.at(range.start).map_or(range.start, |area| area.range.start);
-        self.0.range(first..range.end().max(first)).map(|(_, area)| area)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Area> {
-        self.0.values()
-    }
-
-    /// Inserts an area where there is none.
-    pub(super) fn insert(&mut self, area: Area) {
-        if !area.range.is_empty() {
-            self.0.insert(area.range.start, area);
-        }
-    }
-
     /// Takes the areas in `range` out, and cuts those that overlap its ends.
     pub(super) fn take(&mut self, range: VirtRange, history: &mut MappingHistory) -> Vec<Area> {
         self.cut(range.start, history);
         self.cut(range.end(), history);
         let starts: Vec<_> = self.within(range).map(|area| area.range.start).collect();
-        starts.iter().filter_map(|start| self.0.remove(start)).collect()
+        starts.into_iter().filter_map(|start| self.remove(start)).collect()
     }
 
     /// Moves the end of the area at `start`.
     pub(super) fn resize(&mut self, start: usize, end: usize, history: &mut MappingHistory) {
-        if let Some(area) = self.0.get_mut(&start) {
+        if let Some(area) = self.at_mut(start) {
             area.range = VirtRange::between(start, end);
             area.span = area.span.map(|span| history.change(span, area.range));
         }

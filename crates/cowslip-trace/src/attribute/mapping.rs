@@ -3,9 +3,12 @@
 use cowslip_sys::units::VirtRange;
 use serde::Serialize;
 
-use super::object::ObjectId;
 use super::place::Place;
 use crate::model::StackId;
+
+/// The number of the shared memory that a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ObjectId(pub(super) u32);
 
 /// The number of a [`Mapping`] in its trace, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]

@@ -2,13 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::mapping::Mapping;
+use super::mapping::{Mapping, ObjectId};
 use super::pages::Pages;
 use super::place::Place;
-
-/// The number of an [`Object`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct ObjectId(u32);
 
 /// Shared memory.
 #[derive(Debug)]

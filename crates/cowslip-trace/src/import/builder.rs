@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use cowslip_sys::units::{VirtRange, round_up};
 
-use super::Imported;
 use super::facts::Facts;
 use super::record::{At, Call, Family, Fault, Record, Source};
 use crate::file::{FRAMES_MOST, Writer};
-use crate::model::{self, Access, Event, EventKind, Header, Map, Sink};
+use crate::model::{self, Access, Event, EventKind, Header, Map, Sink, Totals};
 
 const MAP_ANONYMOUS: u32 = 0x20;
 const MREMAP_DONTUNMAP: u32 = 4;
@@ -21,6 +20,23 @@ const PAGE_BYTES: usize = 4096;
 const PRESENT: u64 = 1;
 const WRITE: u64 = 2;
 const INSTRUCTION: u64 = 16;
+
+/// The result of an import.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Imported {
+    /// The trace's header, with its origin and the missing events.
+    pub header: Header,
+    /// The trace's totals.
+    pub totals: Totals,
+    /// Records that are not faults, mappings or tasks.
+    pub ignored: u64,
+    /// Calls of `mmap(2)` and `mremap(2)` without a recorded result, so that their address is unknown.
+    pub unplaced: u64,
+    /// Faults without an address.
+    pub without_address: u64,
+    /// The longest delay, in nanoseconds, of an event after a younger one; it gets the time of that one.
+    pub late_ns: u64,
+}
 
 /// Writes the trace.
 pub(super) struct Builder<W> {

@@ -16,29 +16,14 @@ use std::time::UNIX_EPOCH;
 use cowslip_sys::error::io_kind;
 
 use crate::file::{MAGIC, Writer};
-use crate::model::{Header, Totals};
+use crate::model::Header;
 use builder::Builder;
 use facts::Facts;
 use record::Take;
 
-const PERF_DATA: &[u8; 8] = b"PERFILE2";
+pub use builder::Imported;
 
-/// The result of an import.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Imported {
-    /// The trace's header, with its origin and the missing events.
-    pub header: Header,
-    /// The trace's totals.
-    pub totals: Totals,
-    /// Records that are not faults, mappings or tasks.
-    pub ignored: u64,
-    /// Calls of `mmap(2)` and `mremap(2)` without a recorded result, so that their address is unknown.
-    pub unplaced: u64,
-    /// Faults without an address.
-    pub without_address: u64,
-    /// The longest delay, in nanoseconds, of an event after a younger one; it gets the time of that one.
-    pub late_ns: u64,
-}
+const PERF_DATA: &[u8; 8] = b"PERFILE2";
 
 /// Writes perf's recording in `input` as a trace. `progress` gets the number of bytes read, and their total.
 ///

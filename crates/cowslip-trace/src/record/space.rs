@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, EventKind, Map, StackId};
+use crate::parts::{Part, Parts};
 
 /// The kernel's name for the memory below the break of `brk(2)`.
 const HEAP: &str = "[heap]";
@@ -17,7 +18,7 @@ const PROT_EXEC: u32 = 4;
 /// The address space of one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Space {
-    maps: BTreeMap<usize, Map>,
+    maps: Parts<Map>,
     /// Another number after each change of executable mappings.
     code_version: u64,
     break_at: Option<u64>,
@@ -76,7 +77,7 @@ impl Spaces {
 
     /// The stacks of all mappings.
     pub(super) fn stacks(&self) -> impl Iterator<Item = &StackId> {
-        let maps = self.spaces.values().flat_map(|space| space.maps.values());
+        let maps = self.spaces.values().flat_map(|space| space.maps.iter());
         maps.filter_map(|map| map.stack.as_ref())
     }
 
@@ -89,7 +90,7 @@ impl Spaces {
             what: EventKind::Name { name: name.clone() },
         });
         let maps = self.spaces.iter().flat_map(move |(&pid, space)| {
-            space.maps.values().map(move |map| {
+            space.maps.iter().map(move |map| {
                 let map = Map { is_old: true, ..map.clone() };
                 Event { time_ns, pid, tid: pid, what: EventKind::Map(map) }
             })
@@ -128,16 +129,16 @@ impl Space {
         // A stack grows page by page, and stays one mapping.
         let end = map.range.end();
         if map.name.as_deref() == Some(STACK)
-            && let Some(above) = self.maps.get(&end).filter(|above| is_alike(above, &map))
+            && let Some(above) = self.maps.at(end).filter(|above| is_alike(above, &map))
         {
             map = Map {
                 range: VirtRange::between(map.range.start, above.range.end()),
                 ..above.clone()
             };
-            self.maps.remove(&end);
+            self.maps.remove(end);
         }
         self.note(&map);
-        self.maps.insert(map.range.start, map);
+        self.maps.insert(map);
     }
 
     /// Notes a change of this mapping.
@@ -152,11 +153,11 @@ impl Space {
 
     /// All mappings, in the order of addresses.
     pub(super) fn maps(&self) -> impl Iterator<Item = &Map> {
-        self.maps.values()
+        self.maps.iter()
     }
 
     fn set_break(&mut self, end: u64) {
-        let heap = self.maps.values().rev().find(|map| map.name.as_deref() == Some(HEAP));
+        let heap = self.maps.iter().rev().find(|map| map.name.as_deref() == Some(HEAP));
         let start = heap.map(|map| map.range.start).or(self.break_at.map(|at| at as usize));
         if let Some(start) = start {
             let whole = heap.map_or(VirtRange::new(start, 0), |map| map.range);
@@ -179,20 +180,13 @@ impl Space {
 
     /// The mapping that contains `address`.
     pub(super) fn at(&self, address: usize) -> Option<&Map> {
-        let (_, map) = self.maps.range(..=address).next_back()?;
-        map.range.contains(address).then_some(map)
-    }
-
-    /// The mappings that overlap `range`, in the order of addresses.
-    fn within(&self, range: VirtRange) -> impl Iterator<Item = &Map> {
-        let first = self.at(range.start).map_or(range.start, |map| map.range.start);
-        self.maps.range(first..range.end().max(first)).map(|(_, map)| map)
+        self.maps.at(address)
     }
 
     fn remove(&mut self, range: VirtRange) {
-        let hit: Vec<_> = self.within(range).map(|map| map.range.start).collect();
+        let hit: Vec<_> = self.maps.within(range).map(|map| map.range.start).collect();
         for at in hit {
-            let map = self.maps.remove(&at).expect("just seen");
+            let map = self.maps.remove(at).expect("just seen");
             self.note(&map);
             let below = VirtRange::between(map.range.start, range.start.min(map.range.end()));
             let above = VirtRange::between(range.end().max(map.range.start), map.range.end());
@@ -210,7 +204,7 @@ impl Space {
         let mut gaps = Vec::new();
         let mut protected = Vec::new();
         let mut from = told.range.start;
-        for map in self.within(told.range) {
+        for map in self.maps.within(told.range) {
             let known = map.range.intersect(told.range);
             if !is_same_memory(map, known, told) {
                 continue;
@@ -230,6 +224,12 @@ impl Space {
             self.insert(Map { protection: told.protection, ..map });
         }
         gaps
+    }
+}
+
+impl Part for Map {
+    fn range(&self) -> VirtRange {
+        self.range
     }
 }
 

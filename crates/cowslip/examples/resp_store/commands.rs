@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::heap::Full;
 use crate::resp::Replies;
-use crate::server::Server;
+use crate::store::Server;
 use crate::table::Table;
 
 /// The work left after a command was executed, done without the lock of the table.

@@ -14,6 +14,7 @@ mod images;
 mod memory;
 mod resp;
 mod server;
+mod store;
 mod table;
 
 use std::fmt;
@@ -34,7 +35,7 @@ use cowslip::units::ByteCount;
 use checkpoints::Checkpoints;
 use images::{Found, Images};
 use memory::Memory;
-use server::Server;
+use store::Server;
 use table::Table;
 
 /// A key-value store that lives on images

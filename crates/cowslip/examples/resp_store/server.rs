@@ -1,30 +1,16 @@
 //! Connections, with a thread each, which take turns at the table.
 
 use std::io::{self, Read, Write};
-use std::sync::{Mutex, Once};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{process, thread};
 
-use crate::checkpoints::Checkpoints;
 use crate::commands::{Then, execute};
-use crate::images::Mark;
 use crate::resp::{Received, Replies, parse};
-use crate::table::Table;
+use crate::store::Server;
 
 const READ_BYTES: usize = 64 << 10;
 /// The most bytes of replies before the lock is released.
 const MOST_REPLY_BYTES: usize = 1 << 20;
-
-pub(crate) struct Server {
-    /// Every command, and every freeze, happens under this lock.
-    pub(crate) table: Mutex<Table>,
-    pub(crate) checkpoints: Checkpoints,
-    pub(crate) every: Duration,
-    /// The state that it began with, if there was an image.
-    pub(crate) restored: Option<Mark>,
-    pub(crate) started: Instant,
-    pub(crate) first: Once,
-}
 
 impl Server {
     /// Gives each connection a thread.

@@ -9,6 +9,7 @@
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
 
+use std::iter;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
@@ -56,7 +57,9 @@ impl Shared {
         loop {
             let range = state
                 .vma_map
-                .find_free(len, align, |free| self.usable_parts(state, free))
+                .find_free(len, align, |free| {
+                    self.usable_parts(state, free, len.saturating_add(align))
+                })
                 .ok_or_else(full)?;
             if self.claim(state, range, prot)? {
                 return self.hand_out(state, range, prot).map(|()| range);
@@ -98,7 +101,7 @@ impl Shared {
             && self.pages != Pages::Hugetlb
             && self.range.covers(range)
             && state.vma_map.is_vacant(range)
-            && self.usable_parts(state, range) == [range]
+            && self.usable_parts(state, range, usize::MAX).eq([range])
     }
 
     /// Maps the holes of `range`, with the protection that they are about to have. `false` if something else is mapped in
@@ -215,23 +218,40 @@ impl Shared {
         Ok(())
     }
 
-    /// The parts of `free` that can be handed out now.
-    fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
+    /// The parts of `free` that can be handed out now. A part ends once it has `enough` bytes: a search walks no further.
+    fn usable_parts<'a>(
+        &'a self,
+        state: &'a State,
+        free: VirtRange,
+        enough: usize,
+    ) -> impl Iterator<Item = VirtRange> + 'a {
         let are_all_live =
             state.not_live() + state.map.count(Chunk::Missing) + state.map.count(Chunk::Poisoned)
                 == 0;
-        if are_all_live && !state.files.has_exposed() {
-            return vec![free];
-        }
-        let mut parts: Vec<VirtRange> = Vec::new();
-        let is_usable = |i| match state.chunk(i) {
+        let mut whole = (are_all_live && !state.files.has_exposed()).then_some(free);
+        let mut parts = whole.is_none().then(|| self.by_chunk(free).peekable());
+        iter::from_fn(move || {
+            let Some(parts) = &mut parts else { return whole.take() };
+            let (_, mut part) = parts.find(|(chunk, _)| self.is_usable(state, *chunk))?;
+            while part.len < enough
+                && let Some((_, next)) = parts.next_if(|(chunk, _)| self.is_usable(state, *chunk))
+            {
+                part.len += next.len;
+            }
+            Some(part)
+        })
+    }
+
+    /// True if free space of a chunk can be handed out now.
+    fn is_usable(&self, state: &State, chunk: usize) -> bool {
+        match state.chunk(chunk) {
             // Beside memory that left it could not move to another file.
             Chunk::Live => {
-                let is_exposed = state.files.get(state.map.file(i)).is_exposed();
-                !is_exposed || state.vma_map.is_unused(self.chunk_range(i, 1))
+                let is_exposed = state.files.get(state.map.file(chunk)).is_exposed();
+                !is_exposed || state.vma_map.is_unused(self.chunk_range(chunk, 1))
             }
             // It is thawed first.
-            Chunk::Clean => !contains_current_stack(self.chunk_range(i, 1)),
+            Chunk::Clean => !contains_current_stack(self.chunk_range(chunk, 1)),
             // A view also shows the base of free private chunks. Those of hugetlb have no other file.
             Chunk::FreePrivate => {
                 self.pages != Pages::Hugetlb || state.generations.view_count() == 0
@@ -242,14 +262,7 @@ impl Shared {
             | Chunk::Partial
             | Chunk::Missing
             | Chunk::Poisoned => false,
-        };
-        for (_, part) in self.by_chunk(free).filter(|(i, _)| is_usable(*i)) {
-            match parts.last_mut() {
-                Some(last) if last.end() == part.start => last.len += part.len,
-                _ => parts.push(part),
-            }
         }
-        parts
     }
 
     /// Makes live space read as zeroes.
@@ -464,7 +477,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Wakes the threads that wait for all memory to be live, if it is, though not by a thaw.
+    /// Wakes the threads that wait for all memory to be live, if it is.
     pub(crate) fn wake_if_live(&self, state: &State) {
         if state.not_live() == 0 {
             self.changed.notify_all();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  borrowed   R ──MAP_PRIVATE─▶ file of another arena, kept as it is by a pin
-//!      │ its content copied into the arena's own file, where nobody can see it yet: *filled*
+//!      │ its content copied into the arena's own file, where no thread can see it yet: *filled*
 //!      ▼ then, several together, as frozen chunks: write-protect, copy private pages, map shared, wake
 //!  live       R ──MAP_SHARED──▶ own file
 //! ```

@@ -23,7 +23,7 @@ use cowslip_sys::procfs;
 use cowslip_sys::units::{ByteCount, VirtRange};
 
 use crate::metrics::Counters;
-use crate::plan::settings::children::{COUNT_NEAR_NS, COUNT_NS, ENDING_COUNTS, MANY};
+use crate::plan::settings::children::{COUNT_NEAR_NS, COUNT_NS, COUNT_REST, ENDING_COUNTS, MANY};
 
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -195,11 +195,20 @@ impl CopyLimit {
         }
         let added = bytes.saturating_sub(self.copied_bytes.swap(bytes, Relaxed));
         let level = Level::new(bytes, added, limit_bytes);
-        let look_ns = if level == Level::Low { COUNT_NS } else { COUNT_NEAR_NS };
-        if level > Level::Low {
-            self.near_until_ns.store(now_ns + COUNT_NS, Relaxed);
+        let counted_ns = process::now_ns();
+        let took_ns = counted_ns - now_ns;
+        // A count of much memory takes long. Unless a child is about to end, most of the time is left to others.
+        let is_quick = took_ns < COUNT_NEAR_NS / 2;
+        let (look_ns, rest) = match level {
+            Level::Low => (COUNT_NS, COUNT_REST),
+            Level::Half => (COUNT_NEAR_NS, COUNT_REST),
+            Level::Near | Level::Over => (COUNT_NEAR_NS, 1),
+        };
+        let look_ns = look_ns.max(took_ns * rest);
+        if level > Level::Half || level == Level::Half && is_quick {
+            self.near_until_ns.store(counted_ns + look_ns + COUNT_NS, Relaxed);
         }
-        self.next_look_ns.store(now_ns + look_ns, Relaxed);
+        self.next_look_ns.store(counted_ns + look_ns, Relaxed);
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|ending| process::is_running_child(ending.pid));
         match decide(level, forked.ending) {

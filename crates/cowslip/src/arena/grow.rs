@@ -218,12 +218,12 @@ impl Shared {
     }
 }
 
-/// Makes a dense chunk huge. True if it did, or will.
-pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
+/// Makes a dense chunk huge. True if it did; an error if it may succeed later.
+pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> Result<bool, Errno> {
     let place = shared.chunk_range(chunk, 1);
     let was_base = state.vma_map.base_chunks.contains(chunk);
     if was_base && shared.set_huge(state, chunk..chunk + 1).is_err() {
-        return false;
+        return Ok(false);
     }
     let began_ns = process::now_ns();
     // Filled with zeroes from here on: kept, but of no use.
@@ -238,17 +238,17 @@ pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> boo
             state.density.forget(chunk);
             let _ = state.density.keep(chunk, holes);
             shared.counters.collapsed_chunks.fetch_add(1, Relaxed);
-            true
+            Ok(true)
         }
         Err(Errno::INVAL) => {
             give_up(shared, state);
-            false
+            Ok(false)
         }
-        Err(_) => {
+        Err(errno) => {
             if was_base {
                 shared.set_base(state, chunk..chunk + 1);
             }
-            true
+            Err(errno)
         }
     }
 }

@@ -160,28 +160,35 @@ impl Shared {
         let guard = guard.ok_or(Errno::NODEV)?;
         let began_ns = process::now_ns();
         let pieces = state.pieces(range);
-        let trimmed = (|| {
+        let split = || {
+            let trimmed = (|| {
+                for (piece, _) in &pieces {
+                    guard.register(*piece, RegisterMode::WP)?;
+                    write_protect(guard, *piece, true)?;
+                }
+                let idle = self.idle_pages(state, range, kept)?;
+                idle.iter().try_for_each(|run| self.punch_in(&file, *run))?;
+                // The kernel fills a huge page with zeroes instead if it cannot split it now, as it has just come.
+                let is_there = |run: &VirtRange| {
+                    let at = offset(self.range, *run);
+                    memfile::data_at_or_after(file.fd(), at, at + run.len as u64)
+                };
+                let stays = idle.first().map_or(Ok(None), is_there)?.is_some();
+                if stays { Err(Errno::AGAIN) } else { Ok(()) }
+            })();
             for (piece, _) in &pieces {
-                guard.register(*piece, RegisterMode::WP)?;
-                write_protect(guard, *piece, true)?;
+                // This removes the protection, but does not wake threads that wait for that (I6).
+                if retry_until_ok(|| guard.unregister(*piece)).is_err() {
+                    let _ = write_protect(guard, *piece, false);
+                }
+                let _ = retry_until_ok(|| guard.wake(*piece));
             }
-            let idle = self.idle_pages(state, range, kept)?;
-            idle.iter().try_for_each(|run| self.punch_in(&file, *run))?;
-            // The kernel fills a huge page with zeroes instead if it cannot split it now, as it has just come.
-            let is_there = |run: &VirtRange| {
-                let at = offset(self.range, *run);
-                memfile::data_at_or_after(file.fd(), at, at + run.len as u64)
-            };
-            let stays = idle.first().map_or(Ok(None), is_there)?.is_some();
-            if stays { Err(Errno::AGAIN) } else { Ok(()) }
-        })();
-        for (piece, _) in &pieces {
-            // This removes the protection, but does not wake threads that wait for that (I6).
-            if retry_until_ok(|| guard.unregister(*piece)).is_err() {
-                let _ = write_protect(guard, *piece, false);
-            }
-            let _ = retry_until_ok(|| guard.wake(*piece));
-        }
+            trimmed
+        };
+        let trimmed = match &service {
+            Some(service) => service.outside(split),
+            None => split(),
+        };
         self.counters.stalled(process::now_ns() - began_ns);
         if trimmed.is_err() {
             // It is tried again in the background.

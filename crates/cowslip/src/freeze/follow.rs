@@ -59,20 +59,23 @@ impl Arena {
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the program's global allocator takes its memory from the arena; or the
     /// kernel's. All content is as before.
     pub fn prepare_freeze(&self) -> Result<()> {
-        let shared = self.shared();
-        let mut from = 0;
-        loop {
-            // Other threads may have the arena between two steps.
-            let mut state = shared.lock();
-            own_memory::check("prepare a freeze", shared, &state)?;
-            if state.hold().is_some() || !is_ready(shared, &state) {
-                return Ok(());
-            }
-            let read = read_by_any(shared, &mut state);
-            match move_next(shared, &mut state, from, read)? {
-                Some(moved) => from = moved + 1,
-                None => return Ok(()),
-            }
+        move_ahead(self.shared())
+    }
+}
+
+/// Moves each written chunk once, for a freeze that finds little left to do. Other threads may have the arena between two.
+pub(super) fn move_ahead(shared: &Shared) -> Result<()> {
+    let mut from = 0;
+    loop {
+        let mut state = shared.lock();
+        own_memory::check("prepare a freeze", shared, &state)?;
+        if state.hold().is_some() || !is_ready(shared, &state) {
+            return Ok(());
+        }
+        let read = read_by_any(shared, &mut state);
+        match move_next(shared, &mut state, from, read)? {
+            Some(moved) => from = moved + 1,
+            None => return Ok(()),
         }
     }
 }

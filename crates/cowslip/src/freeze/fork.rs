@@ -16,7 +16,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
-use cowslip_sys::error::{During, Result};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::process;
 use cowslip_sys::reserved_fd::ForkGate;
@@ -32,6 +32,7 @@ use crate::arena::share;
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State};
 use crate::mapping::backing_file::Pages;
 use crate::memory::deferred_free::DeferredFree;
+use crate::memory::departure::Departure;
 use crate::memory::unmapped::Unmapped;
 use crate::memory::vma_map::Usage;
 use crate::thaw::{self, rest};
@@ -82,6 +83,28 @@ impl<'a> PreparedFork<'a> {
         snapshots.iter_mut().try_for_each(offer)?;
         let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
         Ok(Self { snapshots, watched, gate: ForkGate::close(), method })
+    }
+
+    /// Like [`Self::prepare`]. Where that is refused, memory that is not frozen leaves the arenas, and the kernel copies it
+    /// like any other. `tell` gets the reason.
+    ///
+    /// # Errors
+    /// Those of [`RawArena::detach`](crate::raw::RawArena::detach). Usage errors of a freeze stay: the code that would take
+    /// memory out of the arena allocates in it.
+    pub fn prepare_or_leave(arenas: &[&'a Arena], tell: impl FnOnce(&Error)) -> Result<Self> {
+        Self::prepare(arenas).or_else(|error| {
+            if error.kind() == ErrorKind::Usage {
+                return Err(error);
+            }
+            tell(&error);
+            for arena in arenas {
+                let mut state = arena.shared().lock();
+                if state.role == Role::Owner {
+                    arena.shared().detach_live(&mut state, Departure::Refused)?;
+                }
+            }
+            Self::prepare(arenas)
+        })
     }
 
     /// How the memory that was live was frozen; `None` if there was none.

@@ -242,6 +242,14 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         // While nothing is locked, as it may start a thread.
         drop(wait_served(arenas[i].shared(), served_by, follow::is_ready));
     }
+    for &i in &order {
+        let shared = arenas[i].shared();
+        let is_followed = shared.lock().not_live() > 0;
+        if is_followed {
+            // What fails here is tried, and reported, once more below.
+            let _ = follow::move_ahead(shared);
+        }
+    }
     let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();

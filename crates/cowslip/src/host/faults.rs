@@ -211,7 +211,7 @@ fn scan() -> ProbeResult {
             }
         })
     };
-    let pagemap = || ReservedFd::open(|| memfile::open_proc_self("pagemap"));
+    let pagemap = || ReservedFd::open(|| cowslip_sys::procfs::open_self("pagemap"));
     let by_entries = Cost { ns: look(&Scanner::with_entries(pagemap()?))?, per: "a chunk" };
     let scanner = Scanner::new(pagemap()?);
     if scanner.method() == Method::Entries {

@@ -4,7 +4,7 @@ use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::memory::{Advice, Sharing};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::CHUNK_BYTES;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs, tmpfs};
 
 use super::capability::{Capability, Need};
 use super::hints::{ALLOW_ANONYMOUS_HUGE, allow_shmem_huge};
@@ -54,15 +54,14 @@ fn disabled() -> Refusal {
 }
 
 fn tmpfs() -> ProbeResult {
-    let file =
-        ReservedFd::open(|| memfile::huge_tmpfs_file(CHUNK)).map_err(|errno| match errno {
-            Errno::PERM | Errno::ACCESS => Refusal::denied(
-                "a tmpfs of our own may not be mounted",
-                "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
-            )
-            .fix(allow_shmem_huge()),
-            _ => Refusal::or_unsupported(errno),
-        })?;
+    let file = ReservedFd::open(|| tmpfs::huge_file(CHUNK)).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => Refusal::denied(
+            "a tmpfs of our own may not be mounted",
+            "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
+        )
+        .fix(allow_shmem_huge()),
+        _ => Refusal::or_unsupported(errno),
+    })?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = first_touch_of_file(&memory, file.as_fd())?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {

@@ -1,6 +1,6 @@
 //! Reasons why arenas would not help a program.
 
-use cowslip_sys::memfile;
+use cowslip_sys::tmpfs;
 use cowslip_sys::uffd::{self, Uffd};
 
 use super::faults;
@@ -47,7 +47,7 @@ pub fn huge_pages_obstacle() -> Option<Obstacle> {
     let is_given = match setting.as_deref() {
         Some("deny") => false,
         Some("always" | "within_size" | "advise" | "force") => true,
-        _ => memfile::may_mount_tmpfs(),
+        _ => tmpfs::may_mount(),
     };
     if is_given {
         return None;

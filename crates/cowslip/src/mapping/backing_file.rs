@@ -10,7 +10,7 @@ use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::process::MemoryLimit;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, handed_out, procfs};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, handed_out, procfs, tmpfs};
 
 use crate::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
@@ -74,7 +74,7 @@ impl BackingFile {
         const OPERATION: &str = "make the file behind an arena";
         let memfd = |kind| ReservedFd::open(|| memfile::memfd("cowslip", kind, capacity.0));
         let (file, pages) = match backing {
-            Backing::Thp => match ReservedFd::open(|| memfile::huge_tmpfs_file(capacity.0)) {
+            Backing::Thp => match ReservedFd::open(|| tmpfs::huge_file(capacity.0)) {
                 Ok(file) if system_denies_huge_pages() => (file, Pages::Base),
                 Ok(file) => (file, Pages::HugeTmpfs),
                 Err(_) => {
@@ -106,7 +106,7 @@ impl BackingFile {
             return Err(Errno::FBIG);
         }
         let file = ReservedFd::open(|| match self.pages {
-            Pages::HugeTmpfs => memfile::huge_tmpfs_file(len_bytes),
+            Pages::HugeTmpfs => tmpfs::huge_file(len_bytes),
             Pages::HugeMemfd | Pages::Base => {
                 memfile::memfd("cowslip", MemfdKind::Shmem, len_bytes)
             }

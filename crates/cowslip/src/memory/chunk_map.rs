@@ -231,15 +231,23 @@ impl ChunkMap {
         bases + self.count(Chunk::Borrowed)
     }
 
+    /// Checks that `event` may change all chunks of `run`.
+    ///
+    /// # Errors
+    /// The first that it may not change.
+    pub(crate) fn check(&self, mut run: Range<usize>, event: Event) -> Result<(), Illegal> {
+        run.try_for_each(|chunk| {
+            let state = self.chunks[chunk];
+            state.after(event).map(|_| ()).ok_or(Illegal { chunk, state, event })
+        })
+    }
+
     /// Changes all chunks of `run`, or none.
     ///
     /// # Errors
-    /// The first that `event` may not change.
+    /// Those of [`Self::check`].
     pub(crate) fn apply(&mut self, run: Range<usize>, event: Event) -> Result<(), Illegal> {
-        for chunk in run.clone() {
-            let state = self.chunks[chunk];
-            state.after(event).ok_or(Illegal { chunk, state, event })?;
-        }
+        self.check(run.clone(), event)?;
         for chunk in run {
             let before = self.chunks[chunk];
             let after = before.after(event).unwrap_or(before);

@@ -93,7 +93,6 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use cowslip_sys::memfile;
     use cowslip_sys::pagemap::Scanner;
     use cowslip_sys::units::{VirtRange, page_size_bytes};
 
@@ -128,7 +127,7 @@ mod tests {
         let tracking = Tracking::new(1 << 20);
         let (start, len) = (tracking.since.as_ptr() as usize, tracking.since.len() * 8);
         let whole_pages = VirtRange::new(start, len).inner_aligned(page_size_bytes());
-        let scanner = Scanner::new(memfile::open_proc_self("pagemap").unwrap());
+        let scanner = Scanner::new(cowslip_sys::procfs::open_self("pagemap").unwrap());
         assert_eq!(scanner.count_private(whole_pages, u64::MAX >> 1), Ok(0));
     }
 

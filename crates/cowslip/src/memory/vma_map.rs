@@ -185,11 +185,11 @@ impl VmaMap {
     }
 
     /// The first range of `len` bytes, aligned to `align`, in the parts that `allowed` cuts vacant space to.
-    pub(crate) fn find_free(
+    pub(crate) fn find_free<I: Iterator<Item = VirtRange>>(
         &self,
         len: usize,
         align: usize,
-        mut allowed: impl FnMut(VirtRange) -> Vec<VirtRange>,
+        mut allowed: impl FnMut(VirtRange) -> I,
     ) -> Option<VirtRange> {
         let runs = self.spans.chunk_by(|a, b| a.usage.is_vacant() == b.usage.is_vacant());
         let vacant = runs.filter(|run| run[0].usage.is_vacant());

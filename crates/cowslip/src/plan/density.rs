@@ -11,12 +11,14 @@
 //! times the memory in use. A page is made huge again at 15/16 only, so that a program that gives back and takes again
 //! around one of the two does not have pages split and made in turn.
 
+use cowslip_sys::Errno;
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 
 use super::facts::Facts;
 use super::pace::Turn;
 use super::settings::density::{
-    LOOK_CHUNKS, MISSING_SHARE, OVERDUE_NS, REST, REST_WHEN_FREE, ROUND, SPLIT_SHARE, TRUST,
+    LOOK_CHUNKS, MISSING_SHARE, OVERDUE_NS, REFUSED, REST, REST_WHEN_FREE, ROUND, SPLIT_SHARE,
+    TRUST,
 };
 use super::task::{Decision, Task};
 use crate::memory::chunk_map::Chunk;
@@ -45,6 +47,8 @@ pub(crate) struct Tending {
     rests_until_ns: u64,
     /// The last time that it was due and had its turn.
     served_ns: u64,
+    /// The next collapse, after some that the kernel refused: without room, or for memory that it cannot isolate.
+    refused: Turn,
     /// The kernel cannot make file memory huge afterwards.
     is_futile: bool,
 }
@@ -87,10 +91,14 @@ impl Tending {
         self.warmed_ns = Some(took_ns);
     }
 
-    /// Notes that a chunk was made huge, or will be.
-    pub(crate) fn collapsed(&mut self, has_changed: bool, took_ns: u64) {
-        self.has_changed |= has_changed;
+    /// Notes the outcome of a collapse: `Ok(true)` if the chunk is huge now. Refused ones are tried again, rarer and rarer.
+    pub(crate) fn collapsed(&mut self, outcome: Result<bool, Errno>, took_ns: u64, now_ns: u64) {
         self.collapsed_ns = took_ns + self.warmed_ns.take().unwrap_or(0);
+        self.has_changed |= outcome != Ok(false);
+        match outcome {
+            Ok(_) => self.refused.succeed(),
+            Err(_) => _ = self.refused.put_off(now_ns, REFUSED),
+        }
     }
 
     /// Looks at some chunks, and splits one or makes it huge.
@@ -167,6 +175,10 @@ impl Tending {
         }
         if facts.is_split_due(chunk) {
             return Some(Task::Split(chunk));
+        }
+        if !self.refused.is_due(facts.now_ns()) {
+            self.has_changed = true;
+            return None;
         }
         let may = !self.is_futile && facts.bytes_to_collapse(chunk).is_some_and(is_dense);
         if may && self.warmed_ns.is_none() {

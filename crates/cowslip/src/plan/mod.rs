@@ -83,7 +83,7 @@ impl Plan {
         match task {
             Task::Consolidate { .. } => return self.consolidate.worked(outcome, took_ns, now_ns),
             Task::Split(_) => return self.density.split(outcome == Ok(true), took_ns),
-            Task::Collapse(_) => return self.density.collapsed(outcome == Ok(true), took_ns),
+            Task::Collapse(_) => return self.density.collapsed(outcome, took_ns, now_ns),
             _ => {}
         }
         let Some(work) = task.work() else { return };

@@ -128,7 +128,10 @@ impl Moving {
         let (map, now_ns) = (facts.map(), facts.now_ns());
         let left_ns = self.retry.left_ns(now_ns);
         // A move, or a freeze or a thaw without a fork after it, failed half-way. Its file has no readers.
-        if let Some(partial) = map.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
+        let is_partial = |chunk| chunk == Chunk::Partial;
+        let after_failed = self.failed.map_or(0, |chunk| chunk + 1);
+        let partial = map.next_run(after_failed, 1, is_partial);
+        if let Some(partial) = partial.or_else(|| map.next_run(0, 1, is_partial)) {
             return match left_ns {
                 0 => Decision::Do(Task::Complete(partial.start)),
                 left_ns => Decision::After(left_ns),

@@ -7,25 +7,13 @@
 
 use std::time::Duration;
 
+use super::settings::Delays;
 use super::settings::serve::{LONGEST_REST_NS, LONGEST_TURN_NS, REST_WHEN_CROWDED, REST_WHEN_FELT};
 
 /// The rest of the service thread after work in which it had a turn of `turn_ns`, and for which writers waited `felt_ns` long.
 pub(crate) fn rest(turn_ns: u64, felt_ns: u64) -> Duration {
     let turn_ns = turn_ns.min(LONGEST_TURN_NS) * REST_WHEN_CROWDED;
     Duration::from_nanos(turn_ns.max(felt_ns * REST_WHEN_FELT).min(LONGEST_REST_NS))
-}
-
-/// The bounds of a delay that doubles.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Delays {
-    pub(crate) first_ns: u64,
-    pub(crate) last_ns: u64,
-}
-
-impl Delays {
-    pub(crate) const fn new(first_ns: u64, last_ns: u64) -> Self {
-        Self { first_ns, last_ns }
-    }
 }
 
 /// The next time of a piece of work.

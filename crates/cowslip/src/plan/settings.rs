@@ -3,13 +3,11 @@
 //! # Budgets
 //! * Mappings: each border between two kinds of chunks is one more mapping, and every freeze moves all of them.
 //!   [`BORDERS`] are shared among the decisions that make borders.
-//! * Processor time: work of a kind that took some time rests for a multiple of it. Moves rest for [`moving::REST`],
-//!   density for [`density::REST`], consolidation for [`consolidate::REST`]: together at most a fifth of a processor.
-//!   Time for which writers wait counts once more, by [`serve::REST_WHEN_FELT`].
+//! * Processor time: work of a kind that took some time rests for a multiple of it. Looks for written chunks rest for
+//!   [`moving::REST`], density for [`density::REST`], consolidation for [`consolidate::REST`]. Moves do not rest: those of
+//!   a run of writes must stay ahead of it. Time for which writers wait counts once more, by [`serve::REST_WHEN_FELT`].
 
 use cowslip_sys::units::page_size_bytes;
-
-use super::pace::Delays;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -19,6 +17,19 @@ const MIB: usize = 1 << 20;
 
 /// Borders between runs of chunks that background work may make in an arena.
 const BORDERS: usize = 256;
+
+/// The bounds of a delay that doubles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+}
+
+impl Delays {
+    pub(crate) const fn new(first_ns: u64, last_ns: u64) -> Self {
+        Self { first_ns, last_ns }
+    }
+}
 
 /// The pages that `bytes` are; at least one.
 pub(crate) fn pages(bytes: usize) -> u64 {
@@ -142,6 +153,8 @@ pub(crate) mod density {
     pub(crate) const REST_WHEN_FREE: u64 = 2;
     /// Between rounds.
     pub(crate) const ROUND: Delays = Delays::new(20 * MILLISECOND, 2 * SECOND);
+    /// After a collapse that the kernel refused.
+    pub(crate) const REFUSED: Delays = Delays::new(100 * MILLISECOND, 30 * SECOND);
     /// Other work goes first, but not for longer than this.
     pub(crate) const OVERDUE_NS: u64 = 500 * MILLISECOND;
     /// Chunks looked at in one step.
@@ -249,6 +262,8 @@ pub(crate) mod children {
     /// Between two counts of the copies while there are readers: while there are few, and while there are many.
     pub(crate) const COUNT_NS: u64 = 10 * MILLISECOND;
     pub(crate) const COUNT_NEAR_NS: u64 = 2 * MILLISECOND;
+    /// The pause after a count is this many times as long, at least.
+    pub(crate) const COUNT_REST: u64 = 10;
     /// Counts until a killed child has ended and the memory that it read is live again: copies are added meanwhile.
     pub(crate) const ENDING_COUNTS: u64 = 10;
     /// If there are this many children, those that have ended are removed.

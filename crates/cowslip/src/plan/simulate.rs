@@ -56,8 +56,12 @@ struct Simulation {
     refused: Option<Work>,
     /// Chunks that moved, with their private pages then.
     moved: Vec<(usize, u64)>,
-    /// A chunk of which the kernel refuses each move.
+    /// A chunk of which the kernel refuses each move and each thaw.
     immovable: Option<usize>,
+    refuses_collapses: bool,
+    /// Looks at the limit on copies: their pause, and the time of the last one.
+    limit: Option<(u64, u64)>,
+    longest_unlimited_ns: u64,
     tracks: bool,
     done: Vec<(u64, Task)>,
 }
@@ -89,6 +93,9 @@ impl Simulation {
             refused: None,
             moved: Vec::new(),
             immovable: None,
+            refuses_collapses: false,
+            limit: None,
+            longest_unlimited_ns: 0,
             tracks: false,
             done: Vec::new(),
         }
@@ -170,7 +177,12 @@ impl Simulation {
             self.spend(THAW_NS);
             return Err(Errno::NOMEM);
         }
-        if matches!(task, Task::Move(chunk, _) if self.immovable == Some(*chunk)) {
+        let first = match task {
+            Task::Move(chunk, _) => Some(*chunk),
+            Task::Thaw(run, _) => Some(run.start),
+            _ => None,
+        };
+        if first.is_some() && first == self.immovable {
             self.spend(THAW_NS);
             return Err(Errno::NOMEM);
         }
@@ -205,6 +217,9 @@ impl Simulation {
             }
             Task::Collapse(chunk) => {
                 self.spend(COLLAPSE_NS);
+                if self.refuses_collapses {
+                    return Err(Errno::NOMEM);
+                }
                 self.dense.borrow_mut().retain(|dense| dense != chunk);
             }
             Task::Keep(run) => self.map.apply(run.clone(), Event::Keep).map(drop).unwrap(),
@@ -301,7 +316,10 @@ impl Facts for Simulation {
     }
 
     fn keep_limit(&mut self) -> Option<u64> {
-        None
+        let (pause_ns, last_ns) = self.limit.as_mut()?;
+        let since_ns = self.now_ns.get() - std::mem::replace(last_ns, self.now_ns.get());
+        self.longest_unlimited_ns = self.longest_unlimited_ns.max(since_ns);
+        Some(*pause_ns)
     }
 
     fn process_private_pages(&self) -> Option<u64> {
@@ -699,6 +717,47 @@ fn a_chunk_that_cannot_move_does_not_keep_others_from_it() {
     let mut moved: Vec<_> = arena.moved.iter().map(|(chunk, _)| *chunk).collect();
     moved.sort_unstable();
     assert_eq!(moved, [2, 4, 6, 8]);
+}
+
+#[test]
+fn a_chunk_that_cannot_be_thawed_does_not_keep_others_from_it() {
+    let mut arena = Simulation::new(100, SECOND / 4_000, at_random(100));
+    arena.immovable = Some(7);
+    arena.fork(SECOND);
+    arena.run_until(arena.now_ns.get() + 10 * SECOND);
+    let frozen: Vec<usize> = arena.map.runs(Chunk::is_private).flatten().collect();
+    assert_eq!(frozen, [7]);
+    let tries = arena.count_done(|task| matches!(task, Task::Thaw(run, _) if run.start == 7));
+    assert!((5..50).contains(&tries), "{tries}");
+    arena.immovable = None;
+    arena.run_until(arena.now_ns.get() + 10 * SECOND);
+    assert_eq!(arena.map.private(), 0);
+}
+
+#[test]
+fn copies_are_counted_however_often_the_program_forks() {
+    let mut arena = Simulation::new(100, SECOND / 4_000, at_random(100));
+    let began_ns = arena.now_ns.get();
+    arena.limit = Some((2 * MILLISECOND, began_ns));
+    for i in 1..=200 {
+        // Each comes while the one before it is being finished.
+        arena.fork(3 * SECOND);
+        arena.run_until(began_ns + i * settings::thaw::QUIET_AFTER_FORK_NS * 9 / 10);
+    }
+    assert!(arena.longest_unlimited_ns < 10 * MILLISECOND, "{}", arena.longest_unlimited_ns);
+}
+
+#[test]
+fn collapses_that_the_kernel_refuses_become_rare() {
+    let mut arena = Simulation::new(100, 0, at_random(100));
+    arena.dense = RefCell::new((0..100).collect());
+    arena.refuses_collapses = true;
+    arena.run_until(arena.now_ns.get() + 100 * SECOND);
+    let tries = arena.count_done(|task| matches!(task, Task::Collapse(_)));
+    assert!((5..20).contains(&tries), "{tries}");
+    arena.refuses_collapses = false;
+    arena.run_until(arena.now_ns.get() + 40 * SECOND);
+    assert!(arena.dense.borrow().is_empty());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cowslip_sys::Errno;
 
 use super::settings::{self, thaw::PARTS_ABOVE_BYTES};
+use crate::memory::chunk_map::Event;
 
 /// A piece of background work, or a wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +50,19 @@ pub(crate) enum Task {
 }
 
 impl Task {
+    /// What it does to chunks, if it changes their state.
+    pub(crate) fn event(&self) -> Option<(Range<usize>, Event)> {
+        match self {
+            Self::Keep(run) => Some((run.clone(), Event::Keep)),
+            Self::Thaw(run, _) => Some((run.clone(), Event::Thaw)),
+            Self::Complete(chunk) | Self::ThawClean(chunk, _) => {
+                Some((*chunk..chunk + 1, Event::Thaw))
+            }
+            Self::Move(chunk, _) => Some((*chunk..chunk + 1, Event::Move)),
+            _ => None,
+        }
+    }
+
     /// The kind of work that it is, if it is one that may fail and is tried again.
     pub(crate) fn work(&self) -> Option<Work> {
         match self {

@@ -40,6 +40,10 @@ pub(crate) struct Thaw {
     turn: Turn,
     /// While memory is short: no chunk before this one is frozen without a private page.
     clean_from: usize,
+    /// The chunk that was chosen last.
+    chosen: usize,
+    /// The search begins here: after a chunk that failed, which comes last then.
+    from: usize,
 }
 
 impl Thaw {
@@ -50,7 +54,7 @@ impl Thaw {
 
     /// Notes that the frozen memory has changed.
     pub(crate) fn freeze(&mut self) {
-        self.clean_from = 0;
+        (self.clean_from, self.from) = (0, 0);
     }
 
     /// Makes the next delays short: a part was thawed, or a reader may have ended.
@@ -63,9 +67,10 @@ impl Thaw {
         self.busy_ns += took_ns;
     }
 
-    /// Puts the next attempt off.
+    /// Puts the next attempt off. The chunk that was chosen comes after all others.
     pub(crate) fn fail(&mut self, now_ns: u64) {
         self.turn.put_off(now_ns, RETRY);
+        self.from = self.chosen + 1;
     }
 
     /// Ends a round: all chunks that can be thawed now are.
@@ -80,7 +85,7 @@ impl Thaw {
     /// Notes that all memory is live.
     pub(crate) fn finish(&mut self) {
         self.end_round();
-        self.clean_from = 0;
+        (self.clean_from, self.from) = (0, 0);
     }
 
     /// The end of a thaw that has made all memory live.
@@ -152,14 +157,12 @@ impl Thaw {
 
     /// Moves, and looks for readers, while all that is frozen is read.
     fn while_read(&mut self, facts: &mut impl Facts, moving: &mut Moving) -> Decision {
-        // Before the moves, which may go on for as long as the child reads.
-        let limit = facts.keep_limit().map_or(Decision::Nothing, Decision::After);
         let moved = moving.next(facts);
         if matches!(moved, Decision::Do(_)) {
             return moved;
         }
         let delays = if facts.is_short() { READERS_WHEN_SHORT } else { READERS };
-        Decision::After(self.turn.double(delays)).or_sooner(limit).or_sooner(moved)
+        Decision::After(self.turn.double(delays)).or_sooner(moved)
     }
 
     /// Chooses the chunks to thaw next, of which there are some.
@@ -168,10 +171,14 @@ impl Thaw {
         let from = if is_short { self.first_clean(facts, read)? } else { None };
         let map = facts.map();
         let wanted = can_thaw(is_short || facts.keeps_borrowed());
-        let Some(run) = map.next_unread(from.unwrap_or(0), RUN_CHUNKS, read, wanted) else {
+        let Some(run) = map
+            .next_unread(from.unwrap_or(self.from), RUN_CHUNKS, read, &wanted)
+            .or_else(|| map.next_unread(0, RUN_CHUNKS, read, &wanted))
+        else {
             return Ok(Task::LookOn);
         };
         let first = run.start;
+        self.chosen = first;
         let is_plain = |chunk| map.get(chunk).is_private_file();
         if !is_plain(first) {
             return Ok(Task::Thaw(first..first + 1, Pace::AtOnce));

@@ -6,7 +6,7 @@ use cowslip_sys::error::Result;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{ByteCount, VirtRange};
 
-use super::{Departure, RawArena, Usage};
+use super::{RawArena, Usage};
 
 impl RawArena<'_> {
     /// The use of the parts of `range`, in order, as far as they lie in the arena.
@@ -52,15 +52,6 @@ impl RawArena<'_> {
         let state = shared.lock();
         let wiped = shared.emptied_in_child(&state).map(|span| span.range.intersect(range));
         wiped.filter(|part| !part.is_empty()).collect()
-    }
-
-    /// Like [`Self::detach`], for all live memory in use, which a fork cannot share because a freeze was refused.
-    ///
-    /// # Errors
-    /// See [`Self::detach`].
-    pub fn detach_live(&self, why: Departure) -> Result<()> {
-        let shared = self.shared();
-        shared.detach_live(&mut shared.lock(), why)
     }
 
     /// Calls `map` to map something else over `range`. If `map` did, `range` no longer belongs to

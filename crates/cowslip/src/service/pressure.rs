@@ -84,6 +84,11 @@ impl Gauge {
         of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX)
     }
 
+    /// Notes that nothing is frozen: no memory can run short by copies.
+    pub(crate) fn set_ample(&self) {
+        self.was_short.store(false, Relaxed);
+    }
+
     /// The last answer.
     pub(crate) fn was_short(&self) -> bool {
         self.was_short.load(Relaxed)

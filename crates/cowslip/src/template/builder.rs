@@ -8,9 +8,10 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, process};
 
+use super::base::{Base, Owner};
 use super::layout::{Inherit, Layout, Region};
 use super::offer::Offered;
-use super::{Base, File, Owner, Template};
+use super::{File, Template};
 use crate::arena::file_table::FrozenPiece;
 use crate::freeze::Frozen;
 use crate::mapping::backing_file::Pages;

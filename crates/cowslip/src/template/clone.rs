@@ -1,16 +1,17 @@
 //! A clone: private copies of a template's regions, mapped in this process.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memory::Sharing;
-use cowslip_sys::reserved_fd::same_file;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
-use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
-use super::identity::{Hooks, Identity};
+use super::base::Base;
+use super::file::File;
+use super::identity::Identity;
 use super::layout::{Inherit, Layout, Region};
-use super::{Base, File};
 use crate::mapping::{OwnSpace, OwnedRange};
 
 /// The place of a clone.
@@ -42,6 +43,24 @@ impl Place {
                 errno => Error::from_errno(operation, errno).on(original),
             }),
         }
+    }
+}
+
+type Hook = Box<dyn FnMut(&mut TemplateClone, &Identity) + Send>;
+
+/// The hooks to run whenever a clone gets a new identity. Nothing locks them: only the clone's owner has them.
+#[derive(Default)]
+pub(super) struct Hooks(Mutex<Vec<Hook>>);
+
+impl Hooks {
+    fn all(&mut self) -> &mut Vec<Hook> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hooks")
     }
 }
 
@@ -129,12 +148,58 @@ impl TemplateClone {
     }
 }
 
-impl File {
-    /// Its descriptor, unless the program closed it or put another file in its place (`EBADF`).
-    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
-        match same_file(self.fd.as_fd(), self.identity) {
-            true => Ok(self.fd.as_fd()),
-            false => Err(Errno::BADF),
-        }
+impl TemplateClone {
+    /// Its current identity.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Runs `hook` now, after every [reset](Self::reset), and in [`Self::after_fork`]: it gives the clone new
+    /// randomness and a new identity, in the memory of the clone or elsewhere.
+    ///
+    /// ```
+    /// use cowslip::{Arena, Place, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// let seed = arena.slice::<[u8; 32]>(1)?;
+    /// let template = arena.freeze()?.into_template()?;
+    /// let mut clone = template.map(Place::Anywhere)?;
+    /// let place = seed.range();
+    /// clone.on_renewal(move |clone, identity| {
+    ///     clone.values_mut::<[u8; 32]>(place)[0] = *identity.entropy();
+    /// });
+    /// let before = clone.slice(&seed)[0];
+    /// clone.reset()?;
+    /// assert_ne!(clone.slice(&seed)[0], before);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn on_renewal(&mut self, hook: impl FnMut(&mut Self, &Identity) + Send + 'static) {
+        let mut hook: Hook = Box::new(hook);
+        self.with_identity(|clone, identity| hook(clone, identity));
+        self.hooks.all().push(hook);
+    }
+
+    /// Gives the clone in a forked child an identity other than the parent's, without resetting it, and runs the hooks.
+    ///
+    /// # Errors
+    /// An error of the kernel, if it has no random bytes.
+    pub fn after_fork(&mut self) -> Result<()> {
+        self.renew_identity()
+    }
+
+    pub(super) fn renew_identity(&mut self) -> Result<()> {
+        self.identity = Identity::new(&self.base)?;
+        let mut hooks = std::mem::take(self.hooks.all());
+        self.with_identity(|clone, identity| {
+            hooks.iter_mut().for_each(|hook| hook(clone, identity));
+        });
+        hooks.append(self.hooks.all());
+        *self.hooks.all() = hooks;
+        Ok(())
+    }
+
+    fn with_identity(&mut self, run: impl FnOnce(&mut Self, &Identity)) {
+        let identity = self.identity.copy();
+        run(self, &identity);
     }
 }

@@ -23,9 +23,10 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 
+use super::File;
+use super::base::Base;
 use super::layout::{Inherit, Layout, Region};
 use super::offer::Offered;
-use super::{Base, File};
 use crate::arena::readers::Pin;
 use crate::progress::{self, Wait};
 

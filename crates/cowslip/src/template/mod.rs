@@ -10,14 +10,16 @@
 //! *reset* drops those copies.
 //!
 //! * **I2, frozen is frozen**, with readers that were not forked: a process with a template or a clone first maps the
-//!   token of the base's readers ([`Pin`]), which fails if the base may already be changing, and keeps it from being
+//!   token of the base's readers ([`Pin`](crate::arena::readers::Pin)), which fails if the base may already be changing, and keeps it from being
 //!   thawed from then on. Children inherit the mapping; `kill -9` ends it.
 //! * Descriptors in flight over a socket keep nothing: a process that receives them too late gets an error.
 //! * A process that gets a template can change nothing that others see of it, but in the regions
 //!   that clones share: see [`offer`].
 
+mod base;
 mod builder;
 mod clone;
+mod file;
 mod identity;
 mod layout;
 mod message;
@@ -28,21 +30,16 @@ mod restore;
 mod server;
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cowslip_sys::error::Result;
-use cowslip_sys::process;
-use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 
-use crate::arena::Handle;
-use crate::arena::readers::Pin;
-
+use base::Base;
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
+pub(crate) use file::File;
 pub use identity::Identity;
-use layout::Layout;
 pub use layout::{Inherit, Region};
-use offer::Offered;
 pub(crate) use receive::Peer;
 pub use server::TemplateServer;
 
@@ -71,36 +68,6 @@ pub use server::TemplateServer;
 #[derive(Clone, Debug)]
 pub struct Template {
     base: Arc<Base>,
-}
-
-/// The parts that the template and its clones in this process share.
-#[derive(Debug)]
-struct Base {
-    pin: Arc<Pin>,
-    /// Read-only.
-    file: File,
-    /// The file of the regions that clones share, if there are any.
-    shared: Option<File>,
-    layout: Layout,
-    /// True if the file is made of huge pages.
-    is_huge: bool,
-    offered: Offered,
-    /// Last, because its drop tells the arena that the pin is gone.
-    _owner: Option<Owner>,
-}
-
-/// The arena, if this process made the template from it.
-#[derive(Debug)]
-struct Owner {
-    arena: Weak<Handle>,
-    pid: i32,
-}
-
-/// A descriptor that the program may have closed or replaced by another file.
-#[derive(Debug)]
-pub(crate) struct File {
-    fd: ReservedFd,
-    identity: FileIdentity,
 }
 
 impl Template {
@@ -136,26 +103,5 @@ impl Template {
     /// Sends it like [`Self::send`], after `first`, in one message.
     pub(crate) fn send_after(&self, first: &[u8], socket: &UnixStream) -> Result<()> {
         message::send(&self.base, first, socket)
-    }
-}
-
-impl File {
-    pub(crate) fn new(fd: ReservedFd) -> cowslip_sys::Result<Self> {
-        let identity = FileIdentity::from_fd(cowslip_sys::AsFd::as_fd(&fd))?;
-        Ok(Self { fd, identity })
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        // In a child the lock may be held by a thread that does not exist.
-        if self.pid != process::pid() {
-            return;
-        }
-        if let Some(handle) = self.arena.upgrade() {
-            let mut state = handle.shared.lock();
-            state.plan.thaw.look_soon();
-            handle.shared.notify(&state);
-        }
     }
 }

@@ -15,8 +15,8 @@ use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{AsFd, Errno, OwnedFd, handed_out};
 
-use super::layout::Inherit;
-use super::{Base, File};
+use super::file::File;
+use super::layout::{Inherit, Layout};
 use crate::arena::readers::Pin;
 
 const OPERATION: &str = "protect a template from the process that gets it";
@@ -30,52 +30,49 @@ pub(super) struct Offered {
     token: Mutex<Option<Arc<Pin>>>,
 }
 
-impl Base {
-    /// The base for receivers, and true if it is made of huge pages.
-    pub(super) fn file_to_offer(&self) -> Result<(&File, bool)> {
-        if let Some(copy) = self.offered.base.get() {
-            return Ok((copy, false));
+impl Offered {
+    /// The base for receivers; `own`, if they cannot change it.
+    pub(super) fn file<'a>(&'a self, own: &'a File, layout: &Layout) -> Result<&'a File> {
+        if let Some(copy) = self.base.get() {
+            return Ok(copy);
         }
-        let own = self.file.fd().during(OPERATION)?;
-        if handed_out::forbid_changes(own).is_ok() {
-            return Ok((&self.file, self.is_huge));
+        if handed_out::forbid_changes(own.fd().during(OPERATION)?).is_ok() {
+            return Ok(own);
         }
-        let copy = self.copy().during(OPERATION)?;
+        let copy = copy(own, layout).during(OPERATION)?;
         let copy = File::new(ReservedFd::hold(copy)).during(OPERATION)?;
-        Ok((self.offered.base.get_or_init(|| copy), false))
+        Ok(self.base.get_or_init(|| copy))
     }
 
-    /// A copy of the base in a memfd.
-    fn copy(&self) -> Result<OwnedFd, Errno> {
-        let from = self.file.fd()?;
-        let to = memfile::memfd("cowslip", MemfdKind::Shmem, self.layout.file_len())?;
-        let mut content = vec![0; PART_BYTES];
-        for region in
-            self.layout.regions().iter().filter(|region| region.inherit == Inherit::Copied)
-        {
-            let mut at = self.layout.offset(*region);
-            let end = at + region.range.len as u64;
-            while let Some((start, stop)) = memfile::next_data(from, at, end)? {
-                at = stop.min(start + PART_BYTES as u64);
-                let part = &mut content[..(at - start) as usize];
-                memfile::read_exact_at(from, part, start)?;
-                memfile::write_at(to.as_fd(), part, start)?;
-            }
-        }
-        let copy = memfile::reopen_read_only(to.as_fd())?;
-        handed_out::forbid_changes(copy.as_fd()).map(|()| copy)
-    }
-
-    /// A token that the next receiver can map.
-    pub(super) fn token_to_offer(&self) -> Result<Arc<Pin>> {
+    /// A token that the next receiver can map; `own`, if it can map that.
+    pub(super) fn token(&self, own: &Arc<Pin>) -> Result<Arc<Pin>> {
         let is_intact = |pin: &Pin| pin.is_intact().during(OPERATION);
-        if is_intact(&self.pin)? {
-            return Ok(Arc::clone(&self.pin));
+        if is_intact(own)? {
+            return Ok(Arc::clone(own));
         }
-        let mut token = self.offered.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         match &*token {
             Some(token) if is_intact(token)? => Ok(Arc::clone(token)),
-            _ => Ok(Arc::clone(token.insert(Arc::new(self.pin.another()?)))),
+            _ => Ok(Arc::clone(token.insert(Arc::new(own.another()?)))),
         }
     }
+}
+
+/// A copy of a base in a memfd.
+fn copy(base: &File, layout: &Layout) -> Result<OwnedFd, Errno> {
+    let from = base.fd()?;
+    let to = memfile::memfd("cowslip", MemfdKind::Shmem, layout.file_len())?;
+    let mut content = vec![0; PART_BYTES];
+    for region in layout.regions().iter().filter(|region| region.inherit == Inherit::Copied) {
+        let mut at = layout.offset(*region);
+        let end = at + region.range.len as u64;
+        while let Some((start, stop)) = memfile::next_data(from, at, end)? {
+            at = stop.min(start + PART_BYTES as u64);
+            let part = &mut content[..(at - start) as usize];
+            memfile::read_exact_at(from, part, start)?;
+            memfile::write_at(to.as_fd(), part, start)?;
+        }
+    }
+    let copy = memfile::reopen_read_only(to.as_fd())?;
+    handed_out::forbid_changes(copy.as_fd()).map(|()| copy)
 }

@@ -12,8 +12,9 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, Errno, memfile};
 
+use super::base::Base;
 use super::layout::{Inherit, Region};
-use super::{Base, Place, Template};
+use super::{Place, Template};
 use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
 use crate::arena::readers::Pin;
 use crate::arena::state::{Chunk, Event, Shared, State};

@@ -1,7 +1,7 @@
 //! Chunks that nothing was written to stay as they are, and can be told from others at the next freeze.
 //!
 //! ```text
-//!   frozen ──no private page, nobody reads the base──▶ clean ─a page is private──▶ thawed
+//!   frozen ──no private page, no reader of the base──▶ clean ─a page is private──▶ thawed
 //!      ▲                                                │
 //!      └──────────────────── freeze ────────────────────┘
 //! ```

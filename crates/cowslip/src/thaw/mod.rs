@@ -15,9 +15,6 @@ mod perform;
 pub(crate) mod rest;
 pub(crate) mod serve;
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::{Errno, process};
@@ -30,19 +27,9 @@ use crate::plan;
 use crate::plan::settings::thaw::LONGEST_BEFORE_FORK_NS;
 use crate::service::{Look, Window};
 use observe::{Observer, is_short_of_memory};
+use perform::{finish, perform};
 
-/// The next step of the service thread, after a piece of work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// There is more to do.
-    Again,
-    /// The next huge page must be warm: the thread warms it without the arena's lock.
-    WarmPage,
-    /// Nothing can be done before this has passed.
-    Later(Duration),
-    /// Nothing is to be done.
-    Idle,
-}
+pub(crate) use perform::Step;
 
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
@@ -53,22 +40,10 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         if let Some(service) = shared.service(state) {
             service.set_ordinary();
         }
-        if let Some(step) = perform::perform(shared, state, task) {
+        if let Some(step) = perform(shared, state, task) {
             return step;
         }
     }
-}
-
-/// Notes that all memory is live, after a thaw that began then.
-fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
-    // For the next freeze, which makes one itself if this fails.
-    let _ = state.generations.begin();
-    state.plan.finish();
-    shared.copy_limit.forget_reached();
-    shared.counters.thaws.fetch_add(1, Relaxed);
-    shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
-    shared.counters.frozen_chunks.store(0, Relaxed);
-    shared.changed.notify_all();
 }
 
 /// While memory is short: thaws all that can be thawed before it is frozen again. Otherwise each copy that is there now
@@ -145,7 +120,7 @@ fn still_borrowed(errno: Errno) -> Error {
         Errno::BADF => error.because(CLOSED),
         Errno::NODEV => nothing_holds_off(error),
         _ => error
-            .because("it is borrowed still, and as it was")
+            .because("it is unchanged, and still borrowed")
             .advise("try again when there is memory for a copy"),
     }
 }

@@ -75,6 +75,7 @@ pub(super) fn is_short_of_memory(
 ) -> bool {
     // The hugetlb pool has set aside what copies need.
     if state.not_live() == 0 || shared.pages == Pages::Hugetlb {
+        service.into_iter().for_each(|service| service.gauge.set_ample());
         return false;
     }
     let used_bytes = shared.counters.used_bytes.load(Relaxed);
@@ -136,6 +137,9 @@ impl Facts for Observer<'_> {
 
     fn keep_limit(&mut self) -> Option<u64> {
         let (shared, state) = (self.shared, &*self.state);
+        if state.role == Role::Reader {
+            return None;
+        }
         let service = self.service.as_ref();
         let room = || service.map_or(u64::MAX, |service| service.gauge.room_bytes());
         let count = |most| copied_bytes(shared, state, most);

@@ -4,16 +4,30 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use cowslip_sys::{Errno, process};
 
-use super::{Step, consolidate, finish};
+use super::consolidate;
 use crate::arena::chunk::{Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::{grow, residency};
 use crate::plan::settings::thaw::VIEW_STEP_BYTES;
 use crate::plan::task::{Pace, Task, Work};
 use crate::service::Service;
+
+/// The next step of the service thread, after a piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// There is more to do.
+    Again,
+    /// The next huge page must be warm: the thread warms it without the arena's lock.
+    WarmPage,
+    /// Nothing can be done before this has passed.
+    Later(Duration),
+    /// Nothing is to be done.
+    Idle,
+}
 
 /// Performs a task, and notes its outcome in the plan. `None` if the next one follows at once.
 pub(super) fn perform(shared: &Shared, state: &mut State, task: Task) -> Option<Step> {
@@ -36,8 +50,13 @@ pub(super) fn perform(shared: &Shared, state: &mut State, task: Task) -> Option<
     (!has_thawed_all && !is_looked_at).then_some(Step::Again)
 }
 
-/// True if it did something.
+/// True if it did something. A task that the table of states does not allow changes nothing.
 fn act(shared: &Shared, state: &mut State, task: &Task) -> Result<bool, Errno> {
+    if let Some((chunks, event)) = task.event()
+        && state.map.check(chunks, event).is_err()
+    {
+        return Err(Errno::INVAL);
+    }
     match *task {
         Task::UnmapView => unmap_part(state),
         Task::QueueFrozen => {
@@ -57,19 +76,30 @@ fn act(shared: &Shared, state: &mut State, task: &Task) -> Result<bool, Errno> {
         }
         Task::Move(chunk, pace) => {
             serving(shared, state, |state, service| move_out(shared, state, service, chunk, pace))?;
-            shared.wake_if_live(state);
         }
         Task::ThawClean(chunk, pace) => serving(shared, state, |state, service| {
             thaw_at_pace(shared, state, service, chunk..chunk + 1, pace)
         })?,
         Task::Consolidate { from } => return consolidate::move_next(shared, state, from),
         Task::Split(chunk) => shared.trim(state, chunk)?,
-        Task::Collapse(chunk) => return Ok(grow::make_huge(shared, state, chunk)),
+        Task::Collapse(chunk) => return grow::make_huge(shared, state, chunk),
         Task::Map => residency::map_some(shared, state),
         Task::Failed(_, errno) => return Err(errno),
         Task::LookOn | Task::WarmPage | Task::Wait(_) | Task::Idle => {}
     }
     Ok(true)
+}
+
+/// Notes that all memory is live, after a thaw that began then.
+pub(super) fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
+    // For the next freeze, which makes one itself if this fails.
+    let _ = state.generations.begin();
+    state.plan.finish();
+    shared.copy_limit.forget_reached();
+    shared.counters.thaws.fetch_add(1, Relaxed);
+    shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
+    shared.counters.frozen_chunks.store(0, Relaxed);
+    shared.changed.notify_all();
 }
 
 fn count_failure(shared: &Shared, work: Work, errno: Errno) {
@@ -131,4 +161,33 @@ fn serving(
     let worked = work(state, &service);
     service.window.close();
     worked
+}
+
+#[cfg(test)]
+mod tests {
+    use cowslip_sys::units::ByteCount;
+
+    use super::*;
+    use crate::arena::Arena;
+
+    #[test]
+    fn a_wrong_plan_changes_nothing() {
+        let arena = Arena::new(ByteCount::mib(8)).unwrap();
+        let mut words = arena.slice::<u64>(1 << 19).unwrap();
+        words.fill(7);
+        let shared = arena.shared();
+        let mut state = shared.lock();
+        let wrong = [
+            Task::Keep(0..2),
+            Task::Thaw(0..2, Pace::AtOnce),
+            Task::Complete(1),
+            Task::ThawClean(0, Pace::Gently),
+        ];
+        for task in wrong {
+            assert_eq!(act(shared, &mut state, &task), Err(Errno::INVAL), "{task:?}");
+        }
+        assert_eq!(state.not_live(), 0);
+        drop(state);
+        assert!(words.iter().all(|&word| word == 7));
+    }
 }

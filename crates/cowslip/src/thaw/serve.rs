@@ -327,8 +327,10 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
         }
     };
     service.window.close();
-    // The thread wakes up as what it is now.
-    service.set_urgent(step != Step::WarmPage && shared.copy_limit.is_near());
+    // The thread wakes up as what it is now. While memory is short, the program may fill what a child's end sets free before
+    // a busy machine lets this thread run.
+    let is_pressing = service.gauge.was_short() && state.not_live() > 0;
+    service.set_urgent(step != Step::WarmPage && (shared.copy_limit.is_near() || is_pressing));
     if !matches!(step, Step::Again) {
         return step;
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::report::{Latencies, Row};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, ArenaSlice, Place, Template, TemplateClone};
-use cowslip_sys::memfile;
 use cowslip_sys::memory::Advice;
+use cowslip_sys::tmpfs;
 
 use super::{Bench, Options, library};
 use crate::child::{Child, Children};
@@ -139,8 +139,8 @@ struct MappedWorker {
 
 impl MappedWorker {
     fn new(bytes: usize) -> Result<Self> {
-        let file = memfile::huge_tmpfs_file(bytes as u64)
-            .map_err(during("mount a tmpfs with huge pages"))?;
+        let file =
+            tmpfs::huge_file(bytes as u64).map_err(during("mount a tmpfs with huge pages"))?;
         let file = File::from(file);
         for at in (0..bytes).step_by(CHUNK_BYTES) {
             let first = (at / WORD) as u64;

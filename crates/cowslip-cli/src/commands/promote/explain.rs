@@ -39,7 +39,7 @@ pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> C
 }
 
 /// Only root can see the frames.
-const GUESS: &str = "  which pages are lazily freed is told to root alone (/proc/kpageflags): so many its mapping has\n";
+const GUESS: &str = "  an upper bound for the whole mapping: only root sees lazily freed pages (/proc/kpageflags)\n";
 
 struct Found<'a> {
     process: &'a ProcessLook,

@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod check;
 mod command;
 mod explain;
+mod gain;
 mod measure;
 mod once;
 mod operator;

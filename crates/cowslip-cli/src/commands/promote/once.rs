@@ -48,7 +48,8 @@ fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
         Some(wanted) if !after.reaches(wanted) => {
             let (wanted, fitting) = (percent(Some(wanted)), percent(fitting));
             let why = format!(
-                "{after} of all anonymous memory is huge, not {wanted}; of what fits a huge page {fitting}"
+                "{after} of all anonymous memory is huge, not {wanted}, and {fitting} of the \
+                 memory that fits huge pages"
             );
             Err(Failure::new(NO, why))
         }

@@ -9,7 +9,7 @@ use cowslip_promote::session::{Notice, Operator};
 use cowslip_sys::{AsFd, OwnedFd};
 use signal_hook::consts::SIGHUP;
 
-use super::{measure, report};
+use super::{gain, report};
 
 use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
@@ -105,7 +105,7 @@ fn sentence(notice: &Notice<'_>) -> String {
         }
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
-        Notice::Measured(name, measurement) => measure::sentence(name, measurement),
+        Notice::Measured(name, measurement) => gain::sentence(name, measurement),
         Notice::FileText(mount, answer) => {
             let mount = mount.display();
             format!("huge pages of text on {mount}: {}{}", answer.word(), hint(answer))

@@ -23,7 +23,7 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
-use super::{halves, write_protect};
+use super::write_protect::{halves, write_protect};
 use crate::arena::state::Shared;
 use crate::mapping::OwnedRange;
 use crate::retry::retry_until_ok;

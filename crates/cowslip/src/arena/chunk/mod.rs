@@ -16,6 +16,7 @@
 mod base;
 mod copy;
 mod hold;
+mod write_protect;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
+use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
@@ -38,6 +39,7 @@ pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
 use hold::{By, Hold};
 pub(crate) use hold::{move_back, move_pages};
+pub(crate) use write_protect::{halves, write_protect};
 
 const PART_BYTES: usize = 1 << 20;
 /// The most stack that a thaw and its callers need; every thread has at least as much.
@@ -193,6 +195,7 @@ impl<'a> Thawing<'a> {
         counters.thawed_pages.fetch_add(pages, Relaxed);
         counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
+        shared.wake_if_live(state);
         Ok(())
     }
 
@@ -408,33 +411,5 @@ fn mark_partial(
             shared.vacate(state, chunk, number);
         }
         state.change(chunk, Event::Break);
-    }
-}
-
-/// Halves a range that is several mappings to the kernel, between chunks if it is longer than one.
-pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
-    let unit = if range.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
-    let middle = (range.start + range.len / 2).next_multiple_of(unit);
-    let middle = if middle < range.end() { middle } else { middle - unit };
-    (VirtRange::between(range.start, middle), VirtRange::between(middle, range.end()))
-}
-
-/// Makes stores to `piece` wait, or no longer.
-pub(crate) fn write_protect(
-    uffd: &Uffd<ReservedFd>,
-    piece: VirtRange,
-    protect: bool,
-) -> Result<(), Errno> {
-    match uffd.write_protect(piece, protect) {
-        Ok(Outcome::Done | Outcome::AlreadyMapped) => Ok(()),
-        Ok(Outcome::Again { .. }) => Err(Errno::AGAIN),
-        // Older kernels (6.1) accept only one mapping in the range. Memory frozen at different times may be
-        // several, each with its own history of copies.
-        Err(Errno::NOENT) if piece.len > page_size_bytes() => {
-            let (left, right) = halves(piece);
-            write_protect(uffd, left, protect)?;
-            write_protect(uffd, right, protect)
-        }
-        Err(errno) => Err(errno),
     }
 }

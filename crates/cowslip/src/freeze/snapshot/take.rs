@@ -180,3 +180,114 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     }
     Ok(())
 }
+
+/// Writes to a clean chunk after a freeze has looked at it and before it moves it away: a test from outside could not
+/// hit that moment.
+#[cfg(all(test, feature = "failpoints"))]
+mod tests {
+    use std::time::Duration;
+
+    use crate::arena::Arena;
+    use crate::freeze::FreezeMethod;
+    use crate::freeze::snapshot::Snapshot;
+    use cowslip_sys::Errno;
+    use cowslip_sys::failpoints::{Op, fail};
+    use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
+
+    /// Freezes an arena of ten chunks, two of them live, with copies in two that are clean, while a call fails. Returns
+    /// true if it did, and how the freeze was done.
+    fn freeze_while(op: Op, pass: u32, errno: Errno) -> Option<(bool, Option<FreezeMethod>)> {
+        let arena = Arena::new(ByteCount::mib(32)).unwrap();
+        if !arena.track_changes(true) {
+            return None;
+        }
+        let mut words = arena.slice::<u64>(10 * CHUNK_WORDS).unwrap();
+        words.iter_mut().enumerate().for_each(|(i, word)| *word = i as u64);
+        drop(arena.freeze().unwrap());
+        assert!(arena.wait_live(PATIENCE));
+        (words[4 * CHUNK_WORDS], words[7 * CHUNK_WORDS]) = (1, 1);
+
+        let shared = arena.shared();
+        let mut snapshots = [Snapshot::plan(shared, shared.lock(), true).unwrap()];
+        assert_eq!(snapshots[0].private.len(), 3);
+        for place in [CHUNK_WORDS, 5 * CHUNK_WORDS + 9, 5 * CHUNK_WORDS + 1025] {
+            words[place] = 2;
+        }
+        let expected = words.to_vec();
+        let rule = fail(op, pass, 1, errno);
+        let method = super::take(&mut snapshots).ok();
+        let has_failed = rule.is_spent();
+        drop(rule);
+        assert!(*words == expected, "{op:?} {pass}");
+        let [mut snapshot] = snapshots;
+        if let Some(method) = method {
+            let known = snapshot.state.number_freeze();
+            let is_unchanged = |chunk| known.is_unchanged_since(chunk, 1);
+            if method == FreezeMethod::Userfaultfd {
+                let unchanged: Vec<_> = (0..10).filter(|chunk| is_unchanged(*chunk)).collect();
+                assert_eq!(unchanged, [0, 2, 3, 6, 8, 9]);
+            } else {
+                assert!(!(0..10).any(is_unchanged));
+            }
+            let generation = snapshot.generation;
+            let view = snapshot.into_view(method).unwrap();
+            words[5 * CHUNK_WORDS + 10] = 3;
+            let start = view.start + (words.range().start - arena.range().start);
+            let mut shown = vec![0; expected.len()];
+            view.part(VirtRange::new(start, 8 * expected.len()))
+                .copy_to(bytemuck::cast_slice_mut(&mut shown));
+            assert!(shown == expected, "{op:?} {pass}");
+            let mut state = shared.lock();
+            state.generations.end_view(generation);
+            state.retired_views.push(view);
+            shared.notify(&state);
+        } else {
+            drop(snapshot);
+            words[5 * CHUNK_WORDS + 10] = 3;
+        }
+        assert!(arena.wait_live(PATIENCE), "{op:?} {pass}");
+        let now = arena.freeze().unwrap();
+        assert_eq!(words[5 * CHUNK_WORDS + 10], 3);
+        assert!(now.slice(&words) == &words[..] && words[..CHUNK_WORDS] == expected[..CHUNK_WORDS]);
+        Some((has_failed, method))
+    }
+
+    /// The rules that make calls fail hold for the whole process.
+    #[test]
+    fn copies_made_just_before_the_cut_in_a_process_of_their_own() {
+        let this = std::env::current_exe().unwrap();
+        let mut alone = std::process::Command::new(this);
+        let ran = alone.args(["--ignored", "just_before_the_cut_are_in_it"]).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn copies_made_just_before_the_cut_are_in_it_or_still_there_whatever_fails() {
+        for (op, at_least) in [
+            (Op::Mremap, 5),
+            (Op::PagemapScan, 3),
+            (Op::Pwrite, 3),
+            (Op::UffdRegister, 5),
+            (Op::TaskStart, 1),
+            (Op::UffdWake, 1),
+        ] {
+            for errno in [Errno::NOMEM, Errno::AGAIN] {
+                let mut calls = 0;
+                loop {
+                    let Some((has_failed, method)) = freeze_while(op, calls, errno) else { return };
+                    if !has_failed {
+                        assert_eq!(method, Some(FreezeMethod::Userfaultfd));
+                        break;
+                    }
+                    calls += 1;
+                }
+                assert!(calls >= at_least, "{op:?}: {calls}");
+            }
+        }
+    }
+}

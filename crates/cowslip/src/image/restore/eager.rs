@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cowslip_sys::error::{Error, Result, errno_of};
 
-use super::OPERATION;
+use super::options::OPERATION;
 use super::schedule::RestoreSchedule;
 use super::source::{FetchContext, Source};
 use crate::arena::state::Shared;
@@ -23,13 +23,13 @@ pub(super) fn fill(
     threads: usize,
     progress: OnProgress<'_>,
 ) -> Result<()> {
-    let _listener = schedule.listen(source);
+    let _listener = source.listen(schedule);
     let first = FetchContext::first(shared, &source.file, threads);
     std::thread::scope(|scope| {
         for i in 0..threads {
             let mut context = first.beside();
             let work = move || {
-                schedule.each(source, |chunk| {
+                source.each(schedule, |chunk| {
                     if let Err(error) = source.fetch(chunk, &mut context) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
                         schedule.close();

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
-//!   absent     who touches it waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
-//!     │                                                [readers] wanted chunks first, then the plan's order;
-//!     │ into the file and checked (not through R, where nobody can see it yet)
+//!   absent     a touch waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
+//!     │                                         [readers] wanted chunks first, then the plan's order;
+//!     │ into the file and checked (not through R: no thread can see it yet)
 //!     ▼
-//!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
-//!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
+//!   live       R mapped anew over the chunk, without a registration: one huge page; waiting threads wake
+//!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; waiting threads wake
 //! ```
 //! The first chunk of the plan is live from the beginning if the page cache has it: it is read through R before any
 //! thread has the arena, which takes no longer than starting a thread and waiting for it. When no chunk is absent the
@@ -37,9 +37,9 @@ use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, Errno, memfile, process, waiting};
 
+use super::options::{OPERATION, OnDamage, threads};
 use super::schedule::RestoreSchedule;
 use super::source::{FetchContext, Source};
-use super::{OPERATION, OnDamage, threads};
 use crate::arena::state::{Chunk, Event, Restoring, Shared, State};
 use crate::image::OnArrival;
 use crate::retry::retry_until_ok;
@@ -136,7 +136,7 @@ impl Work {
         on_damage: Option<OnDamage>,
     ) -> Result<Self> {
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
-        let listener = source.image.has_arrivals().then(|| schedule.listen(&source));
+        let listener = source.image.has_arrivals().then(|| source.listen(schedule));
         Ok(Self {
             source,
             schedule: Arc::clone(schedule),
@@ -170,7 +170,7 @@ impl Work {
             let _ = process::drain(self.wake.as_fd());
             self.read_faults(shared);
             if self.listener.is_some() {
-                self.schedule.need_now(&self.source);
+                self.source.need_now(&self.schedule.newly_wanted());
             }
             while self.is_to_bring_in(&readers)
                 && let Some(chunk) = self.schedule.claim_wanted()
@@ -224,7 +224,7 @@ impl Work {
 
     /// The work of the other threads.
     fn read(&self, shared: &Shared, context: &mut FetchContext) {
-        self.schedule.each(&self.source, |chunk| {
+        self.source.each(&self.schedule, |chunk| {
             self.bring_in(shared, chunk, context);
             ControlFlow::Continue(())
         });

@@ -31,7 +31,8 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, Errno, OwnedFd, handed_out, socket};
 
-use super::{RestoreOptions, Restored, Via};
+use super::options::{RestoreOptions, Via};
+use super::restored::Restored;
 use crate::arena::state::Chunk;
 use crate::image::open::Image;
 use crate::mapping::backing_file::{BackingFile, Pages};

@@ -12,7 +12,9 @@ mod eager;
 mod lazy;
 mod lending;
 mod mapped;
+mod options;
 mod plan;
+mod restored;
 mod schedule;
 pub mod served;
 mod source;
@@ -20,129 +22,27 @@ mod window;
 mod working_set;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
+use self::lazy::{RestoreWorker, Work};
+use self::options::{OPERATION, builder, threads};
 use self::plan::Plan;
+use self::restored::Recording;
 use self::schedule::RestoreSchedule;
 use self::served::Served;
 use self::source::Source;
+use super::OnProgress;
 use super::description::{ArenaDescription, Root};
 use super::open::Image;
-use super::{OnProgress, Progress};
-use crate::arena::{Arena, ArenaBuilder, Backing};
+use crate::arena::{Arena, ArenaBuilder};
 use crate::mapping::backing_file::BackingFile;
-use crate::template::Place;
 
-use self::lazy::{RestoreWorker, Work};
 pub use self::mapped::MappedImage;
-
-const OPERATION: &str = "restore an image";
-/// More threads than this would only wait for one another.
-const MOST_THREADS: usize = 16;
-
-/// The way in which an image becomes memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum Strategy {
-    /// The arena can be used at once. Touched chunks are brought in first, then those that were touched first when that
-    /// was [recorded](RestoreOptions::record), then the rest. Needs userfaultfd for kernel faults; without it the
-    /// restore is eager.
-    #[default]
-    Hybrid,
-    /// Everything, by several threads, before the arena is returned; even a server's memory is copied.
-    Eager,
-    /// Maps memory of a [server](RestoreOptions::via) that already holds the image: see [`crate::Template::restore`].
-    /// Memory that is not written much stays there until [`Restored::wait`]. A restore chooses this by itself;
-    /// requesting it is the same as requesting hybrid.
-    Resident,
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hybrid => "hybrid",
-            Self::Eager => "eager",
-            Self::Resident => "resident",
-        })
-    }
-}
-
-/// The server that a restore asks for an image before it reads the file.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Via {
-    /// The `cowslip serve` with the socket in the environment variable `COWSLIP_SERVE`. If there is none, or it does
-    /// not have the image, the file is read.
-    #[default]
-    Environment,
-    /// The one at this socket, which must have it.
-    Server(PathBuf),
-    /// None: the file is read.
-    File,
-}
-
-/// Receives the addresses that could not be restored and the error, before any thread gets the `SIGBUS`. It is called
-/// in a thread of the library and may use neither the arena nor its memory.
-#[derive(Clone)]
-pub struct OnDamage(Arc<Tell>);
-
-type Tell = dyn Fn(&Error, VirtRange) + Send + Sync;
-
-impl OnDamage {
-    /// Makes one that calls `tell`.
-    pub fn new(tell: impl Fn(&Error, VirtRange) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-}
-
-impl fmt::Debug for OnDamage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnDamage")
-    }
-}
-
-/// Settings of a restore.
-#[derive(Clone, Debug, Default)]
-pub struct RestoreOptions {
-    /// The way in which the image becomes memory.
-    pub strategy: Strategy,
-    /// The place of the arena: at [`Place::Original`] pointers into it stay valid.
-    pub place: Place,
-    /// The backing of its memory: huge pages or base pages.
-    pub backing: Backing,
-    /// Threads that read; 0 means the number of processors.
-    pub threads: usize,
-    /// Brings in only touched chunks, and remembers their order, until
-    /// [`Restored::finish_recording`]. Only hybrid restores record.
-    pub record: bool,
-    /// The server to ask first, which may have the image in memory. A restore that records reads the file.
-    pub via: Via,
-    /// Called for damage that is found when the arena is already in use.
-    pub on_damage: Option<OnDamage>,
-}
-
-/// An arena with the content of an image, which may still be arriving.
-#[derive(Debug)]
-pub struct Restored {
-    arena: Arena,
-    strategy: Strategy,
-    roots: BTreeMap<String, VirtRange>,
-    schedule: Arc<RestoreSchedule>,
-    recording: Option<Recording>,
-}
-
-/// The target of a record of first touches.
-#[derive(Debug)]
-struct Recording {
-    file: PathBuf,
-    image: Image,
-    arena: u32,
-}
+pub use self::options::{OnDamage, RestoreOptions, Strategy, Via};
+pub use self::restored::Restored;
 
 impl Image {
     /// Makes an arena with the content of one of the image's. When everything is loaded it no longer depends on the
@@ -267,25 +167,6 @@ impl Image {
     }
 }
 
-fn threads(wanted: usize, chunks: usize) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if wanted == 0 { processors } else { wanted };
-    threads.min(chunks).min(MOST_THREADS)
-}
-
-fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<ArenaBuilder> {
-    if options.backing == Backing::Hugetlb {
-        return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-            .because("a file of hugetlb pages cannot be written to")
-            .advise("restore it with transparent huge pages"));
-    }
-    let builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
-    Ok(match options.place {
-        Place::Original => builder.at(described.start_address as usize),
-        Place::Anywhere => builder,
-    })
-}
-
 /// An arena with its memory allocated as it was.
 fn make_arena(
     builder: ArenaBuilder,
@@ -305,69 +186,4 @@ fn make_arena(
         }
     }
     Ok(arena)
-}
-
-impl Restored {
-    /// The arena.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
-    }
-
-    /// The arena, even if parts are missing; these continue to arrive.
-    pub fn into_arena(self) -> Arena {
-        self.arena
-    }
-
-    /// The present range of the place that was saved under this name.
-    pub fn root(&self, name: &str) -> Option<VirtRange> {
-        self.roots.get(name).copied()
-    }
-
-    /// The way in which it was, or is, restored: not always the requested one.
-    pub fn strategy(&self) -> Strategy {
-        self.strategy
-    }
-
-    /// The progress of loading it.
-    pub fn progress(&self) -> Progress {
-        self.schedule.progress()
-    }
-
-    /// Waits until everything is loaded, and independent of the file and of a server; `false` if that took longer than
-    /// `patience`.
-    ///
-    /// # Errors
-    /// The error for the first chunk that could not be restored, the one passed to
-    /// [`RestoreOptions::on_damage`].
-    pub fn wait(&self, patience: Duration) -> Result<bool> {
-        if self.strategy == Strategy::Resident {
-            return Ok(self.arena.wait_live(patience));
-        }
-        let deadline = Instant::now() + patience;
-        let mut now = self.progress();
-        while now.done_bytes < now.total_bytes {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            now = self.schedule.wait_moved(now, left);
-        }
-        self.schedule.error().map_or(Ok(true), Err)
-    }
-
-    /// Writes beside the image which chunks were touched so far, in that order, and continues to restore the rest.
-    /// Later restores bring in these chunks first. The file's mode is 0600.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] if nothing is recorded; an error of the file system.
-    pub fn finish_recording(&self) -> Result<&Path> {
-        let Some(Recording { file, image, arena }) = &self.recording else {
-            return Err(Error::new(ErrorKind::Usage, "record a working set")
-                .because("none was asked for")
-                .advise("ask for it when the image is restored"));
-        };
-        let touched = self.schedule.change(Plan::end_recording);
-        working_set::save(image, *arena, &touched)?;
-        Ok(file)
-    }
 }

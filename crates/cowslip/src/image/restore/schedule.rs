@@ -1,16 +1,14 @@
 //! The state of a restore: the plan, the threads that wait for its progress, and the first error.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::Error;
 use cowslip_sys::units::CHUNK_BYTES;
 
 use super::plan::Plan;
-use super::source::Source;
-use crate::image::{OnArrival, Progress};
+use crate::image::Progress;
 
 #[derive(Debug)]
 pub(super) struct RestoreSchedule {
@@ -41,68 +39,28 @@ impl RestoreSchedule {
         locked(&self.plan).claim_wanted()
     }
 
-    /// Waits for a chunk to bring in; `None` if there will be none.
-    fn claim(&self) -> Option<u32> {
+    /// Waits until `claim` has a chunk to bring in; `None` if there will be none.
+    pub(super) fn claim(&self, claim: impl Fn(&mut Plan) -> Option<u32>) -> Option<u32> {
         let mut plan = locked(&self.plan);
         loop {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
-            if let Some(chunk) = plan.claim() {
+            if let Some(chunk) = claim(&mut plan) {
                 return Some(chunk);
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
     }
 
-    /// Like [`Self::claim`], for chunks that arrive from elsewhere, in the order of arrival: a thread never waits for
-    /// one while others are ready. Names the chunks that come next to `source`.
-    fn claim_arrived(&self, source: &Source, most_ahead: usize) -> Option<u32> {
-        let mut plan = locked(&self.plan);
-        loop {
-            if self.is_closing() || plan.left() == 0 {
-                return None;
-            }
-            source.need_now(&plan.newly_wanted());
-            source.will_need(&plan.name_ahead(most_ahead));
-            if let Some(chunk) = plan.claim_ready(|chunk| source.is_ready(chunk)) {
-                return Some(chunk);
-            }
-            plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
-        }
-    }
-
-    /// Calls `bring_in` with one chunk after the other, until there are none, or it breaks off.
-    pub(super) fn each(&self, source: &Source, mut bring_in: impl FnMut(u32) -> ControlFlow<()>) {
-        let most_ahead = source.image.has_arrivals().then(|| source.image.prefetch_chunks());
-        loop {
-            let claimed = match most_ahead {
-                Some(most) => self.claim_arrived(source, most),
-                None => self.claim(),
-            };
-            if claimed.is_none_or(|chunk| bring_in(chunk).is_break()) {
-                return;
-            }
-        }
-    }
-
-    /// Wakes the threads that wait in [`Self::each`] whenever bytes have arrived, as long as the result lives.
-    pub(super) fn listen(self: &Arc<Self>, source: &Source) -> Arc<OnArrival> {
-        let schedule = Arc::clone(self);
-        let listener: Arc<OnArrival> = Arc::new(move || schedule.change(|_| ()));
-        source.image.subscribe(&listener);
-        listener
-    }
-
-    /// Fetches newly wanted chunks at once, if they come from elsewhere.
-    pub(super) fn need_now(&self, source: &Source) {
-        let wanted = locked(&self.plan).newly_wanted();
-        source.need_now(&wanted);
-    }
-
-    /// Like [`Self::claim`], without waiting.
+    /// Claims the next chunk, without waiting.
     pub(super) fn claim_now(&self) -> Option<u32> {
         locked(&self.plan).claim()
+    }
+
+    /// Wanted chunks that were not named before.
+    pub(super) fn newly_wanted(&self) -> Vec<u32> {
+        locked(&self.plan).newly_wanted()
     }
 
     /// Ends all claiming.

@@ -32,7 +32,7 @@ use cowslip_sys::{AsFd, OwnedFd, socket};
 
 use super::lending::Lender;
 pub use super::lending::Loading;
-use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
+use super::options::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;

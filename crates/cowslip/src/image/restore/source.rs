@@ -1,6 +1,7 @@
 //! Brings chunks from an image into the file behind an arena, where they are invisible until they
 //! are [shown](super::lazy) or the arena is returned.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +11,18 @@ use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 
 use crate::arena::state::Shared;
-use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::image::storage::Urgency;
+use crate::image::{Image, OnArrival};
 use crate::mapping::backing_file::BackingFile;
 use crate::mapping::{OwnSpace, OwnedRange};
 use crate::retry::retry_until_ok;
 
-use super::OPERATION;
 use super::lending::Lender;
+use super::options::OPERATION;
+use super::plan::Plan;
+use super::schedule::RestoreSchedule;
 use super::window::Window;
 
 /// How often, and how long apart, an allocation is retried when memory is short.
@@ -75,8 +78,36 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Calls `bring_in` with one chunk after the other, until there are none, or it breaks off.
+    ///
+    /// Chunks that arrive from elsewhere come in the order of arrival: a thread never waits for one while others are ready.
+    pub(super) fn each(
+        &self,
+        schedule: &RestoreSchedule,
+        mut bring_in: impl FnMut(u32) -> ControlFlow<()>,
+    ) {
+        let most_ahead = self.image.has_arrivals().then(|| self.image.prefetch_chunks());
+        let claim = |plan: &mut Plan| {
+            let Some(most_ahead) = most_ahead else { return plan.claim() };
+            self.need_now(&plan.newly_wanted());
+            self.will_need(&plan.name_ahead(most_ahead));
+            plan.claim_ready(|chunk| self.is_ready(chunk))
+        };
+        while let Some(chunk) = schedule.claim(claim)
+            && bring_in(chunk).is_continue()
+        {}
+    }
+
+    /// Wakes the threads that wait in [`Self::each`] whenever bytes have arrived, as long as the result lives.
+    pub(super) fn listen(&self, schedule: &Arc<RestoreSchedule>) -> Arc<OnArrival> {
+        let schedule = Arc::clone(schedule);
+        let listener: Arc<OnArrival> = Arc::new(move || schedule.change(|_| ()));
+        self.image.subscribe(&listener);
+        listener
+    }
+
     /// Begins to fetch chunks, in this order.
-    pub(super) fn will_need(&self, chunks: &[u32]) {
+    fn will_need(&self, chunks: &[u32]) {
         self.prefetch(chunks, Urgency::Soon);
     }
 
@@ -93,7 +124,7 @@ impl Source {
     }
 
     /// Returns true if a prefetched chunk has arrived.
-    pub(super) fn is_ready(&self, chunk: u32) -> bool {
+    fn is_ready(&self, chunk: u32) -> bool {
         self.lender.is_some() || self.image.is_ready(self.arena, chunk)
     }
 

@@ -17,9 +17,9 @@ mod userfault;
 use std::fs::File;
 use std::path::Path;
 
-use cowslip_sys::memfile;
 use cowslip_sys::memory::Advice;
 use cowslip_sys::scheduling::{Processors, current_processor};
+use cowslip_sys::{memfile, tmpfs};
 
 use super::Result;
 use crate::error::during;
@@ -169,7 +169,7 @@ impl Baseline {
 }
 
 fn in_tmpfs(file: &Path, bytes: usize) -> Result<File> {
-    let tmpfs = memfile::huge_tmpfs_file(bytes as u64);
+    let tmpfs = tmpfs::huge_file(bytes as u64);
     let mut tmpfs = File::from(tmpfs.map_err(during("mount a tmpfs with huge pages"))?);
     std::io::copy(&mut open(file)?, &mut tmpfs).map_err(during("fill a tmpfs"))?;
     Ok(tmpfs)

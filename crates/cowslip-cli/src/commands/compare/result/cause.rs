@@ -1,14 +1,12 @@
 //! The sentence that a comparison begins with: by how much, where the time went, and which counter explains it.
 
-use cowslip_compare::{Comparison, Row, TimeSplit, Verdict, WALL};
+use cowslip_compare::inputs::WALL;
+use cowslip_compare::{Comparison, Row, TimeSplit, Verdict};
 
-use super::causes::{self, is_consequence};
+use super::causes::{self, MOST, is_consequence};
 use super::explanation::explanation;
 use super::format::{self, is_relevant};
 use super::words::{change, listed, name};
-
-/// Counters that one sentence names.
-pub(super) const MOST: usize = 2;
 
 /// Describes the change of the primary metric and its cause; without one, the largest rise and the largest fall. A
 /// change by less than `effect` (a part of the good mean) does not matter.
@@ -68,7 +66,7 @@ fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> St
     }
     if rows.is_empty() {
         return match comparison.rows.iter().any(|row| is_difference(comparison, row)) {
-            true => "of what else differs nothing is known to matter".to_owned(),
+            true => "no other difference is known to matter".to_owned(),
             false => "nothing else is shown to differ".to_owned(),
         };
     }
@@ -344,10 +342,7 @@ mod tests {
             "{sentence}"
         );
         let sentence = of_command([0.9, 0.9], [0.1, 0.1], &more[2..]);
-        assert!(
-            sentence.ends_with("of what else differs nothing is known to matter"),
-            "{sentence}"
-        );
+        assert!(sentence.ends_with("no other difference is known to matter"), "{sentence}");
         let sentence = of_command([0.9, 0.9], [0.1, 0.1], &[]);
         assert!(sentence.ends_with("; nothing else is shown to differ"), "{sentence}");
     }

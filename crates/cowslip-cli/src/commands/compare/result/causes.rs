@@ -1,7 +1,8 @@
 //! Kernel counters that are known to cost time, the part of the time that they cost, and how much.
 
 use cowslip_compare::TimePart::{self, Asleep, DiskWait, ProcessorWait, System, User};
-use cowslip_compare::{Comparison, Measure, PartOfTime, Row, TimeSplit, Verdict, WALL};
+use cowslip_compare::inputs::WALL;
+use cowslip_compare::{Comparison, Measure, PartOfTime, Row, TimeSplit, Verdict};
 
 use super::format::is_relevant;
 
@@ -16,6 +17,9 @@ enum Cost {
     Any,
 }
 use Cost::{About, Any, Else};
+
+/// Counters that one sentence names.
+pub(super) const MOST: usize = 2;
 
 const MICROSECOND: f64 = 1e-6;
 

@@ -2,8 +2,7 @@
 
 use cowslip_compare::{Comparison, PartOfTime, Row, TimePart, TimeSplit, Verdict};
 
-use super::cause::MOST;
-use super::causes::{self, Cause};
+use super::causes::{self, Cause, MOST};
 use super::format::{self, is_relevant};
 use super::words::{called, change, listed};
 

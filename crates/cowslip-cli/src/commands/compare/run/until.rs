@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use cowslip_compare::inputs::Run;
-use cowslip_compare::{WALL, compare};
+use cowslip_compare::compare;
+use cowslip_compare::inputs::{Run, WALL};
 
 use super::folders::Side;
 use crate::commands::compare::result::{Settings, read, trouble};
