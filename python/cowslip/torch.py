@@ -207,11 +207,15 @@ class ImageWriter(StorageWriter, AsyncStager):
                 arena.save(image, pickle.dumps(metadata)).result()
             return
         path = within(self._path, _METADATA)
-        with open(f"{path}.tmp", "wb") as file:
+        temporary = f"{path}.tmp"
+        # What another user planted there is not followed.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        with open(temporary, "xb") as file:
             pickle.dump(metadata, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(f"{path}.tmp", path)
+        os.replace(temporary, path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

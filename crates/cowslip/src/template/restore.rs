@@ -45,7 +45,7 @@ impl Template {
     /// [fresh](Inherit::Fresh) are zeroes.
     ///
     /// Next to nothing is copied: nothing of a chunk of 2 MiB that lies completely in copied regions. The arena maps the
-    /// template's base privately. The first write to a page copies 4 KiB, and a chunk with 64 written pages becomes the
+    /// template's base privately. The first write to a page copies 4 KiB, and a chunk with 1 MiB of written pages becomes the
     /// arena's own. The rest stays so until
     /// * [`Arena::wait_live`], from which on the service thread copies the base and the pages written meanwhile to a
     ///   file of the arena's own, chunk by chunk: a writer that meets it waits for its chunk's private pages, and in the
