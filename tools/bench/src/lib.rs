@@ -68,6 +68,7 @@ mod parts;
 mod pool;
 mod program;
 mod promise;
+mod promises;
 mod rows;
 mod settings;
 mod smaps;

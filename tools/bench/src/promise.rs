@@ -42,17 +42,6 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The promises of each bench, in the order of the pages.
-pub(crate) const BENCHES: [(&str, &[Promise]); 7] = [
-    ("cow", &crate::cow::PROMISES),
-    ("fork", &crate::fork::PROMISES),
-    ("save", &crate::save::PROMISES),
-    ("restore", &crate::restore::PROMISES),
-    ("bloat", &crate::bloat::PROMISES),
-    ("trace", &crate::trace::PROMISES),
-    ("demo", &crate::demo::redis::PROMISES),
-];
-
 /// The rows of a report, by the names that promises give them.
 #[derive(Debug)]
 pub(crate) struct Figures<'a> {
@@ -159,9 +148,6 @@ mod tests {
 
     use super::*;
 
-    /// Enough for all that a user chooses by.
-    const MOST_PROMISES: usize = 45;
-
     const PROMISES: [Promise; 2] = [
         Promise {
             name: "pause_best_over_cowslip",
@@ -178,21 +164,6 @@ mod tests {
             value: |figures| figures.find("cowslip", "lost", "value", None::<u64>, None),
         },
     ];
-
-    #[test]
-    fn the_specification_has_every_promise_and_its_bound() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let specification = std::fs::read_to_string(root.join("SPECIFICATION.md")).unwrap();
-        let promised: Vec<_> =
-            specification.lines().filter(|line| line.starts_with("| `")).collect();
-        let lines = BENCHES.iter().flat_map(|(bench, promises)| {
-            promises.iter().map(move |promise| {
-                format!("| `{}` | {} | `bench {bench}` |", promise.name, promise.bound)
-            })
-        });
-        assert_eq!(promised, lines.collect::<Vec<_>>());
-        assert!(promised.len() <= MOST_PROMISES, "{}", promised.len());
-    }
 
     #[test]
     fn the_best_baseline_counts_and_an_unfit_host_is_told() {

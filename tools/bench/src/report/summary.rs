@@ -16,7 +16,8 @@ use std::path::Path;
 use cowslip_sys::error::io_kind;
 use serde_json::Value;
 
-use crate::promise::{BENCHES, Bound};
+use crate::promise::Bound;
+use crate::promises::BENCHES;
 use cowslip_report::units;
 
 use super::origin;

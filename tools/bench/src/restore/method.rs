@@ -9,7 +9,7 @@ use cowslip::image::Strategy;
 
 use super::baselines::Threads::{OneProcessor, TwoProcessors};
 use super::baselines::{Baseline, Filling, Target};
-use super::process::{Observed, Work};
+use super::observed::{Observed, Work};
 use super::sample::Sample;
 use super::{Error, Result};
 use crate::host;

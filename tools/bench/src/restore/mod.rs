@@ -9,6 +9,7 @@
 mod baselines;
 mod criu;
 mod method;
+mod observed;
 mod process;
 mod promises;
 mod read;

@@ -4,14 +4,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, save};
 use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, Place, Template, TemplateClone};
-use serde::{Deserialize, Serialize};
 
 use super::baselines::{Loaded, Prepared};
 use super::method::RestoreMethod;
+use super::observed::{Again, Observed, Work};
 use super::sample::{View, place_of, prepare};
 use super::state::State;
 use super::{Error, Result, proceed, read, working_set};
@@ -44,36 +43,6 @@ pub struct ProcessArgs {
     order: u32,
     #[arg(long)]
     record: bool,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    /// Every page in order
-    Read,
-    WorkingSet,
-}
-
-/// Results of the process.
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Observed {
-    /// Time of opening and restoring, until there are addresses.
-    pub(super) setup_ns: f64,
-    pub(super) reading: Option<read::Reading>,
-    pub(super) working_set: Option<working_set::Touching>,
-    /// Time from the start until the restore is complete and has no work left.
-    pub(super) complete_ns: f64,
-    pub(super) wrong_bytes: u64,
-    pub(super) state: State,
-    /// A freeze and a save onto the same path, for methods that can.
-    pub(super) again: Option<Again>,
-    /// The cost of a first touch, just before; see [`crate::report::HostState`].
-    pub(super) touch_ns: f64,
-}
-
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Again {
-    pub(super) freeze_ns: f64,
-    pub(super) save_ns: f64,
 }
 
 enum Held {

@@ -7,10 +7,9 @@ use std::time::Instant;
 use crate::report::{Report, Row};
 use cowslip::TemplateServer;
 use cowslip::image::{Image, RestoreOptions, Strategy};
-use serde::{Deserialize, Serialize};
 
 use super::method::{Cache, Job, RestoreMethod};
-use super::process::{Observed, Work};
+use super::observed::{Observed, Reading, Work};
 use super::sample::{Sample, View};
 use super::{Bench, Error, MIB, Result, proceed};
 use crate::error::during;
@@ -27,16 +26,6 @@ pub(super) const SETUP: &str = "restore_setup";
 pub(super) const COMPLETE: &str = "restore_complete";
 const READ: &str = "restore_read";
 const PAGE: &str = "restore_page";
-
-/// Reading every page once.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
-pub(super) struct Reading {
-    first_ns: f64,
-    total_ns: f64,
-    min_ns: f64,
-    max_ns: f64,
-    pages: f64,
-}
 
 /// Reads page `first`, then all in order. One clock reading a page: a page's time includes it, as Vansa's does.
 pub(super) fn read(view: View, first: usize) -> Reading {

@@ -9,10 +9,9 @@ use std::time::Instant;
 
 use crate::report::Row;
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
-use serde::{Deserialize, Serialize};
 
 use super::method::{Cache, Job, RestoreMethod};
-use super::process::{Observed, Work};
+use super::observed::{Observed, Touching, Work};
 use super::sample::{Sample, View, word};
 use super::{Bench, Error, Result};
 use crate::rows::{median, push_durations};
@@ -30,16 +29,6 @@ const PAGES: usize = 10;
 const CHUNKS: usize = 8;
 const WHAT: &str = "a tenth of the pages in an eighth of the chunks, scattered; first touches drawn by \
                     Zipf's law with exponent 1, by another draw each run";
-
-/// Times of a program that touches its working set.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
-pub(super) struct Touching {
-    first_ns: f64,
-    tenth_ns: f64,
-    whole_ns: f64,
-    longest_ns: f64,
-    wrong_bytes: u64,
-}
 
 /// Any page of the memory, with equal probability.
 pub(super) fn random_page(bytes: usize, draw: u32) -> usize {
