@@ -60,6 +60,10 @@ class Template:
         self._native: _native.Template | None = native
         self._layouts = {name: _Layout.of(array, native.origin) for name, array in arrays.items()}
 
+    def __repr__(self) -> str:
+        state = "closed" if self._native is None else ", ".join(self._layouts) or "no names"
+        return f"<cowslip.Template: {state}>"
+
     def _open(self) -> _native.Template:
         if self._native is None:
             raise UsageError("the template is closed")
@@ -140,6 +144,9 @@ class SharedArray:
         self._template, self._layout = template, layout
         self._looked: npt.NDArray[Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"<cowslip.SharedArray of {self.dtype}, shape {self.shape}>"
+
     def array(self) -> npt.NDArray[Any]:
         """A private clone in this process."""
         native = self._template._open()
@@ -183,6 +190,10 @@ class Branch:
     def __init__(self, native: _native.Clone, origin: int, layouts: dict[str, _Layout]) -> None:
         self._native: _native.Clone | None = native
         self._origin, self._layouts = origin, layouts
+
+    def __repr__(self) -> str:
+        state = "closed" if self._native is None else ", ".join(self._layouts) or "no names"
+        return f"<cowslip.Branch: {state}>"
 
     def _open(self) -> _native.Clone:
         if self._native is None:

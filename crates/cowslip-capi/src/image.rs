@@ -41,7 +41,7 @@ pub struct cowslip_save_options {
     pub parent: *const c_char,
     /// "none", "lz4", "zstd" or "zstd:LEVEL"; NULL: none.
     pub compression: *const c_char,
-    /// Threads that write; 0: one per processor.
+    /// Threads that write; 0: one per processor, 4 to 16.
     pub threads: usize,
     /// The places to find by name.
     pub roots: *const cowslip_root,
@@ -70,7 +70,7 @@ pub struct cowslip_restore_options {
     pub backing: u32,
     /// 1: return when all memory is present; 0: return at once, and read touched memory first.
     pub eager: u32,
-    /// Threads that read; 0: one per processor.
+    /// Threads that read, at most 16; 0: one per processor.
     pub threads: usize,
     /// Called during eager restores.
     pub progress: cowslip_progress,

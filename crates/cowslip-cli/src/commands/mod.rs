@@ -177,7 +177,7 @@ mod tests {
     fn json_leaves_names_and_files_to_the_command() {
         for (words, told) in [
             (&["status", "--json", "redis"][..], r#""redis""#),
-            (&["setup", "--undo", "--json", "redis"], r#""redis""#),
+            (&["setup", "--undo", "--json", "redis"], r#""redis.service""#),
             (&["compare", "--json", "a", "b", "--", "c"], r#""a", "b""#),
             (&["compare", "a", "--json", "-", "--", "c"], r#""a""#),
         ] {
