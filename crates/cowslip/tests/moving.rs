@@ -90,14 +90,13 @@ fn a_child_maps_no_file_that_its_parent_writes_afterwards() {
     let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
     let theirs = inodes(child as u32, arena.range());
     write(&counters, 0..4, page_size_bytes());
-    eventually("hot chunks are moved", || arena.metrics().moved_chunks >= 4);
-    let fresh = arena.slice::<u64>(CHUNK_BYTES / 4).unwrap();
     let mine = std::process::id();
     let moved = VirtRange::new(counters.slice().range().start, 4 * CHUNK_BYTES);
-    for place in [moved, fresh.range()] {
-        let now = inodes(mine, place);
-        assert!(now.is_disjoint(&theirs), "{place}: {now:?}, and the child maps {theirs:?}");
-    }
+    // Chunks ahead of the run may move before the last of these.
+    eventually("hot chunks are moved", || inodes(mine, moved).is_disjoint(&theirs));
+    let fresh = arena.slice::<u64>(CHUNK_BYTES / 4).unwrap();
+    let now = inodes(mine, fresh.range());
+    assert!(now.is_disjoint(&theirs), "{now:?}, and the child maps {theirs:?}");
     // Memory that is still frozen is shared.
     let cold = VirtRange::new(moved.start + 8 * CHUNK_BYTES, CHUNK_BYTES);
     assert!(inodes(mine, cold).is_subset(&theirs));

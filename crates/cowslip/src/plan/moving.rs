@@ -20,8 +20,9 @@ use cowslip_sys::Errno;
 use super::facts::{Counts, Facts};
 use super::pace::Turn;
 use super::settings::moving::{
-    FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS, MOST_DOUBLINGS, MOST_FRONTS,
-    PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST, RETRY, WORTH_A_LOOK,
+    FEW_FAULTS_NS, FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS,
+    MOST_DOUBLINGS, MOST_FRONTS, PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST,
+    RETRY, WORTH_A_LOOK,
 };
 use super::settings::pages;
 use super::task::{Decision, Pace, Task, Work};
@@ -38,6 +39,8 @@ pub(crate) struct Moving {
     failed: Option<usize>,
     /// Faults of the process at the last look; `None` if the next look is due even without later writes.
     faults: Option<u64>,
+    /// The time since which there are faults, too few for a look.
+    few_since_ns: Option<u64>,
     /// Looks in a row that found nothing.
     in_vain: u32,
     /// Private pages of each chunk at the last look.
@@ -102,7 +105,8 @@ impl Moving {
         self.look_anew();
         self.counts.clear();
         (self.turn, self.retry) = Default::default();
-        (self.in_vain, self.pursued_until_ns, self.failed) = (0, 0, None);
+        (self.in_vain, self.pursued_until_ns) = (0, 0);
+        (self.few_since_ns, self.failed) = (None, None);
     }
 
     fn clear(&mut self) {
@@ -188,10 +192,14 @@ impl Moving {
         // Where the kernel does not report faults, every look takes place when it is due.
         let faults = facts.faults();
         let grown = faults.zip(self.faults).map(|(now, before)| now.saturating_sub(before));
-        if grown.is_some_and(|faults| faults < WORTH_A_LOOK) {
-            self.turn.put_off(now_ns, LOOK);
-            return Ok(());
+        if let Some(grown) = grown.filter(|grown| *grown < WORTH_A_LOOK) {
+            let since_ns = *self.few_since_ns.get_or_insert(now_ns);
+            if grown == 0 || now_ns < since_ns + FEW_FAULTS_NS {
+                self.turn.put_off(now_ns, LOOK);
+                return Ok(());
+            }
         }
+        self.few_since_ns = None;
         self.faults = faults;
         self.turn.succeed();
         let before = std::mem::take(&mut self.counts);

@@ -99,8 +99,10 @@ pub(crate) mod moving {
     pub(crate) const KNOWN_NS: u64 = 5 * SECOND;
     /// Between looks at the private pages.
     pub(crate) const LOOK: Delays = Delays::new(MILLISECOND, 20 * MILLISECOND);
-    /// After fewer faults than this there is no look.
+    /// After fewer faults than this there is no look yet.
     pub(crate) const WORTH_A_LOOK: u64 = 64;
+    /// After few faults there is one once this has passed: they may be the last of many.
+    pub(crate) const FEW_FAULTS_NS: u64 = 100 * MILLISECOND;
     /// The pause after a look is this many times as long, and doubles each time that a look finds nothing to move.
     pub(crate) const REST: u64 = 30;
     pub(crate) const MOST_DOUBLINGS: u32 = 3;

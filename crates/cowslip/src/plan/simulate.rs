@@ -720,6 +720,30 @@ fn a_chunk_that_cannot_move_does_not_keep_others_from_it() {
 }
 
 #[test]
+fn the_last_few_writes_to_a_hot_chunk_are_seen() {
+    let hot_pages = settings::pages(moving::HOT_BYTES) as usize;
+    // Every second page; the last forty come after a pause, in which the others are counted.
+    for last in [10, 40] {
+        let mut page = 0;
+        let writes = Box::new(move || {
+            page = (page + 2) % pages();
+            (3, page)
+        });
+        let mut arena = Simulation::new(100, SECOND / 10_000, writes);
+        arena.fork(u64::MAX / 2);
+        for (pages, moves) in [(hot_pages - last, 0), (last, 1)] {
+            arena.write_every_ns = SECOND / 10_000;
+            arena.written_until_ns = arena.now_ns.get();
+            arena.run_until(arena.now_ns.get() + pages as u64 * SECOND / 10_000);
+            arena.write();
+            arena.write_every_ns = 0;
+            arena.run_until(arena.now_ns.get() + SECOND);
+            assert_eq!(arena.moves(), moves, "{last}");
+        }
+    }
+}
+
+#[test]
 fn a_chunk_that_cannot_be_thawed_does_not_keep_others_from_it() {
     let mut arena = Simulation::new(100, SECOND / 4_000, at_random(100));
     arena.immovable = Some(7);
