@@ -171,13 +171,14 @@ impl CopyLimit {
         }
     }
 
-    /// Called while there are readers: ends a child if there are too many copies. Returns the time to the next look, if
-    /// there is a limit. `room_bytes` is what is left below the limits of the group and the machine: where the program
+    /// Called while memory is frozen: ends a child if there are too many copies, and it `may_end`, as all of them are of
+    /// memory that is read. Returns the time to the next look, if there is a limit. `room_bytes` is what is left below the limits of the group and the machine: where the program
     /// itself would be killed first, that is the limit. `count` is exact near its argument.
     pub(crate) fn keep(
         &self,
         arena: VirtRange,
         counters: &Counters,
+        may_end: bool,
         room_bytes: impl Fn() -> u64,
         count: impl Fn(u64) -> u64,
     ) -> Option<Duration> {
@@ -212,6 +213,7 @@ impl CopyLimit {
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|ending| process::is_running_child(ending.pid));
         match decide(level, forked.ending) {
+            _ if !may_end => {}
             Act::Nothing => {}
             Act::Ask => {
                 forked.pids.retain(|&pid| process::is_running_child(pid));
@@ -283,7 +285,7 @@ mod tests {
         let is_near = |most, room| {
             limit.set(Some(ByteCount(most)));
             limit.near_until_ns.store(0, Relaxed);
-            limit.keep(VirtRange { start: 0, len: 0 }, &counters, || room, count);
+            limit.keep(VirtRange { start: 0, len: 0 }, &counters, true, || room, count);
             limit.is_near()
         };
         assert!(!is_near(1000, 1000));

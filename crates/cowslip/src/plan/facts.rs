@@ -46,8 +46,9 @@ pub(crate) trait Facts {
     /// Asks for readers, and gives back what has none.
     fn readers(&mut self) -> Readers;
 
-    /// Ends a child if the copies exceed their limit. Returns the time to the next such look, if there is a limit.
-    fn keep_limit(&mut self) -> Option<u64>;
+    /// Counts the copies, and ends a child if they exceed their limit and it `may_end`. Returns the time to the next such
+    /// look, if there is a limit. Near the limit memory counts as short.
+    fn keep_limit(&mut self, may_end: bool) -> Option<u64>;
 
     /// Private pages of the process, in all its memory; `None` if that is not known.
     fn process_private_pages(&self) -> Option<u64>;

@@ -12,6 +12,7 @@ mod clean;
 mod consolidate;
 pub(crate) mod density;
 pub(crate) mod facts;
+mod limits;
 mod moving;
 mod next;
 pub(crate) mod pace;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Plan;
 use super::facts::Facts;
+use super::limits::count_copies;
 use super::settings::thaw::MANY_VIEWS;
 use super::task::{Decision, Task};
 
@@ -13,29 +14,20 @@ pub(crate) fn next(facts: &mut impl Facts, plan: &mut Plan) -> Task {
     if let Some(finish) = plan.thaw.finish_now(facts) {
         return finish;
     }
-    // Copies grow however often the program forks, and while a thaw waits.
-    let limit = keep_limit(facts);
     let quiet_ns = plan.quiet.until_ns.saturating_sub(facts.now_ns());
     let decided = if quiet_ns > 0 && !facts.is_short() && facts.old_views() < MANY_VIEWS {
-        Decision::After(quiet_ns)
+        // A program that forks often is never out of it, and its copies grow.
+        Decision::After(quiet_ns).or_sooner(count_copies(facts))
     } else if facts.old_views() > 0 {
         Decision::Do(Task::UnmapView)
     } else {
         decide(facts, plan)
     };
-    match decided.or_sooner(limit) {
+    match decided {
         Decision::Do(task) => task,
         Decision::After(ns) => Task::Wait(Duration::from_nanos(ns)),
         Decision::Nothing => Task::Idle,
     }
-}
-
-/// Keeps the copies below their limit. Returns the time to the next such look.
-fn keep_limit(facts: &mut impl Facts) -> Decision {
-    if facts.map().private() == 0 {
-        return Decision::Nothing;
-    }
-    facts.keep_limit().map_or(Decision::Nothing, Decision::After)
 }
 
 /// The first that has something to do, or the shortest time until one has.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use cowslip_sys::Errno;
 
 use super::facts::Facts;
+use super::limits::count_copies;
 use super::moving::Moving;
 use super::pace::Turn;
 use super::settings;
@@ -119,7 +120,7 @@ impl Thaw {
             return self.while_read(facts, moving);
         }
         if let Some(left_ns) = self.left_ns(facts, now_ns) {
-            return Decision::After(left_ns);
+            return Decision::After(left_ns).or_sooner(count_copies(facts));
         }
         self.began_ns.get_or_insert(now_ns);
         let chosen = self.choose(facts, readers.read);
@@ -157,12 +158,14 @@ impl Thaw {
 
     /// Moves, and looks for readers, while all that is frozen is read.
     fn while_read(&mut self, facts: &mut impl Facts, moving: &mut Moving) -> Decision {
+        // Before the moves, which may go on for as long as the child reads.
+        let limit = facts.keep_limit(true).map_or(Decision::Nothing, Decision::After);
         let moved = moving.next(facts);
         if matches!(moved, Decision::Do(_)) {
             return moved;
         }
         let delays = if facts.is_short() { READERS_WHEN_SHORT } else { READERS };
-        Decision::After(self.turn.double(delays)).or_sooner(moved)
+        Decision::After(self.turn.double(delays)).or_sooner(limit).or_sooner(moved)
     }
 
     /// Chooses the chunks to thaw next, of which there are some.

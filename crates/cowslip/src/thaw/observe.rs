@@ -79,7 +79,8 @@ pub(super) fn is_short_of_memory(
         return false;
     }
     let used_bytes = shared.counters.used_bytes.load(Relaxed);
-    let is_limited = shared.copy_limit.was_reached();
+    // Copies go back before a child has to end.
+    let is_limited = shared.copy_limit.was_reached() || shared.copy_limit.is_near();
     service.is_some_and(|service| service.gauge.is_short(used_bytes, look, is_limited))
 }
 
@@ -135,7 +136,7 @@ impl Facts for Observer<'_> {
         Readers { read, has_ended: self.state.generations.take_ended() }
     }
 
-    fn keep_limit(&mut self) -> Option<u64> {
+    fn keep_limit(&mut self, may_end: bool) -> Option<u64> {
         let (shared, state) = (self.shared, &*self.state);
         if state.role == Role::Reader {
             return None;
@@ -143,7 +144,7 @@ impl Facts for Observer<'_> {
         let service = self.service.as_ref();
         let room = || service.map_or(u64::MAX, |service| service.gauge.room_bytes());
         let count = |most| copied_bytes(shared, state, most);
-        let left = shared.copy_limit.keep(shared.range, &shared.counters, room, count);
+        let left = shared.copy_limit.keep(shared.range, &shared.counters, may_end, room, count);
         left.map(|left| left.as_nanos() as u64)
     }
 
