@@ -1,12 +1,12 @@
 //! The limits of control groups, of memory and of processor time: `cgroups(7)`, version 1 and 2.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::errno_of;
-use crate::procfs::Pressure;
+use crate::procfs::{Pressure, read_text};
 use crate::{Errno, Result};
 
 /// The tightest limit between a process's group and the top of the visible hierarchy.
@@ -70,15 +70,15 @@ pub struct Group {
 impl Group {
     /// The group that this process's memory is charged to, if it can be seen.
     pub fn of_this_process() -> Option<Self> {
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let groups = read_text("/proc/self/cgroup").ok()?;
+        let mounts = read_text("/proc/self/mountinfo").ok()?;
         locate(&groups, &mounts)
     }
 
     /// Share of the last ten seconds in which some task of the group waited for memory, in percent; 0 where the kernel
     /// does not report it (version 1).
     pub fn pressure_percent(&self) -> f64 {
-        let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
+        let text = read_text(self.directory.join("memory.pressure")).unwrap_or_default();
         Pressure::parse(&text).some_avg10_percent
     }
 
@@ -145,7 +145,7 @@ impl Group {
 
     /// The memory that the kernel reclaims when a limit is reached.
     fn files_bytes(&self, directory: &Path) -> u64 {
-        let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+        let stat = read_text(directory.join("memory.stat")).unwrap_or_default();
         self.version.files.iter().filter_map(|name| field(&stat, name)).sum()
     }
 
@@ -180,7 +180,7 @@ pub fn slice_directory(name: &str, mounts: &str) -> Option<PathBuf> {
 }
 
 fn number(directory: &Path, name: &str) -> Option<u64> {
-    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+    read_text(directory.join(name)).ok()?.trim().parse().ok()
 }
 
 fn field(stat: &str, name: &str) -> Option<u64> {
@@ -212,7 +212,7 @@ pub fn of_processors(groups: &str, mounts: &str) -> Vec<PathBuf> {
 /// The time for which processors had threads of the group `directory` to run and its limit forbade it, since the group
 /// was made; `None` for a group that cannot be limited.
 pub fn throttled(directory: &Path) -> Option<Duration> {
-    let stat = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+    let stat = read_text(directory.join("cpu.stat")).ok()?;
     let of_v1 = || field(&stat, "throttled_time").map(Duration::from_nanos);
     field(&stat, "throttled_usec").map(Duration::from_micros).or_else(of_v1)
 }
@@ -247,6 +247,8 @@ fn find(wanted: &str, groups: &str, mounts: &str) -> Option<Group> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const MOUNTS: &str = "\

@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::errno;
 use crate::failpoints::{self, Op};
+use crate::reserved_fd::ReservedFd;
 use crate::{BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// This thread's id.
@@ -372,7 +373,7 @@ pub fn free_memory() -> crate::units::ByteCount {
     crate::units::ByteCount(info.freeram * u64::from(info.mem_unit))
 }
 
-/// The field at `index` of a short file in `/proc`, without allocating.
+/// The field at `index` of a short file in `/proc`, without allocating. No child of another thread keeps its descriptor.
 pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
     with_proc_text(name, |text| {
         text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
@@ -380,7 +381,7 @@ pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: c
 }
 
 fn with_proc_text<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-    let file = crate::procfs::open(name).ok()?;
+    let file = ReservedFd::open(|| crate::procfs::open(name)).ok()?;
     let mut text = [0u8; 96];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
     parse(core::str::from_utf8(&text[..read]).ok()?)

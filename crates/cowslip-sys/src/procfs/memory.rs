@@ -1,7 +1,7 @@
 //! Memory of the machine: how much is free, in blocks of which sizes, and the time that tasks wait
 //! for it.
 
-use super::{field_bytes, read};
+use super::{field_bytes, read_text};
 use crate::Result;
 
 /// Free blocks by order: `free[n]` blocks of 2^n pages, over all zones (`/proc/buddyinfo`).
@@ -60,25 +60,25 @@ impl Pressure {
 
 /// The free blocks of this machine.
 pub fn buddy_orders() -> Result<BuddyOrders> {
-    read("/proc/buddyinfo").map(|text| BuddyOrders::parse(&text))
+    read_text("/proc/buddyinfo").map(|text| BuddyOrders::parse(&text))
 }
 
 /// The waiting for memory on this machine; `ENOENT` or `EOPNOTSUPP` where the kernel does not measure it.
 pub fn memory_pressure() -> Result<Pressure> {
-    read("/proc/pressure/memory").map(|text| Pressure::parse(&text))
+    read_text("/proc/pressure/memory").map(|text| Pressure::parse(&text))
 }
 
 /// Returns true if any program has freed memory lazily (`MADV_FREE`) since the machine started (`pglazyfree` of
 /// `/proc/vmstat`), or the kernel does not count it.
 pub fn has_lazily_freed() -> bool {
-    let text = read("/proc/vmstat").unwrap_or_default();
+    let text = read_text("/proc/vmstat").unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("pglazyfree ")) != Some("0")
 }
 
 /// The memory that programs can have without swapping, and the total, in bytes (`MemAvailable`,
 /// `MemTotal` of `/proc/meminfo`).
 pub fn available_bytes() -> Result<(u64, u64)> {
-    let text = read("/proc/meminfo")?;
+    let text = read_text("/proc/meminfo")?;
     let bytes = |name| field_bytes(&text, name).unwrap_or(0);
     Ok((bytes("MemAvailable"), bytes("MemTotal")))
 }

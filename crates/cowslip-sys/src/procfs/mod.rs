@@ -13,7 +13,7 @@ pub use memory::{
     BuddyOrders, Pressure, available_bytes, buddy_orders, has_lazily_freed, memory_pressure,
 };
 pub use mounts::{Mount, mounts};
-pub use open::{open, open_self};
+pub use open::{open, open_self, read_text, write_text};
 pub use process::{
     CgroupMembers, command_name, parent_pid, process_ids, resident_bytes, start_ticks,
     thp_is_disabled,
@@ -21,12 +21,6 @@ pub use process::{
 pub use thp::{
     Policy, SHMEM_ENABLED, Thp, chosen, set_size_policy, shmem_setting, size_folder, size_policy,
 };
-
-use crate::{Errno, Result};
-
-fn read(path: &str) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
 
 /// The value of a field such as `MemFree:  12 kB` in the text of `meminfo`, `status` or `smaps_rollup`, in bytes.
 ///

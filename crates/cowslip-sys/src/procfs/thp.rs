@@ -1,6 +1,6 @@
 //! The system's settings of transparent huge pages and of khugepaged.
 
-use super::read;
+use super::{read_text, write_text};
 use crate::{Errno, Result};
 
 /// The setting of huge pages for shared memory, for instance of a memfd.
@@ -74,12 +74,12 @@ pub fn size_folder(page_bytes: u64) -> String {
 
 /// The memory that gets pages of this size at a fault (Linux 6.8); `ENOENT` where the kernel has none of that size.
 pub fn size_policy(page_bytes: u64) -> Result<Policy> {
-    Ok(Policy::parse(&read(&size_setting(page_bytes))?))
+    Ok(Policy::parse(&read_text(&size_setting(page_bytes))?))
 }
 
 /// Sets [`size_policy`] for the whole machine; `EACCES` for users other than root.
 pub fn set_size_policy(page_bytes: u64, policy: &Policy) -> Result<()> {
-    write(&size_setting(page_bytes), policy.word())
+    write_text(&size_setting(page_bytes), policy.word())
 }
 
 fn size_setting(page_bytes: u64) -> String {
@@ -88,7 +88,7 @@ fn size_setting(page_bytes: u64) -> String {
 
 /// The choice in [`SHMEM_ENABLED`].
 pub fn shmem_setting() -> Option<String> {
-    chosen(&read(SHMEM_ENABLED).ok()?).map(str::to_owned)
+    chosen(&read_text(SHMEM_ENABLED).ok()?).map(str::to_owned)
 }
 
 /// The settings in force.
@@ -103,17 +103,13 @@ pub struct Thp {
 impl Thp {
     /// The settings of this machine; `ENOENT` on a kernel without huge pages.
     pub fn read() -> Result<Self> {
-        let max_ptes_none = read(MAX_PTES_NONE)?.trim().parse().map_err(|_| Errno::IO)?;
-        Ok(Self { enabled: Policy::parse(&read(ENABLED)?), max_ptes_none })
+        let max_ptes_none = read_text(MAX_PTES_NONE)?.trim().parse().map_err(|_| Errno::IO)?;
+        Ok(Self { enabled: Policy::parse(&read_text(ENABLED)?), max_ptes_none })
     }
 
     /// Makes these the settings of the whole machine; `EACCES` for users other than root.
     pub fn write(&self) -> Result<()> {
-        write(MAX_PTES_NONE, &self.max_ptes_none.to_string())?;
-        write(ENABLED, self.enabled.word())
+        write_text(MAX_PTES_NONE, &self.max_ptes_none.to_string())?;
+        write_text(ENABLED, self.enabled.word())
     }
-}
-
-fn write(path: &str, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }

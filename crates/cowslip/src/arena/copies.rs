@@ -23,7 +23,9 @@ use cowslip_sys::procfs;
 use cowslip_sys::units::{ByteCount, VirtRange};
 
 use crate::metrics::Counters;
-use crate::plan::settings::children::{COUNT_NEAR_NS, COUNT_NS, COUNT_REST, ENDING_COUNTS, MANY};
+use crate::plan::settings::children::{
+    ASK_SHARE, COUNT_NEAR_NS, COUNT_NS, COUNT_REST, ENDING_COUNTS, HALF_SHARE, MANY,
+};
 
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -86,7 +88,7 @@ impl Level {
         match bytes {
             _ if bytes > near && bytes + ENDING_COUNTS * added > limit_bytes => Self::Over,
             _ if bytes > near => Self::Near,
-            _ if bytes > limit_bytes / 2 => Self::Half,
+            _ if bytes > limit_bytes / HALF_SHARE => Self::Half,
             _ => Self::Low,
         }
     }
@@ -94,7 +96,7 @@ impl Level {
 
 /// Copies beyond which a child is asked to end.
 pub(crate) fn ask_bytes(limit_bytes: u64) -> u64 {
-    limit_bytes - limit_bytes / 4
+    limit_bytes - limit_bytes / ASK_SHARE
 }
 
 /// The next step against a child.
@@ -243,12 +245,12 @@ impl CopyLimit {
 /// Has the kernel kill this process first if the group's or the machine's memory is full before it has ended: the parent
 /// is larger (`proc_pid_oom_score_adj(5)`).
 fn end_before_others(pid: i32) {
-    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
+    let _ = procfs::write_text(format!("/proc/{pid}/oom_score_adj"), "1000");
 }
 
 /// True if the process has memory at the arena's addresses: it was forked with it, and has not become another program.
 fn reads(pid: i32, arena: VirtRange) -> bool {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = procfs::read_text(format!("/proc/{pid}/maps")).unwrap_or_default();
     procfs::mappings(&maps).any(|mapping| mapping.has_file && arena.contains(mapping.range.start))
 }
 
