@@ -12,7 +12,7 @@
 //!   fork 2 freezes c    ── since(c)    = 2 ──▶ child maps token 2
 //!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
 //! ```
-//! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when [`MOST`]
+//! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when [`MOST_TOKENS`]
 //! generations are read, new children join the youngest. Its chunks then wait for more children than they need to: that
 //! is safe, and only gives memory back a little later.
 //!
@@ -39,12 +39,11 @@ use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
 use crate::mapping::OwnSpace;
+use crate::plan::settings::children::MOST_TOKENS;
 
 const READERS: &str = "cowslip-readers";
 /// Seals by which a reader keeps others from mapping a token, or its owner from asking.
 const SPOILING: Seals = Seals::FUTURE_WRITE.union(Seals::SEAL);
-/// The most generations that may be read at a time: each holds a descriptor.
-const MOST: usize = 4;
 
 #[derive(Debug)]
 struct Token {
@@ -164,10 +163,10 @@ impl Generations {
     /// The kernel's, if there is none at all: too many descriptors are open.
     pub(crate) fn begin(&mut self) -> Result<u64> {
         if self.alive.last().is_none_or(|youngest| youngest.is_used) {
-            if self.alive.len() >= MOST {
+            if self.alive.len() >= MOST_TOKENS {
                 self.forget_old();
             }
-            if self.alive.len() < MOST {
+            if self.alive.len() < MOST_TOKENS {
                 match Token::new(READERS) {
                     Ok(token) => self.push(token),
                     // Coarser, but as correct.

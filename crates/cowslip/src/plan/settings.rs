@@ -77,6 +77,12 @@ pub(crate) mod thaw {
     pub(crate) const QUIET_AFTER_FORK_NS: u64 = 10 * MILLISECOND;
     /// Between attempts to reuse chunks that were given back while others read them.
     pub(crate) const RECLAIM: Delays = Delays::new(500 * MICROSECOND, 250 * MILLISECOND);
+    /// A part of a chunk that is thawed part by part.
+    pub(crate) const PART_BYTES: usize = MIB;
+    /// The most private memory of a chunk that is copied with `pwrite`: for more, a window onto the chunk is faster.
+    pub(crate) const WRITTEN_BYTES: usize = 32 * KIB;
+    /// Length of that window. Chunks thawed while the arena is locked once mostly lie in one.
+    pub(crate) const WINDOW_BYTES: usize = 16 * MIB;
 }
 
 /// Which chunks move out of frozen memory while others read it.
@@ -202,6 +208,10 @@ pub(crate) mod serve {
     pub(crate) const REST_WHEN_CROWDED: u64 = 3;
     /// More is not counted: the thread waited for its turn as well.
     pub(crate) const LONGEST_TURN_NS: u64 = MILLISECOND;
+    /// Pause between looks for an event where no call waits for one.
+    pub(crate) const NAP_NS: u64 = MILLISECOND;
+    /// Longest wait for a joined thread to end, which takes microseconds.
+    pub(crate) const JOINED_NS: u64 = 100 * MILLISECOND;
     /// No page is warmed with less room in the group or on the machine.
     pub(crate) const WARM_ROOM_BYTES: u64 = 16 * MIB as u64;
     pub(crate) const LONGEST_REST_NS: u64 = 50 * MILLISECOND;
@@ -270,6 +280,12 @@ pub(crate) mod children {
     pub(crate) const ENDING_COUNTS: u64 = 10;
     /// If there are this many children, those that have ended are removed.
     pub(crate) const MANY: usize = 64;
+    /// A child is asked to end once less than one in this many of the bytes that copies may take is left.
+    pub(crate) const ASK_SHARE: u64 = 4;
+    /// The copies are counted more often once they take more than one in this many of those bytes.
+    pub(crate) const HALF_SHARE: u64 = 2;
+    /// The most generations of a base that may be read at a time: each holds a descriptor.
+    pub(crate) const MOST_TOKENS: usize = 4;
 }
 
 /// What a freeze takes on, and waits for.

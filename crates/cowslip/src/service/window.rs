@@ -10,9 +10,8 @@ use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::mapping::{OwnSpace, OwnedRange};
+use crate::plan::settings::thaw::WINDOW_BYTES;
 
-/// Chunks thawed while the arena is locked once mostly lie in one window.
-const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
 const NOTHING: usize = 0;
 
 /// Address space for a part of a file, and behind it for a chunk of another. Used by the thread that has the arena's

@@ -30,7 +30,8 @@ use crate::arena::state::{Role, Shared, State};
 use crate::plan::pace::rest;
 use crate::plan::settings::children;
 use crate::plan::settings::serve::{
-    LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NO_PROGRESS_NS, SLICE_NS, STAY_AWAY_NS, WARM_ROOM_BYTES,
+    JOINED_NS, LOOK_AGAIN_NS, MOST_FALSE_ALARMS, NAP_NS, NO_PROGRESS_NS, SLICE_NS, STAY_AWAY_NS,
+    WARM_ROOM_BYTES,
 };
 use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
@@ -42,11 +43,8 @@ const THIS_THREAD: i32 = 0;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Pause between looks for an event where no call waits for one.
-const NAP: Duration = Duration::from_millis(1);
-
-/// Longest wait for a joined thread to end, which takes microseconds.
-const PATIENCE_NS: u64 = 100_000_000;
+/// [`NAP_NS`]
+const NAP: Duration = Duration::from_nanos(NAP_NS);
 
 /// Starts the arena's service thread if there is none and userfaultfd is available and wanted. True if it runs now.
 pub(crate) fn ensure(shared: &Shared) -> bool {
@@ -102,7 +100,7 @@ pub(crate) fn park(shared: &Shared) -> Option<Service> {
     let running = running?;
     let before = process::thread_count();
     running.stop();
-    let until_ns = process::now_ns() + PATIENCE_NS;
+    let until_ns = process::now_ns() + JOINED_NS;
     let has_ended = || match before {
         Some(_) => process::thread_count() < before,
         // If the program has other threads, it waits in vain.

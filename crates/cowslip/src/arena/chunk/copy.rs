@@ -14,10 +14,8 @@ use cowslip_sys::{Errno, memfile, streaming};
 
 use crate::mapping::OwnedRange;
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::plan::settings::thaw::WRITTEN_BYTES;
 use crate::service::Window;
-
-/// The most pages that are copied with `pwrite`: for more, a window onto their chunk is faster.
-const FEW_PAGES: usize = 8;
 
 /// Private pages that follow one another.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +55,7 @@ pub(super) fn copy_out(
     }
     let has_huge = backing_file.pages.is_huge() && !is_base;
     let bytes: usize = runs.iter().map(|run| run.from.len).sum();
-    let is_worth_it = bytes > FEW_PAGES * page_size_bytes();
+    let is_worth_it = bytes > WRITTEN_BYTES;
     let place = if must || (has_huge && is_worth_it) {
         match window.show(backing_file, arena, chunk, scanner) {
             Ok(place) => Some(place),

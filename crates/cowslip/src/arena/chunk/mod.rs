@@ -32,6 +32,7 @@ use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::mapping::backing_file::{BackingFile, Pages, offset};
+use crate::plan::settings::thaw::PART_BYTES;
 use crate::plan::task::{Pace, many_pages};
 use crate::service::{Service, Window};
 use base::Base;
@@ -41,7 +42,6 @@ use hold::{By, Hold};
 pub(crate) use hold::{move_back, move_pages};
 pub(crate) use write_protect::{halves, write_protect};
 
-const PART_BYTES: usize = 1 << 20;
 /// The most stack that a thaw and its callers need; every thread has at least as much.
 const REACH_BYTES: usize = 64 << 10;
 
