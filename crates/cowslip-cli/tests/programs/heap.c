@@ -43,6 +43,14 @@ static void check_kept(void) {
 
 static int is_returned(void) { return resident_mib() < 40; }
 
+// Allocates next to nothing.
+static void await_return(void) {
+    for (int looks = 0; looks < 600 && !is_returned(); looks++)
+        usleep(100000);
+    printf("%s\n", is_returned() ? "returned" : "kept");
+    check_kept();
+}
+
 static pthread_barrier_t started, filled, emptied;
 
 static void *fill_and_empty(void *number) {
@@ -67,10 +75,13 @@ int main(int count, char **words) {
             pthread_create(&thread, NULL, fill_and_empty, (void *)i);
         }
         pthread_barrier_wait(&emptied);
-        for (int looks = 0; looks < 600 && !is_returned(); looks++)
-            usleep(100000);
-        printf("%s\n", is_returned() ? "returned" : "kept");
-        check_kept();
+        await_return();
+        return 0;
+    }
+    if (!strcmp(what, "rests")) {
+        fill(0, COUNT);
+        empty(0, COUNT);
+        await_return();
         return 0;
     }
     if (!strcmp(what, "mallopt"))

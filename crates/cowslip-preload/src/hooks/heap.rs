@@ -2,11 +2,11 @@
 //! ([`crate::hooks::pthread`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use cowslip_sys::process::{self, BlockedSignals};
 
-use crate::arena::registry::arenas;
+use crate::arena::registry::{arenas, owned};
 use crate::arena::{ownership, service};
 use crate::rt::next_symbol::NextSymbol;
 
@@ -33,15 +33,27 @@ pub(crate) fn note_thread() {
     EARLY_THREADS.store(process::pid(), Relaxed);
 }
 
-/// Called by the bundled malloc now and then, without a lock of its own: starts the service thread of a program whose
-/// threads were there before its arena. A program with one thread gets none by this.
+/// Calls of [`cowslip_allocates`] in this process and, before the fork, in its parent.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// Calls after which a program with one thread gets a service thread too: its memory is worth huge pages, and what it
+/// frees is worth giving back. A small program keeps its one thread.
+const MANY_CALLS: u32 = 64;
+
+/// Called by the bundled malloc once for each MiB that is allocated, without a lock of its own: starts the service
+/// thread of a program whose threads were there before its arena, or that has one thread and much memory.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_allocates() {
-    if EARLY_THREADS.load(Relaxed) != process::pid() || arenas().next().is_none() {
+    let has_early_threads = EARLY_THREADS.load(Relaxed) == process::pid();
+    let are_many = CALLS.fetch_add(1, Relaxed).wrapping_add(1).is_multiple_of(MANY_CALLS);
+    if !has_early_threads && !are_many || arenas().next().is_none() {
         return;
     }
-    EARLY_THREADS.store(0, Relaxed);
     let _blocked = BlockedSignals::enter();
-    ownership::adopt_all();
-    service::start_all();
+    if has_early_threads {
+        EARLY_THREADS.store(0, Relaxed);
+        ownership::adopt_all();
+    }
+    if has_early_threads || owned().next().is_some() && service::count() == 0 {
+        service::start_all();
+    }
 }
