@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -106,6 +107,7 @@ impl Scratch {
         let name = format!("cowslip-adversary-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
+        let interposer = folder.join("interposer.so");
         let late = match Late::mount(&folder) {
             Ok(late) => Some(late),
             Err(error) => {
@@ -113,7 +115,19 @@ impl Scratch {
                 None
             }
         };
-        Ok(Self(Place { program, cowslip, folder }, late))
+        Ok(Self(Place { program, cowslip, folder, interposer }, late))
+    }
+
+    /// Builds the library of [`Mode::Interposed`].
+    fn build_interposer(&self) -> Result<(), Failure> {
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../crates/cowslip-cli/tests/programs/interposer.c"
+        );
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-fno-builtin", "-shared", "-fPIC", "-o"]).arg(&self.0.interposer);
+        let status = cc.arg(source).status().map_err(|error| format!("cc: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("cc: {status}").into()) }
     }
 
     /// The modes that work here; the reason is printed for those that do not.
@@ -122,16 +136,17 @@ impl Scratch {
                      fork process=1 how=fork hold=free\nprocess 1\nthread 0\nverify region=1\n";
         let probe = Program::parse(probe)?;
         let mut modes = vec![Mode::Native];
-        for mode in [Mode::Uffd, Mode::Plain, Mode::User] {
-            if !wanted.contains(&mode) {
+        for mode in Mode::ALL {
+            if mode == Mode::Native || !wanted.contains(&mode) {
                 continue;
             }
-            let ran = self.0.run(&probe, mode, 0, Duration::from_secs(20));
-            let why = match ran {
+            let built = if mode == Mode::Interposed { self.build_interposer() } else { Ok(()) };
+            let run = || Ok(self.0.run(&probe, mode, 0, Duration::from_secs(20))?);
+            let why = match built.and_then(|()| run()) {
                 Err(error) => error.to_string(),
                 Ok(ran) if ran.calls == 0 => ran.failure.unwrap_or_default(),
                 Ok(ran) if ran.freezes == 0 => "it does not freeze".to_owned(),
-                Ok(ran) if mode == Mode::Uffd && !ran.has_userfaultfd => {
+                Ok(ran) if mode.has_userfaultfd() && !ran.has_userfaultfd => {
                     "userfaultfd is not to be had".to_owned()
                 }
                 Ok(_) => {
@@ -139,7 +154,7 @@ impl Scratch {
                     continue;
                 }
             };
-            let needs = if mode == Mode::Uffd { "userfaultfd" } else { "root" };
+            let needs = if mode.has_userfaultfd() { "userfaultfd" } else { "root" };
             let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
             if expected.split(',').any(|capability| capability == needs) {
                 return Err(format!("adversary {}: {}", mode.name(), why.trim()).into());

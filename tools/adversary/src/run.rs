@@ -22,13 +22,20 @@ pub(crate) enum Mode {
     Plain,
     /// By a user without privileges.
     User,
+    /// With userfaultfd, and a library in front of malloc that passes its calls on.
+    Interposed,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 4] = [Self::Native, Self::Uffd, Self::Plain, Self::User];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Native, Self::Uffd, Self::Plain, Self::User, Self::Interposed];
 
     pub(crate) fn name(self) -> &'static str {
-        ["native", "uffd", "plain", "user"][self as usize]
+        ["native", "uffd", "plain", "user", "interposed"][self as usize]
+    }
+
+    pub(crate) fn has_userfaultfd(self) -> bool {
+        matches!(self, Self::Uffd | Self::Interposed)
     }
 }
 
@@ -53,6 +60,8 @@ pub(crate) struct Place {
     pub(crate) program: PathBuf,
     pub(crate) cowslip: PathBuf,
     pub(crate) folder: PathBuf,
+    /// The library of [`Mode::Interposed`].
+    pub(crate) interposer: PathBuf,
 }
 
 impl Place {
@@ -78,6 +87,9 @@ impl Place {
             command.args((mode == Mode::User).then_some("--backing=base"));
             command.arg("--").arg(&self.program);
             command.env("COWSLIP_REPORT", folder.join("report"));
+            if mode == Mode::Interposed {
+                command.env("LD_PRELOAD", &self.interposer);
+            }
             command
         };
         command.arg("perform").arg(folder).args((mode != Mode::Native).then_some("--causal"));
