@@ -48,7 +48,9 @@ pub(crate) struct Round<'a> {
     pub(crate) server: &'a mut FilledServer,
     pub(crate) has_idle_children: bool,
     pub(crate) traffic: &'a Traffic,
-    /// Time that the load runs before a save, and after it, in spans with figures of their own.
+    /// Time that the load runs unmeasured at first.
+    pub(crate) lead: Duration,
+    /// Time that it runs before a save, and after it, in spans with figures of their own.
     pub(crate) before: Duration,
     pub(crate) after: &'a [Duration],
     pub(crate) clock: Instant,
@@ -105,6 +107,7 @@ impl Round<'_> {
     }
 
     fn quiet(&self) -> Result<Stamp, Error> {
+        thread::sleep(self.lead);
         let began = self.stamp()?;
         thread::sleep(self.before);
         Ok(began)

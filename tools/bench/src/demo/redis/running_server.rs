@@ -125,6 +125,7 @@ impl RunningServer {
             server: &mut self.filled,
             has_idle_children: self.measured.setup.has_idle_children,
             traffic: &Traffic::WRITES,
+            lead: Duration::ZERO,
             before: QUIET,
             after: &[QUIET],
             clock: self.clock,
