@@ -7,8 +7,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::Arena;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip::{Arena, Backing};
 use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::{Errno, process};
 use support::children::plain_fork;
@@ -95,6 +95,32 @@ fn pages_that_a_child_gives_back_are_zero_for_it_and_its_children_alone() {
     assert_eq!(status_of(child.unwrap()), 0);
     assert!((0..counters.len()).all(|i| counters.at(i).load(Relaxed) == OLD));
     assert!(arena.wait_live(PATIENCE));
+}
+
+/// A read of a page that is in no file is no fault that waits.
+#[test]
+fn pages_that_were_never_touched_are_zero_beside_those_given_back() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("pages that were never touched");
+    let arena = Arena::builder(ByteCount::mib(32)).backing(Backing::Base).build().unwrap();
+    if !arena.raw().start_service() {
+        return skip("userfaultfd", "zero pages are put by it");
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(8));
+    let is_touched = |page: usize| page.is_multiple_of(2);
+    let words = || (0..counters.len()).step_by(WORDS);
+    for word in words().filter(|word| is_touched(word / WORDS)) {
+        counters.at(word).store(OLD, Relaxed);
+    }
+    let child = fork_child(&[&arena], || {
+        give_back(&arena, &counters);
+        words().all(|word| {
+            let page = word / WORDS;
+            let wanted = if is_touched(page) && !is_given_back(page) { OLD } else { 0 };
+            counters.at(word).load(Relaxed) == wanted
+        })
+    });
+    assert_eq!(status_of(child.unwrap()), 0);
 }
 
 /// The owner ends; its child takes the arena over, with pages of zeroes over the file's.

@@ -410,8 +410,27 @@ impl Shared {
             && self.pages != Pages::Hugetlb
             && self.counters.has_userfaultfd.load(Relaxed) != 0
             && self.chunks_of(range).all(is_frozen)
-            && state.by_file(range).count() == 1
-            && state.zero_pages.put(*self.piece(range)).is_ok()
+            && self.by_chunk(range).all(|(chunk, part)| {
+                let mut zero_pages = std::mem::take(&mut state.zero_pages);
+                let whole = || self.mapping_in_file(state, chunk, part);
+                let put = zero_pages.put(*self.piece(part), whole);
+                state.zero_pages = zero_pages;
+                put.is_ok()
+            })
+    }
+
+    /// The mapping of a frozen chunk that `part` lies in, if all of its pages are in the file. They stay there while this
+    /// process reads them.
+    fn mapping_in_file(&self, state: &State, chunk: usize, part: VirtRange) -> Option<VirtRange> {
+        if state.chunk(chunk) != Chunk::Frozen {
+            return None;
+        }
+        let pieces = state.pieces(self.chunk_range(chunk, 1));
+        let (piece, _) = pieces.into_iter().find(|(piece, _)| piece.covers(part))?;
+        let from = offset(self.range, piece);
+        let end = from + piece.len as u64;
+        let data = memfile::next_data(state.file_at(piece.start).fd(), from, end).ok()?;
+        (data == Some((from, end))).then_some(piece)
     }
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {

@@ -8,7 +8,13 @@
 //! table. To the kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later
 //! writes it to the file.
 //!
-//! The part is registered for write protection meanwhile, which no entry of it has: no access of any thread waits.
+//! The kernel does that only in memory that is registered, and a page that is registered by itself is cut out of its
+//! mapping for a moment: four calls, two of which change the list of mappings. A mapping whose pages are all in its file
+//! is registered whole for missing pages instead, of which it has none, and stays so: two calls for each further page.
+//! Elsewhere the part is registered for write protection meanwhile, which no entry of it has. Either way no access of
+//! any thread waits.
+//!
+//! Memory that another userfaultfd is about to register must be [let go](ZeroPages::let_go) first.
 
 use cowslip_sys::memory::Advice;
 use cowslip_sys::reserved_fd::ReservedFd;
@@ -37,15 +43,20 @@ struct Opened {
 }
 
 impl ZeroPages {
-    /// Makes `part` of one private mapping of a file read as zeroes, after its content was dropped.
+    /// Makes `part` of one private mapping of a file read as zeroes, after its content was dropped. `whole` looks for the
+    /// mapping that it is a part of, if all of its pages are in the file and stay there.
     ///
     /// # Errors
     /// The kernel's. Each page of the part then reads as zeroes, as before, or as the file.
-    pub(crate) fn put(&mut self, part: OwnedRange) -> Result<(), Errno> {
+    pub(crate) fn put(
+        &mut self,
+        part: OwnedRange,
+        whole: impl FnOnce() -> Option<VirtRange>,
+    ) -> Result<(), Errno> {
         if self.is_refused {
             return Err(Errno::OPNOTSUPP);
         }
-        let put = self.uffd().and_then(|uffd| put(uffd, part));
+        let put = self.uffd().and_then(|uffd| put(uffd, part, whole));
         self.is_refused = put.is_err_and(|errno| errno != Errno::AGAIN);
         put
     }
@@ -70,9 +81,28 @@ impl ZeroPages {
     pub(crate) fn in_child(&mut self) {
         self.opened = None;
     }
+
+    /// Ends all registrations. The zero pages stay.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(strange) = self.opened.take_if(|opened| opened.pid != process::pid()) {
+            std::mem::forget(strange);
+        }
+        self.opened = None;
+    }
 }
 
-fn put(uffd: &Uffd<ReservedFd>, part: OwnedRange) -> Result<(), Errno> {
+fn put(
+    uffd: &Uffd<ReservedFd>,
+    part: OwnedRange,
+    whole: impl FnOnce() -> Option<VirtRange>,
+) -> Result<(), Errno> {
+    match put_registered(uffd, part) {
+        Err(Errno::NOENT) => {}
+        done => return done,
+    }
+    if whole().is_some_and(|whole| uffd.register(whole, RegisterMode::MISSING).is_ok()) {
+        return put_registered(uffd, part);
+    }
     uffd.register(*part, RegisterMode::WP)?;
     let put = put_registered(uffd, part);
     // If it is refused, the mapping stays cut in three, which changes no content.

@@ -48,6 +48,7 @@ impl Shared {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
         self.check_content(state, range)?;
+        state.zero_pages.let_go();
         let service = self.service(state);
         let service = service.as_deref();
         let able = service.filter(|service| !service.has_failed());

@@ -66,6 +66,7 @@ impl RawArena<'_> {
         }
         // Frozen memory is still inherited, until the next search for its readers.
         state.inheritance = ForkInheritance::Part;
+        state.zero_pages.let_go();
         state.role = Role::Owner;
         let is_deferred = |state: &State, chunk: &usize| {
             state.chunk(*chunk).is_private()
