@@ -74,12 +74,12 @@ pub fn size_folder(page_bytes: u64) -> String {
 
 /// The memory that gets pages of this size at a fault (Linux 6.8); `ENOENT` where the kernel has none of that size.
 pub fn size_policy(page_bytes: u64) -> Result<Policy> {
-    Ok(Policy::parse(&read_text(&size_setting(page_bytes))?))
+    Ok(Policy::parse(&read_text(size_setting(page_bytes))?))
 }
 
 /// Sets [`size_policy`] for the whole machine; `EACCES` for users other than root.
 pub fn set_size_policy(page_bytes: u64, policy: &Policy) -> Result<()> {
-    write_text(&size_setting(page_bytes), policy.word())
+    write_text(size_setting(page_bytes), policy.word())
 }
 
 fn size_setting(page_bytes: u64) -> String {
