@@ -8,6 +8,7 @@ use cowslip_sys::process::{self, BlockedSignals};
 
 use crate::arena::registry::{arenas, owned};
 use crate::arena::{ownership, service};
+use crate::rt::fork_state::is_own_process;
 use crate::rt::next_symbol::NextSymbol;
 
 static AT_REST: NextSymbol = NextSymbol::new(c"cowslip_at_rest");
@@ -35,17 +36,19 @@ pub(crate) fn note_thread() {
 
 /// Calls of [`cowslip_allocates`] in this process and, before the fork, in its parent.
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// Calls after which a program with one thread gets a service thread too: its memory is worth huge pages, and what it
-/// frees is worth giving back. A small program keeps its one thread.
+/// Calls after which a program with one thread gets a service thread too: so much memory is worth huge pages, and worth
+/// giving back once freed. A small program keeps its one thread.
 const MANY_CALLS: u32 = 64;
 
-/// Called by the bundled malloc once for each MiB that is allocated, without a lock of its own: starts the service
-/// thread of a program whose threads were there before its arena, or that has one thread and much memory.
+/// Called by the bundled malloc once for each MiB that is allocated, without a lock of its own. Starts the service thread
+/// of a program with threads older than its arena, or with one thread and much memory. Starts none in a process that
+/// shares its parent's memory (`vfork(2)`).
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_allocates() {
     let has_early_threads = EARLY_THREADS.load(Relaxed) == process::pid();
     let are_many = CALLS.fetch_add(1, Relaxed).wrapping_add(1).is_multiple_of(MANY_CALLS);
-    if !has_early_threads && !are_many || arenas().next().is_none() {
+    let may_start = has_early_threads || are_many && is_own_process();
+    if !may_start || arenas().next().is_none() {
         return;
     }
     let _blocked = BlockedSignals::enter();

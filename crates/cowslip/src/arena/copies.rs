@@ -173,9 +173,10 @@ impl CopyLimit {
         }
     }
 
-    /// Called while memory is frozen: ends a child if there are too many copies, and it `may_end`, as all of them are of
-    /// memory that is read. Returns the time to the next look, if there is a limit. `room_bytes` is what is left below the limits of the group and the machine: where the program
-    /// itself would be killed first, that is the limit. `count` is exact near its argument.
+    /// Called while memory is frozen: ends a child if there are too many copies, unless some of them are of memory without
+    /// readers (`may_end` is false). Returns the time to the next look, if there is a limit. `room_bytes` is the memory
+    /// left below the limits of the group and the machine, and is the limit where the program itself would be killed
+    /// first. `count` is exact near its argument.
     pub(crate) fn keep(
         &self,
         arena: VirtRange,

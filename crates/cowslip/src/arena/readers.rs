@@ -12,9 +12,9 @@
 //!   fork 2 freezes c    ── since(c)    = 2 ──▶ child maps token 2
 //!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
 //! ```
-//! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when [`MOST_TOKENS`]
-//! generations are read, new children join the youngest. Its chunks then wait for more children than they need to: that
-//! is safe, and only gives memory back a little later.
+//! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when
+//! [`MOST_TOKENS`] generations are read, new children join the youngest. Its chunks then wait for more children than they
+//! need to: that is safe, and only gives memory back a little later.
 //!
 //! Views in this process are readers too, each of the generation that it was frozen for. They have no token: their numbers are
 //! kept, and a generation that comes after a view has a greater one.

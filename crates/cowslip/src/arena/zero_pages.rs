@@ -8,11 +8,11 @@
 //! table. To the kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later
 //! writes it to the file.
 //!
-//! The kernel does that only in memory that is registered, and a page that is registered by itself is cut out of its
-//! mapping for a moment: four calls, two of which change the list of mappings. A mapping whose pages are all in its file
-//! is registered whole for missing pages instead, of which it has none, and stays so: two calls for each further page.
-//! Elsewhere the part is registered for write protection meanwhile, which no entry of it has. Either way no access of
-//! any thread waits.
+//! The kernel does that only in registered memory. Registering a single page cuts it out of its mapping for a moment:
+//! four calls, and two of them change the list of mappings. A mapping with all of its pages in the file has none missing.
+//! It is registered whole, for missing pages, and stays so: each further page takes two calls. Elsewhere the part is
+//! registered for write protection meanwhile, and none of its entries is protected. Either way no access of any thread
+//! waits.
 //!
 //! Memory that another userfaultfd is about to register must be [let go](ZeroPages::let_go) first.
 
