@@ -196,27 +196,39 @@ fn processors_that_a_command_leaves_for_one_are_counted() {
     assert_eq!([of("exec true"), of(one)], [0.0, all as f64 - 1.0]);
 }
 
-/// A control group that may run for a fifth of the time, removed when it is dropped.
-struct Limited(std::path::PathBuf);
+/// A control group that may run for a fifth of the time once it is limited; removed when it is dropped.
+struct Limited {
+    directory: std::path::PathBuf,
+    limit: [&'static str; 2],
+}
 
 impl Limited {
     fn new() -> Option<Self> {
         let top = std::path::Path::new("/sys/fs/cgroup");
         let name = format!("cowslip-recorder-{}", std::process::id());
         let mut first = ["cpu", "cpu,cpuacct"].map(|folder| top.join(folder)).into_iter();
-        let (group, limit, text) = match first.find(|path| path.join("cpu.cfs_quota_us").exists()) {
-            Some(first) => (first.join(name), "cpu.cfs_quota_us", "20000"),
-            None => (top.join(name), "cpu.max", "20000 100000"),
+        let (directory, limit) = match first.find(|path| path.join("cpu.cfs_quota_us").exists()) {
+            Some(first) => (first.join(name), ["cpu.cfs_quota_us", "20000"]),
+            None => (top.join(name), ["cpu.max", "20000 100000"]),
         };
-        fs::create_dir(&group).ok()?;
-        let group = Self(group);
-        fs::write(group.0.join(limit), text).ok()?;
-        Some(group)
+        fs::create_dir(&directory).ok()?;
+        let group = Self { directory, limit };
+        group.directory.join(limit[0]).exists().then_some(group)
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        let all = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap();
+        all.lines().any(|line| line == pid.to_string())
+    }
+
+    fn limit(&self) {
+        let [file, text] = self.limit;
+        fs::write(self.directory.join(file), text).unwrap();
     }
 
     /// Seconds, by the kernel.
     fn throttled(&self) -> f64 {
-        let text = fs::read_to_string(self.0.join("cpu.stat")).unwrap();
+        let text = fs::read_to_string(self.directory.join("cpu.stat")).unwrap();
         let of = |name: &str, unit: f64| {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.map(|value| value.trim().parse::<f64>().unwrap() / unit)
@@ -228,7 +240,7 @@ impl Limited {
 impl Drop for Limited {
     fn drop(&mut self) {
         // The kernel lets go of a process a little after it was waited for.
-        while fs::remove_dir(&self.0)
+        while fs::remove_dir(&self.directory)
             .is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
         {
             std::thread::yield_now();
@@ -242,27 +254,37 @@ fn a_command_that_enters_a_limited_group_is_throttled_as_long_as_the_kernel_says
         println!("SKIPPED: needs root, and the processor controller of control groups");
         return;
     };
-    let run = |command: &str| {
+    let run = |command: &str, enters: bool| {
+        let (lines, interval) = (Lines::default(), Duration::from_millis(10));
         let recorder =
-            Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+            Recorder::start(lines.clone(), &BTreeMap::new(), Watch::Command, interval).unwrap();
         let before = group.throttled();
         let mut child = Command::new("sh").args(["-c", command]).spawn().unwrap();
         recorder.follow(child.id());
+        if enters {
+            while !group.has(child.id()) {
+                std::thread::yield_now();
+            }
+            // The recorder counts from its first look at the group: one sample may have begun before.
+            lines.wait_for_more(2);
+            group.limit();
+        }
         while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
             std::thread::yield_now();
         }
         let after = group.throttled();
-        let text = finish(recorder);
+        recorder.stop().unwrap().finish(BTreeMap::new()).unwrap();
         child.wait().unwrap();
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         (growth(&text, "process.throttled_seconds"), after - before)
     };
-    let group_at = group.0.display();
+    let group_at = group.directory.display();
     let busy = "dd if=/dev/zero of=/dev/null bs=2 count=100000 2> /dev/null";
     let until = format!("[ \"$(sed -n 's/^nr_throttled //p' {group_at}/cpu.stat)\" -gt 1 ]");
-    let (counted, known) =
-        run(&format!("echo $$ > {group_at}/cgroup.procs; until {until}; do {busy}; done"));
+    let enter = format!("echo $$ > {group_at}/cgroup.procs; until {until}; do {busy}; done");
+    let (counted, known) = run(&enter, true);
     assert!(known > 0.01 && (counted - known).abs() < 1e-6, "{counted}, not {known}");
-    let (counted, _) = run(busy);
+    let (counted, _) = run(busy, false);
     assert_eq!(counted, 0.0);
 }
 
