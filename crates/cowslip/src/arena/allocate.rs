@@ -420,9 +420,9 @@ impl Shared {
     }
 
     /// The mapping of a frozen chunk that `part` lies in, if all of its pages are in the file. They stay there while this
-    /// process reads them.
+    /// process reads them. `None` in a reader that renounced the file.
     fn mapping_in_file(&self, state: &State, chunk: usize, part: VirtRange) -> Option<VirtRange> {
-        if state.chunk(chunk) != Chunk::Frozen {
+        if state.chunk(chunk) != Chunk::Frozen || state.files.are_renounced() {
             return None;
         }
         let pieces = state.pieces(self.chunk_range(chunk, 1));
