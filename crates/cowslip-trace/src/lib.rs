@@ -39,8 +39,9 @@ pub mod format;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod model;
-#[cfg(feature = "analysis")]
+#[cfg(any(feature = "analysis", feature = "record"))]
 mod parts;
+#[cfg(feature = "analysis")]
 pub mod patterns;
 #[cfg(feature = "analysis")]
 mod perf_maps;

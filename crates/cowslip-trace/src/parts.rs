@@ -24,12 +24,14 @@ impl<T: Part> Parts<T> {
         part.range().contains(address).then_some(part)
     }
 
+    #[cfg(feature = "analysis")]
     pub(crate) fn at_mut(&mut self, address: usize) -> Option<&mut T> {
         let (_, part) = self.0.range_mut(..=address).next_back()?;
         part.range().contains(address).then_some(part)
     }
 
     /// The first one that begins at `address` or above.
+    #[cfg(feature = "analysis")]
     pub(crate) fn above(&self, address: usize) -> Option<&T> {
         self.0.range(address..).next().map(|(_, part)| part)
     }
@@ -44,6 +46,7 @@ impl<T: Part> Parts<T> {
         self.0.values()
     }
 
+    #[cfg(feature = "analysis")]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::frames::{Frame, Site, Sites, resolve};
+#[cfg(feature = "picture")]
+use super::frames::{Frame, resolve};
+use super::frames::{Site, Sites};
 use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums};
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place, advice};
@@ -146,6 +148,7 @@ impl Analyser {
     }
 
     /// The frame at an address of a process, by the events so far.
+    #[cfg(feature = "picture")]
     pub(crate) fn frame(&mut self, pid: u32, address: u64) -> Frame {
         resolve(address, pid, &self.attributor, &mut self.sites.code)
     }

@@ -12,4 +12,5 @@ pub use frames::Frame;
 pub use rate::Rate;
 pub use result::{Analysis, Group, MappingIdentity, StackSums, ThreadSums};
 pub use shape::Shape;
+#[cfg(feature = "picture")]
 pub(crate) use shape::is_arrival;
