@@ -60,6 +60,12 @@ fn standard_descriptors_that_it_closed_stay_closed() {
 }
 
 #[test]
+fn descriptors_that_are_opened_after_all_were_closed_by_number_stay_open() {
+    goes_on(&["numbers", "range"]);
+    goes_on(&["numbers", "each"]);
+}
+
+#[test]
 fn a_fork_leaves_a_thread_on_its_processors() {
     goes_on(&["affinity"]);
 }

@@ -296,6 +296,36 @@ static void too_large_a_stack(void)
 	fork_and_compare(memory);
 }
 
+static void close_each(int first)
+{
+	for (int fd = first; fd < 1024; fd++)
+		close(fd);
+}
+
+/* Closes all descriptors while a new service thread opens some of its own, and uses the numbers again at once. */
+static void closes_by_number(const char *how)
+{
+	int tube[2];
+	char byte;
+
+	fill(1);
+	if (fork() == 0)
+		_exit(0);
+	wait(NULL);
+	for (int round = 0; round < 1500; round++) {
+		if (unshare(CLONE_FILES) != 0)
+			fail("unshare");
+		if (!strcmp(how, "range"))
+			close_range(3, ~0u, 0);
+		else
+			close_each(3);
+		if (pipe(tube) != 0 || write(tube[1], "x", 1) != 1 || read(tube[0], &byte, 1) != 1)
+			fail("a pipe of the program's is closed");
+		if (close(tube[0]) != 0 || close(tube[1]) != 0)
+			fail("close");
+	}
+}
+
 int main(int count, char **words)
 {
 	const char *mode = count > 1 ? words[1] : "";
@@ -318,6 +348,10 @@ int main(int count, char **words)
 	}
 	if (!strcmp(mode, "closed")) {
 		closed();
+		return 0;
+	}
+	if (!strcmp(mode, "numbers")) {
+		closes_by_number(words[2]);
 		return 0;
 	}
 	if (!strcmp(mode, "affinity")) {

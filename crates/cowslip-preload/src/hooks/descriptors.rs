@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_uint};
 
 use cowslip_sys::passthrough;
-use cowslip_sys::reserved_fd::{is_held, next_held};
+use cowslip_sys::reserved_fd::{after_changes, between_changes, is_held, next_held};
 
 use crate::hooks::unshare;
 use crate::rt::descriptor_kinds;
@@ -21,6 +21,7 @@ fn fail(errno: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
+    after_changes();
     if is_held(fd) {
         return fail(libc::EBADF);
     }
@@ -43,6 +44,10 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     }
     // It is done: a second time, it would give this thread another table than the service thread has.
     let flags = flags & !CLOSE_RANGE_UNSHARE;
+    between_changes(|| close_all_but_held(first, last, flags))
+}
+
+fn close_all_but_held(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut from = first;
     while let Some(held) = next_held(clamp(from), clamp(last)) {
         let held = held as c_uint;
@@ -71,6 +76,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    after_changes();
     if is_held(to) {
         return fail(libc::EBUSY);
     }

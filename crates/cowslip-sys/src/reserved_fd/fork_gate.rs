@@ -1,12 +1,15 @@
-//! Keeps changes of the table and forks apart.
+//! Keeps changes of the table apart from forks, and from closings by numbers that the program does not know.
 //!
 //! ```text
 //!                ┌─────────▶ 0 ◀─────────┐
-//!   changes: 1, 2, … ◀─── state ───▶ -1, -2, …: forks
+//!   changes: 1, 2, … ◀─── state ───▶ -1, -2, …: forks, closings
 //! ```
 //! A child would otherwise inherit a descriptor that another thread has opened and not entered in the table yet, and
 //! never close it. The same holds for one that is being closed: fork(2) copies the descriptors before the memory with the
 //! table. A change takes microseconds, with signals blocked, because a handler may fork.
+//!
+//! In the middle of a change a descriptor has the lowest free number. A program that closes all numbers closes it, and
+//! opens a file there, which the change would close.
 //!
 //! Waits are bounded. A child of `vfork(2)`, which shares this memory, may be killed in the middle of a change; a child
 //! forked without our knowledge has the state of that moment; a handler that runs in the middle of a fork may make a
@@ -30,6 +33,8 @@ const FORK: i32 = -1;
 
 const NAP: Duration = Duration::from_micros(20);
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// A few changes take less. The caller may be in the middle of one itself.
+const CHANGES_NS: u64 = 2_000_000;
 
 fn pack(epoch: u32, passages: i32) -> u64 {
     u64::from(epoch) << 32 | u64::from(passages as u32)
@@ -39,7 +44,7 @@ fn unpack(state: u64) -> (u32, i32) {
     ((state >> 32) as u32, state as u32 as i32)
 }
 
-/// A change or a fork that the gate counts.
+/// A change, a fork or a closing that the gate counts.
 struct Passage {
     epoch: u32,
     step: i32,
@@ -83,6 +88,28 @@ pub(super) fn changing<T>(change: impl FnOnce() -> T) -> T {
     let _blocked = BlockedSignals::enter();
     let _passage = Passage::enter(CHANGE);
     change()
+}
+
+/// Calls `close`, which closes a range of numbers for the program, while no thread opens or closes a descriptor of ours.
+pub fn between_changes<T>(close: impl FnOnce() -> T) -> T {
+    let _blocked = BlockedSignals::enter();
+    let _passage = Passage::enter(FORK);
+    close()
+}
+
+/// Waits for changes that are under way, some milliseconds at most: before the program closes one number, which may
+/// block.
+pub fn after_changes() {
+    let is_under_way = || unpack(STATE.load(Relaxed)).1 > 0;
+    if !is_under_way() {
+        return;
+    }
+    let until_ns = process::now_ns() + CHANGES_NS;
+    while is_under_way() && process::now_ns() < until_ns {
+        if waiting::nap(NAP).is_err() {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// While it lives, no thread [opens](super::ReservedFd::open) a descriptor of ours or closes one. Made right before a
