@@ -2,6 +2,7 @@
 //!
 //! Prices are those of the benches: a move takes two milliseconds, a copied page some microseconds.
 
+mod decisions;
 mod properties;
 
 use std::cell::{Cell, RefCell};
@@ -65,7 +66,21 @@ struct Simulation {
     limit: Option<(u64, u64)>,
     longest_unlimited_ns: u64,
     tracks: bool,
+    case: Case,
     done: Vec<(u64, Task)>,
+}
+
+/// Facts that are rarely true.
+#[derive(Default)]
+struct Case {
+    has_no_service: bool,
+    is_pinned: bool,
+    is_hugetlb: bool,
+    keeps_borrowed: bool,
+    has_several_files: bool,
+    exposed: Option<usize>,
+    filled: Vec<usize>,
+    split_due: Option<usize>,
 }
 
 impl Simulation {
@@ -99,6 +114,7 @@ impl Simulation {
             limit: None,
             longest_unlimited_ns: 0,
             tracks: false,
+            case: Case::default(),
             done: Vec::new(),
         }
     }
@@ -229,6 +245,7 @@ impl Simulation {
                 self.spend(THAW_NS + self.count(*chunk) * PAGE_NS);
                 self.make_live(*chunk..*chunk + 1, Event::Thaw);
             }
+            Task::Split(_) => self.case.split_due = None,
             Task::LookOn => self.spend(MICROSECOND),
             Task::Failed(_, errno) => return Err(*errno),
             task => panic!("{task:?}"),
@@ -288,7 +305,7 @@ impl Facts for Simulation {
     }
 
     fn keeps_borrowed(&self) -> bool {
-        false
+        self.case.keeps_borrowed
     }
 
     fn tracks_changes(&self) -> bool {
@@ -296,15 +313,15 @@ impl Facts for Simulation {
     }
 
     fn is_hugetlb(&self) -> bool {
-        false
+        self.case.is_hugetlb
     }
 
     fn is_served(&self) -> bool {
-        true
+        !self.case.has_no_service
     }
 
     fn may_be_pinned(&self) -> bool {
-        false
+        self.case.is_pinned
     }
 
     fn readers(&mut self) -> Readers {
@@ -380,16 +397,16 @@ impl Facts for Simulation {
         self.map.runs(|chunk| chunk == Chunk::Live).collect()
     }
 
-    fn is_exposed(&self, _: usize) -> bool {
-        false
+    fn is_exposed(&self, chunk: usize) -> bool {
+        self.case.exposed == Some(chunk)
     }
 
-    fn is_filled(&self, _: usize) -> bool {
-        false
+    fn is_filled(&self, chunk: usize) -> bool {
+        self.case.filled.contains(&chunk)
     }
 
     fn has_one_file(&self) -> bool {
-        true
+        !self.case.has_several_files
     }
 
     fn is_crowded(&self) -> bool {
@@ -405,15 +422,15 @@ impl Facts for Simulation {
     }
 
     fn is_any_split_due(&self) -> bool {
-        false
+        self.case.split_due.is_some()
     }
 
     fn next_sparse(&self, from: usize) -> Option<usize> {
         self.dense.borrow().iter().copied().find(|chunk| *chunk >= from)
     }
 
-    fn is_split_due(&self, _: usize) -> bool {
-        false
+    fn is_split_due(&self, chunk: usize) -> bool {
+        self.case.split_due == Some(chunk)
     }
 
     fn bytes_to_collapse(&self, _: usize) -> Option<u64> {
