@@ -100,17 +100,26 @@ pub fn between_changes<T>(close: impl FnOnce() -> T) -> T {
 /// Waits for changes that are under way, some milliseconds at most: before the program closes one number, which may
 /// block.
 pub fn after_changes() {
-    let is_under_way = || unpack(STATE.load(Relaxed)).1 > 0;
-    if !is_under_way() {
-        return;
-    }
-    let until_ns = process::now_ns() + CHANGES_NS;
-    while is_under_way() && process::now_ns() < until_ns {
+    let mut until_ns = None;
+    loop {
+        let state = STATE.load(Relaxed);
+        if unpack(state).1 <= 0 || state == NOT_AWAITED.load(Relaxed) {
+            return;
+        }
+        let now_ns = process::now_ns();
+        if now_ns > *until_ns.get_or_insert(now_ns + CHANGES_NS) {
+            // In a child forked without our knowledge the change never ends.
+            NOT_AWAITED.store(state, Relaxed);
+            return;
+        }
         if waiting::nap(NAP).is_err() {
             std::thread::yield_now();
         }
     }
 }
+
+/// A state that [`after_changes`] has waited for in vain.
+static NOT_AWAITED: AtomicU64 = AtomicU64::new(0);
 
 /// While it lives, no thread [opens](super::ReservedFd::open) a descriptor of ours or closes one. Made right before a
 /// fork, after every lock that a thread may hold while it does so.
@@ -145,5 +154,11 @@ mod tests {
         assert!(process::now_ns() - began_ns >= PATIENCE_NS);
         drop(lost);
         assert_eq!(unpack(STATE.load(Relaxed)).1, 0, "the next fork does not wait");
+        let lost = Passage::enter(CHANGE);
+        let began_ns = process::now_ns();
+        (0..1000).for_each(|_| after_changes());
+        let waited_ns = process::now_ns() - began_ns;
+        assert!((CHANGES_NS..PATIENCE_NS).contains(&waited_ns), "{waited_ns}");
+        drop(lost);
     }
 }
