@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::hang;
+use crate::perform::stops::REFUSED;
 use crate::program::Program;
 use crate::shared::{Mapped, Totals};
 
@@ -124,8 +125,9 @@ impl Place {
             match ended(root) {
                 Ended::All => break,
                 Ended::One(pid, status) => {
-                    // A child may be killed by its parent, which may have left.
-                    let may_be = status == 0 || (status == libc::SIGKILL && pid != root);
+                    // A child may be killed by its parent, which may have left. A stopper of that one may have been refused.
+                    let is_of_child = [libc::SIGKILL, i32::from(REFUSED) << 8].contains(&status);
+                    let may_be = status == 0 || (is_of_child && pid != root);
                     if !may_be && !is_failing {
                         failure.get_or_insert(format!(
                             "{} ended with wait status {status:#x}",

@@ -18,7 +18,7 @@ mod memory;
 mod segments;
 mod sends;
 mod signals;
-mod stops;
+pub(crate) mod stops;
 mod stream;
 mod threads;
 mod traps;

@@ -15,7 +15,7 @@ use crate::sys;
 use crate::words::PAGE;
 
 /// Status of a stopper that may not trace the process.
-const REFUSED: u8 = 3;
+pub(crate) const REFUSED: u8 = 3;
 
 /// A thread that waits in the kernel for a child of `vfork(2)` does not stop before that ends.
 const LONGEST_STOP: Duration = Duration::from_secs(1);
