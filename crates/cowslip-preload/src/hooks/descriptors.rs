@@ -8,8 +8,10 @@ use core::ffi::{c_int, c_uint};
 use cowslip_sys::passthrough;
 use cowslip_sys::reserved_fd::{after_changes, between_changes, is_held, next_held};
 
+use crate::arena::setup_state::is_closed;
 use crate::hooks::unshare;
 use crate::rt::descriptor_kinds;
+use crate::rt::fork_state::is_own_process;
 
 const CLOSE_RANGE_UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
 
@@ -44,7 +46,10 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     }
     // It is done: a second time, it would give this thread another table than the service thread has.
     let flags = flags & !CLOSE_RANGE_UNSHARE;
-    between_changes(|| close_all_but_held(first, last, flags))
+    let close = || close_all_but_held(first, last, flags);
+    // Nothing of ours is opened once the program filters its calls, nor in the table of a process that shares memory
+    // (`vfork(2)`).
+    if is_closed() || !is_own_process() { close() } else { between_changes(close) }
 }
 
 fn close_all_but_held(first: c_uint, last: c_uint, flags: c_int) -> c_int {
