@@ -31,7 +31,9 @@ static STATE: AtomicU64 = AtomicU64::new(0);
 const CHANGE: i32 = 1;
 const FORK: i32 = -1;
 
+/// The first nap of a wait. Each is twice as long as the last: a change takes microseconds, a fork milliseconds.
 const NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_micros(640);
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// A few changes take less. The caller may be in the middle of one itself.
 const CHANGES_NS: u64 = 2_000_000;
@@ -52,7 +54,7 @@ struct Passage {
 
 impl Passage {
     fn enter(step: i32) -> Self {
-        let mut until_ns = None;
+        let (mut until_ns, mut nap) = (None, NAP);
         loop {
             let state = STATE.load(Relaxed);
             let (mut epoch, passages) = unpack(state);
@@ -60,9 +62,10 @@ impl Passage {
             if passages * step < 0 {
                 let now_ns = process::now_ns();
                 if now_ns <= *until_ns.get_or_insert(now_ns + PATIENCE_NS) {
-                    if waiting::nap(NAP).is_err() {
+                    if waiting::nap(nap).is_err() {
                         std::thread::yield_now();
                     }
+                    nap = (2 * nap).min(LONGEST_NAP);
                     continue;
                 }
                 (epoch, next) = (epoch.wrapping_add(1), step);
