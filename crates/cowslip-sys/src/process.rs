@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::errno;
 use crate::failpoints::{self, Op};
 use crate::reserved_fd::ReservedFd;
-use crate::{BorrowedFd, Errno, OwnedFd, Result, passthrough};
+use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// This thread's id.
 pub fn thread_id() -> i32 {
@@ -40,8 +40,8 @@ pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
 }
 
 /// One `read(2)`, repeated if a signal interrupts it.
-pub fn read_some(file: &OwnedFd, place: &mut [u8]) -> Result<usize> {
-    retry_on_intr(|| rustix::io::read(file, &mut *place))
+pub fn read_some(file: impl AsFd, place: &mut [u8]) -> Result<usize> {
+    retry_on_intr(|| rustix::io::read(&file, &mut *place))
 }
 
 /// Blocks every signal of this thread until dropped, defers its cancellation, and preserves `errno`.
@@ -128,7 +128,7 @@ pub fn threads_without_main() -> Option<u64> {
 
 /// The beginning of a file of `/proc/self`, without allocating.
 fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
-    let file = crate::procfs::open_self(name).ok()?;
+    let file = ReservedFd::open(|| crate::procfs::open_self(name)).ok()?;
     let read = read_some(&file, text).ok()?;
     core::str::from_utf8(&text[..read]).ok()
 }
@@ -510,7 +510,7 @@ fn is_pinning(system: &rustix::fs::StatFs) -> bool {
 /// Calls `act` for each open descriptor of this process, without allocating; `false` if `/proc`
 /// cannot be read.
 pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
-    let Ok(folder) = crate::procfs::open("self/fd") else { return false };
+    let Ok(folder) = ReservedFd::open(|| crate::procfs::open("self/fd")) else { return false };
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
     while let Some(entry) = entries.next() {
@@ -561,7 +561,7 @@ pub fn anonymous_pages() -> Option<u64> {
 /// The process that traces this thread (`ptrace(2)`), from `/proc/thread-self/status` (`proc_pid_status(5)`); `None` if
 /// there is none, or the file cannot be read. Allocates nothing.
 pub fn tracer_pid() -> Option<i32> {
-    let file = crate::procfs::open("thread-self/status").ok()?;
+    let file = ReservedFd::open(|| crate::procfs::open("thread-self/status")).ok()?;
     let mut text = [0u8; 512];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
     let text = core::str::from_utf8(&text[..read]).ok()?;

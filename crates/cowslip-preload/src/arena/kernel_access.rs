@@ -6,7 +6,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cowslip_sys::{OwnedFd, process};
+use cowslip_sys::process;
+use cowslip_sys::reserved_fd::ReservedFd;
 
 use crate::arena::setup_state::is_closed;
 
@@ -91,7 +92,7 @@ fn scan_now() -> Option<KernelAccess> {
 
 fn pinned_kib(buffer: &mut [u8]) -> Option<u64> {
     const FIELD: &[u8] = b"\nVmPin:";
-    let file = cowslip_sys::procfs::open_self("status").ok()?;
+    let file = open("status")?;
     let read = read(&file, buffer)?;
     let text = &buffer[..read];
     let at = text.windows(FIELD.len()).position(|part| part == FIELD)? + FIELD.len();
@@ -106,7 +107,7 @@ fn pinned_kib(buffer: &mut [u8]) -> Option<u64> {
 fn has_ring(buffer: &mut [u8]) -> bool {
     const RING: &[u8] = b"anon_inode:[io_uring]";
     const AIO: &[u8] = b"/[aio]";
-    let Ok(file) = cowslip_sys::procfs::open_self("maps") else { return false };
+    let Some(file) = open("maps") else { return false };
     let looks_for_aio = !AIO_IS_SEEN.load(Ordering::Relaxed);
     // The end of the previous read, in case a name lies across two reads.
     let mut kept = 0;
@@ -127,6 +128,11 @@ fn has_ring(buffer: &mut [u8]) -> bool {
     false
 }
 
-fn read(file: &OwnedFd, place: &mut [u8]) -> Option<usize> {
+/// Opens a file of `/proc/self` where the program does not close it.
+fn open(name: &str) -> Option<ReservedFd> {
+    ReservedFd::open(|| cowslip_sys::procfs::open_self(name)).ok()
+}
+
+fn read(file: &ReservedFd, place: &mut [u8]) -> Option<usize> {
     process::read_some(file, place).ok()
 }

@@ -6,7 +6,7 @@
 use core::ffi::{c_int, c_uint};
 
 use cowslip_sys::passthrough;
-use cowslip_sys::reserved_fd::{after_changes, between_changes, is_held, next_held};
+use cowslip_sys::reserved_fd::{between_changes, is_free, is_held, next_held};
 
 use crate::arena::setup_state::is_closed;
 use crate::hooks::unshare;
@@ -23,8 +23,7 @@ fn fail(errno: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
-    after_changes();
-    if is_held(fd) {
+    if is_held(fd) || is_known_free(fd) {
         return fail(libc::EBADF);
     }
     descriptor_kinds::forget(fd);
@@ -47,9 +46,18 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
     // It is done: a second time, it would give this thread another table than the service thread has.
     let flags = flags & !CLOSE_RANGE_UNSHARE;
     let close = || close_all_but_held(first, last, flags);
-    // Nothing of ours is opened once the program filters its calls, nor in the table of a process that shares memory
-    // (`vfork(2)`).
-    if is_closed() || !is_own_process() { close() } else { between_changes(close) }
+    if may_change() { between_changes(close) } else { close() }
+}
+
+/// Returns true if a thread may open or close a descriptor of ours at this moment, in this table. None does so once the
+/// program filters its calls, nor in the table of a process that shares memory (`vfork(2)`).
+fn may_change() -> bool {
+    !is_closed() && is_own_process()
+}
+
+/// Returns true if the program has no such descriptor. False, too, once it filters its calls.
+fn is_known_free(fd: c_int) -> bool {
+    !is_closed() && is_free(fd)
 }
 
 fn close_all_but_held(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -81,13 +89,14 @@ unsafe extern "C" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    after_changes();
     if is_held(to) {
         return fail(libc::EBUSY);
     }
     descriptor_kinds::invalidate();
     // SAFETY: the program's own call.
-    unsafe { passthrough::dup3(from, to, flags) }
+    let call = || unsafe { passthrough::dup3(from, to, flags) };
+    // It closes no other file, so it does not block.
+    if is_known_free(to) && may_change() { between_changes(call) } else { call() }
 }
 
 #[unsafe(no_mangle)]

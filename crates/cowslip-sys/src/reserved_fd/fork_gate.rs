@@ -15,14 +15,16 @@
 //! forked without our knowledge has the state of that moment; a handler that runs in the middle of a fork may make a
 //! change. After the wait the state is that of a new epoch, without the passages of the one before.
 
+use core::cell::Cell;
 use core::sync::atomic::{
     AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use core::time::Duration;
 
 use crate::process::{self, BlockedSignals};
 use crate::waiting;
+use crate::{BorrowedFd, RawFd};
 
 /// The epoch in the upper half, the number of passages in the lower. Its section keeps it beside what else a fork writes.
 #[unsafe(link_section = "cowslip_fork_data")]
@@ -35,8 +37,13 @@ const FORK: i32 = -1;
 const NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_micros(640);
 const PATIENCE_NS: u64 = 1_000_000_000;
-/// A few changes take less. The caller may be in the middle of one itself.
-const CHANGES_NS: u64 = 2_000_000;
+/// A few changes take less, even where threads wait for a processor.
+const CHANGES_NS: u64 = 50_000_000;
+
+std::thread_local! {
+    /// This thread is in the middle of a change, which may close a descriptor by libc's function.
+    static IS_CHANGING: Cell<bool> = const { Cell::new(false) };
+}
 
 fn pack(epoch: u32, passages: i32) -> u64 {
     u64::from(epoch) << 32 | u64::from(passages as u32)
@@ -90,39 +97,65 @@ impl Drop for Passage {
 pub(super) fn changing<T>(change: impl FnOnce() -> T) -> T {
     let _blocked = BlockedSignals::enter();
     let _passage = Passage::enter(CHANGE);
-    change()
+    BEGUN.fetch_add(1, SeqCst);
+    IS_CHANGING.set(true);
+    let result = change();
+    IS_CHANGING.set(false);
+    result
 }
 
-/// Calls `close`, which closes a range of numbers for the program, while no thread opens or closes a descriptor of ours.
-pub fn between_changes<T>(close: impl FnOnce() -> T) -> T {
+/// Calls `call`, which closes or opens descriptors by number for the program, while no thread opens or closes one of
+/// ours.
+pub fn between_changes<T>(call: impl FnOnce() -> T) -> T {
     let _blocked = BlockedSignals::enter();
     let _passage = Passage::enter(FORK);
-    close()
+    call()
 }
 
-/// Waits for changes that are under way, some milliseconds at most: before the program closes one number, which may
-/// block.
-pub fn after_changes() {
-    let mut until_ns = None;
+/// Returns true if `fd` is no open descriptor of the program's: it may be one that a change of ours has open for a
+/// moment. Closing such a number is `EBADF`. A call that opens it does so [between changes](between_changes). Changes
+/// of other threads are waited for, some milliseconds at most; false in the middle of one of this thread's.
+pub fn is_free(fd: RawFd) -> bool {
+    if fd < 0 || IS_CHANGING.get() {
+        return fd < 0;
+    }
+    // SAFETY: asks for a flag of a number, which need not be open.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     loop {
-        let state = STATE.load(Relaxed);
-        if unpack(state).1 <= 0 || state == NOT_AWAITED.load(Relaxed) {
-            return;
-        }
-        let now_ns = process::now_ns();
-        if now_ns > *until_ns.get_or_insert(now_ns + CHANGES_NS) {
-            // In a child forked without our knowledge the change never ends.
-            NOT_AWAITED.store(state, Relaxed);
-            return;
-        }
-        if waiting::nap(NAP).is_err() {
-            std::thread::yield_now();
+        let begun = BEGUN.load(SeqCst);
+        let is_awaited = await_changes();
+        let is_free = rustix::io::fcntl_getfd(fd) == Err(rustix::io::Errno::BADF);
+        if !is_awaited || begun == BEGUN.load(SeqCst) {
+            return is_free;
         }
     }
 }
 
-/// A state that [`after_changes`] has waited for in vain.
-static NOT_AWAITED: AtomicU64 = AtomicU64::new(0);
+/// Waits for changes that are under way, some milliseconds at most. Returns false if it waits for none.
+fn await_changes() -> bool {
+    let (mut until_ns, mut nap) = (None, NAP);
+    while unpack(STATE.load(SeqCst)).1 > 0 {
+        let begun = BEGUN.load(SeqCst);
+        let now_ns = process::now_ns();
+        if begun == ENDLESS.load(Relaxed) || now_ns > *until_ns.get_or_insert(now_ns + CHANGES_NS) {
+            // In a child forked without our knowledge the change never ends.
+            ENDLESS.store(begun, Relaxed);
+            return false;
+        }
+        if waiting::nap(nap).is_err() {
+            std::thread::yield_now();
+        }
+        nap = (2 * nap).min(LONGEST_NAP);
+    }
+    true
+}
+
+/// The value of [`BEGUN`] when [`await_changes`] last waited in vain.
+static ENDLESS: AtomicU64 = AtomicU64::new(0);
+
+/// Changes that have begun: each is counted once it is in [`STATE`], before it opens anything.
+#[unsafe(link_section = "cowslip_fork_data")]
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// While it lives, no thread [opens](super::ReservedFd::open) a descriptor of ours or closes one. Made right before a
 /// fork, after every lock that a thread may hold while it does so.
@@ -159,7 +192,7 @@ mod tests {
         assert_eq!(unpack(STATE.load(Relaxed)).1, 0, "the next fork does not wait");
         let lost = Passage::enter(CHANGE);
         let began_ns = process::now_ns();
-        (0..1000).for_each(|_| after_changes());
+        (0..1000).for_each(|_| assert!(is_free(RawFd::MAX)));
         let waited_ns = process::now_ns() - began_ns;
         assert!((CHANGES_NS..PATIENCE_NS).contains(&waited_ns), "{waited_ns}");
         drop(lost);

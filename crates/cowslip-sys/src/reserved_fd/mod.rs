@@ -19,7 +19,7 @@ use std::os::fd::IntoRawFd;
 use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use close::close_now;
-pub use fork_gate::{ForkGate, after_changes, between_changes};
+pub use fork_gate::{ForkGate, between_changes, is_free};
 pub use identity::{FileIdentity, same_file};
 pub(crate) use kept::Kept;
 use table::{Place, Scope};
