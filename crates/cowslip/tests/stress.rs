@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use cowslip::raw::Departure;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
 use support::children::{Child, KINDS};
@@ -187,4 +188,51 @@ fn everything_at_once() {
     );
     assert!(metrics.freezes > 0 && metrics.forks > 0 && metrics.thaws > 0);
     assert_eq!(metrics.failed_freezes + metrics.failed_thaw_chunks, 0, "{metrics:?}");
+}
+
+/// Pages without rights stay out of reach while they leave the arena: a stray pointer that is followed just then still
+/// ends the program.
+#[test]
+fn i5_memory_without_rights_is_never_readable_while_it_leaves() {
+    let _watchdog = Watchdog::start("memory without rights leaves");
+    let page = page_size_bytes();
+    let looked = AtomicU64::new(0);
+    for round in 0..50 {
+        let arena = Arena::new(ByteCount::mib(8)).unwrap();
+        let range = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
+        let guard = VirtRange::new(range.start + CHUNK_BYTES / 2, CHUNK_BYTES);
+        let fill = |from: usize, byte| {
+            // SAFETY: memory that was just allocated. Only this thread uses it.
+            unsafe { (from as *mut u8).write_bytes(byte, 2 * page) }
+        };
+        fill(guard.start, 1);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        fill(guard.start + page, 2);
+        // SAFETY: no code uses it until it has its rights again.
+        unsafe { arena.protect(guard, Prot::NONE) }.unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let before = looked.load(Relaxed);
+            let watcher = scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let is_readable = cowslip_sys::user_memory::is_readable(guard.start, 1);
+                    assert!(!is_readable, "round {round}");
+                    looked.fetch_add(1, Relaxed);
+                }
+            });
+            eventually("the watcher looks", || looked.load(Relaxed) > before);
+            // SAFETY: memory that the arena has allocated.
+            unsafe { arena.raw().detach(range, Departure::Advice) }.unwrap();
+            stop.store(true, Relaxed);
+            watcher.join().unwrap();
+        });
+        drop(frozen);
+        // SAFETY: as above.
+        let bytes = unsafe {
+            arena.protect(guard, Prot::READ).unwrap();
+            std::slice::from_raw_parts(guard.start as *const u8, 4 * page)
+        };
+        let byte_of = |page: usize| [1, 2, 2, 0][page];
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == byte_of(at / page)));
+    }
 }

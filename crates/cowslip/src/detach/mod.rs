@@ -15,22 +15,23 @@
 //!
 //! Every address shows the same content before and after.
 
+mod content;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
-use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-use crate::arena::allocate::{lost, pages_of};
+use crate::arena::allocate::lost;
 use crate::arena::chunk::{contains_current_stack, write_protect};
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::mapping::OwnSpace;
-use crate::mapping::backing_file::{Pages, read_part};
+use crate::mapping::backing_file::Pages;
 use crate::memory::departure::Departure;
 use crate::memory::vma_map::{Span, Usage};
 use crate::service::Service;
@@ -257,68 +258,6 @@ impl Shared {
         copied.during("copy memory of an arena")
     }
 
-    /// Copies the content of `range`, handed out with one protection, to `target`, which is as long and all zeroes.
-    fn copy_content(
-        &self,
-        state: &State,
-        range: VirtRange,
-        target: &mut [u8],
-        service: Option<&Service>,
-    ) -> Result<(), Errno> {
-        let span = state.vma_map.within(range).next();
-        let prot = span.map_or(Prot::NONE, |span| span.prot);
-        let is_left = span.is_some_and(|span| matches!(span.usage, Usage::Left | Usage::Detached));
-        let is_hidden = !prot.contains(Prot::READ);
-        if is_hidden {
-            // A thread that may not read it sees it for a moment, instead of dying.
-            self.piece(range).protect(Prot::READ)?;
-        }
-        let copied = self.by_chunk(range).try_for_each(|(i, part)| {
-            let place = &mut target[part.start - range.start..][..part.len];
-            if is_left {
-                self.piece(part).copy_to(place);
-                return Ok(());
-            }
-            if state.files.are_renounced() {
-                // The mapping shows the same. Pages of zeroes are not copied: the target is zeroes already.
-                let is_wanted = |page: &VirtRange| !self.piece(*page).is_zero();
-                pages_of(part).filter(is_wanted).for_each(|page| {
-                    let place = &mut place[page.start - part.start..][..page.len];
-                    self.piece(page).copy_to(place);
-                });
-                return Ok(());
-            }
-            if state.chunk(i) != Chunk::Anonymous {
-                match &state.borrowed_base {
-                    Some(base) if state.chunk(i) == Chunk::Borrowed => {
-                        base.read(self.range, part, place)?;
-                    }
-                    _ => drop(read_part(state.file_at(part.start), self.range, part, place)?),
-                }
-            }
-            if state.chunk(i) == Chunk::Live {
-                return Ok(());
-            }
-            let mut copy = |run: VirtRange| {
-                self.piece(run).copy_to(&mut place[run.start - part.start..][..run.len]);
-            };
-            let runs =
-                |scanner: &Scanner<ReservedFd>| scanner.private_runs(part, &mut copy).map(drop);
-            self.with_scanner(service, runs).or_else(|_| {
-                // Without a descriptor or another way to find private pages, all pages are copied as shown.
-                let is_wanted = |page: &VirtRange| {
-                    state.chunk(i) != Chunk::Anonymous || !self.piece(*page).is_zero()
-                };
-                pages_of(part).filter(is_wanted).for_each(copy);
-                Ok(())
-            })
-        });
-        if is_hidden {
-            self.piece(range).protect(prot)?;
-        }
-        copied
-    }
-
     /// Frees whole chunks of the file that no mapping shows any more.
     pub(crate) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
@@ -346,16 +285,5 @@ impl Shared {
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
         write_protect(guard, range, true)
-    }
-
-    fn with_scanner<T>(
-        &self,
-        service: Option<&Service>,
-        act: impl FnOnce(&Scanner<ReservedFd>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        match service {
-            Some(service) => act(&service.scanner),
-            None => act(&Scanner::open()?),
-        }
     }
 }
