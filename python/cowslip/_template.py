@@ -1,7 +1,6 @@
 """Templates, branches, and pools of processes that work on clones."""
 
 import concurrent.futures
-import itertools
 import json
 import multiprocessing
 import multiprocessing.resource_sharer
@@ -273,6 +272,26 @@ def _work(function: Callable[[Branch, T], R], item: T) -> R:
             _is_reset = True
 
 
+def _work_on_all(function: Callable[[Branch, T], R], items: list[T]) -> list[R]:
+    return [_work(function, item) for item in items]
+
+
+def _results(futures: list[concurrent.futures.Future[list[R]]]) -> Iterator[R]:
+    """The results of all, in order. Once one fails, or the iterator ends early, the others are cancelled."""
+    futures.reverse()
+    try:
+        while futures:
+            yield from futures.pop().result()
+    except concurrent.futures.process.BrokenProcessPool:
+        # The executor is failing the others just now. To cancel one meanwhile would end its thread before it ends the
+        # processes (`InvalidStateError` in some versions of Python).
+        futures.clear()
+        raise
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 class Pool:
     """Processes that each have a clone of a template: `function(branch, item)` for each item, in any of them.
 
@@ -309,8 +328,11 @@ class Pool:
     def imap(self, function: Callable[[Branch, T], R], items: Iterable[T], *, chunksize: int = 1) -> Iterator[R]:
         """The results, in order, as they come; `chunksize` items go to a process at a time."""
         executor, items = self._open(), list(items)
+        if chunksize < 1:
+            raise UsageError("chunksize is at least 1")
+        parts = [items[at : at + chunksize] for at in range(0, len(items), chunksize)]
         with _InterruptLater():
-            return executor.map(_work, itertools.repeat(function), items, chunksize=chunksize)
+            return _results([executor.submit(_work_on_all, function, part) for part in parts])
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -188,6 +190,34 @@ def test_a_killed_worker_is_an_error_and_frees_the_arena(arena, start_method):
     del template, later
     with arena.freeze(timeout=60) as then:
         assert (then[table] == 1).all()
+
+
+def kill_itself_or_wait(branch, item):
+    if item == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
+def test_a_broken_pool_ends_all_its_processes(arena, monkeypatch):
+    """Tasks that the executor is about to fail are not cancelled: its thread would end before the processes."""
+    template = arena.template({"table": arena.full((N,), 1, np.int64)})
+    given_up = threading.Event()
+    fail = concurrent.futures.Future.set_exception
+    failed = []
+
+    def fail_all_but_the_first_late(future, exception):
+        if failed:
+            given_up.wait(60)
+        failed.append(future)
+        fail(future, exception)
+
+    with cowslip.Pool(2, template, start_method="fork") as pool:
+        monkeypatch.setattr(concurrent.futures.Future, "set_exception", fail_all_but_the_first_late)
+        with pytest.raises(concurrent.futures.process.BrokenProcessPool):
+            pool.map(kill_itself_or_wait, range(40), chunksize=1)
+        given_up.set()
+    assert len(failed) > 1 and not any(future.cancelled() for future in failed)
+    assert not multiprocessing.active_children()
 
 
 def test_map_divides_what_it_is_given(arena):
