@@ -30,6 +30,7 @@ use crate::arena::{Arena, Handle};
 use crate::freeze::fork::{PreparedFork, watch_child};
 use crate::raw::branch::SEED_BYTES;
 use crate::thaw::serve;
+use crate::timing::Deadline;
 
 /// The arenas that every fork takes along.
 struct Installed {
@@ -201,9 +202,9 @@ pub(crate) fn fork_watching(
     match unsafe { fork(&[arena]) }? {
         Fork::Parent(pid) => Ok(pid),
         Fork::Child => {
-            let until = process::now_ns() + time.as_nanos() as u64;
+            let until = Deadline::after_ns(time.as_nanos() as u64);
             let mut is_same = true;
-            while process::now_ns() < until {
+            while !until.has_passed() {
                 is_same &= word.load(SeqCst) == expected;
             }
             process::exit_now(i32::from(!is_same))

@@ -82,6 +82,7 @@ mod retry;
 mod service;
 mod template;
 mod thaw;
+mod timing;
 mod values;
 
 pub use bytemuck;

@@ -19,6 +19,7 @@ use cowslip_sys::{process, scheduling};
 
 use crate::metrics::Counters;
 use crate::plan::settings::children::LOOK_NS;
+use crate::timing::Stopwatch;
 
 pub(super) const NONE: u8 = 0;
 
@@ -38,7 +39,7 @@ pub(crate) struct Child {
 #[derive(Debug)]
 pub(super) struct Yielding {
     pub(super) share_percent: u8,
-    pub(super) forked_ns: u64,
+    pub(super) since_fork: Stopwatch,
     pub(super) is_idle: AtomicBool,
 }
 
@@ -57,7 +58,7 @@ impl Child {
     /// reason to go on watching it.
     pub(crate) fn set_turn(&self, counters: &Counters) -> bool {
         let Some(yielding) = &self.yielding else { return true };
-        let passed_ns = process::now_ns() - yielding.forked_ns;
+        let passed_ns = yielding.since_fork.elapsed_ns();
         if passed_ns < LOOK_NS {
             return true;
         }

@@ -26,6 +26,7 @@ use crate::metrics::Counters;
 use crate::plan::settings::children::{
     ASK_SHARE, COUNT_NEAR_NS, COUNT_NS, COUNT_REST, ENDING_COUNTS, HALF_SHARE, MANY,
 };
+use crate::timing::Stopwatch;
 
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -199,8 +200,8 @@ impl CopyLimit {
         }
         let added = bytes.saturating_sub(self.copied_bytes.swap(bytes, Relaxed));
         let level = Level::new(bytes, added, limit_bytes);
-        let counted_ns = process::now_ns();
-        let took_ns = counted_ns - now_ns;
+        let took_ns = Stopwatch::started_at(now_ns).elapsed_ns();
+        let counted_ns = now_ns + took_ns;
         // A count of much memory takes long. Unless a child is about to end, most of the time is left to others.
         let is_quick = took_ns < COUNT_NEAR_NS / 2;
         let (look_ns, rest) = match level {

@@ -15,7 +15,8 @@ pub(crate) fn reclaim(shared: &Shared, state: &mut State) {
     if state.deferred_free.chunks.is_empty() || state.role != Role::Owner {
         return;
     }
-    if !state.plan.reclaim.is_due(process::now_ns()) {
+    let now_ns = process::now_ns();
+    if !state.plan.reclaim.is_due(now_ns) {
         return;
     }
     let others = youngest_read(shared, state);
@@ -35,6 +36,6 @@ pub(crate) fn reclaim(shared: &Shared, state: &mut State) {
     if has_found {
         state.plan.reclaim.succeed();
     } else {
-        state.plan.reclaim.put_off(process::now_ns(), RECLAIM);
+        state.plan.reclaim.put_off(now_ns, RECLAIM);
     }
 }

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile, process};
+use cowslip_sys::{Errno, memfile};
 
 use super::state::{Chunk, Role, Shared, State};
 use crate::mapping::backing_file::offset;
 use crate::memory::density::PageSet;
 use crate::plan::density::trusted_bytes;
 use crate::plan::settings::density::{MOST_BORDERS, SAMPLE_BYTES, SAMPLES};
+use crate::timing::Stopwatch;
 
 impl Shared {
     /// Maps a piece so that writes reach the file, with the page size chosen for its faults.
@@ -225,14 +226,14 @@ pub(crate) fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> Res
     if was_base && shared.set_huge(state, chunk..chunk + 1).is_err() {
         return Ok(false);
     }
-    let began_ns = process::now_ns();
+    let watch = Stopwatch::start();
     // Filled with zeroes from here on: kept, but of no use.
     let holes = shared.holes(state, chunk);
     let piece = shared.piece(place);
     // Linux 6.1 answers EINVAL, as if it could not, where the range has no page table, though the file's pages were collapsed.
     let _ = piece.first(page_size_bytes()).advise(Advice::PopulateRead);
     let collapsed = piece.advise(Advice::Collapse);
-    shared.counters.stalled(process::now_ns() - began_ns);
+    shared.counters.stalled(watch.elapsed_ns());
     match collapsed {
         Ok(()) => {
             state.density.forget(chunk);

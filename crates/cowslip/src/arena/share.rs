@@ -11,6 +11,7 @@ use super::Arena;
 use super::child::{Child, NONE, Yielding};
 use super::state::Shared;
 use crate::plan::settings::children::MOST_ENDS;
+use crate::timing::Stopwatch;
 
 /// The watched children.
 pub(crate) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
@@ -35,8 +36,8 @@ pub(crate) fn watch(shared: &Shared, pid: i32) {
     let yielding = match shared.child_share.0.load(Relaxed) {
         NONE => None,
         share_percent => {
-            let (forked_ns, is_idle) = (process::now_ns(), AtomicBool::new(false));
-            Some(Yielding { share_percent, forked_ns, is_idle })
+            let (since_fork, is_idle) = (Stopwatch::start(), AtomicBool::new(false));
+            Some(Yielding { share_percent, since_fork, is_idle })
         }
     };
     if end.is_some() || yielding.is_some() {

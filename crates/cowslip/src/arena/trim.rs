@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::uffd::{self, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile, process};
+use cowslip_sys::{Errno, memfile};
 
 use super::chunk::{enter, write_protect};
 use super::residency::map_resident;
@@ -30,6 +30,7 @@ use crate::memory::vma_map::Usage;
 use crate::plan::density::is_worth_splitting;
 use crate::retry::retry_until_ok;
 use crate::service::FEATURES;
+use crate::timing::Stopwatch;
 
 /// The largest page that is looked at.
 const LOOK_BYTES: usize = 4096;
@@ -158,7 +159,7 @@ impl Shared {
         };
         let guard = own.as_ref().or(service.as_ref().map(|service| &service.uffd));
         let guard = guard.ok_or(Errno::NODEV)?;
-        let began_ns = process::now_ns();
+        let watch = Stopwatch::start();
         let pieces = state.pieces(range);
         let split = || {
             let trimmed = (|| {
@@ -189,7 +190,7 @@ impl Shared {
             Some(service) => service.outside(split),
             None => split(),
         };
-        self.counters.stalled(process::now_ns() - began_ns);
+        self.counters.stalled(watch.elapsed_ns());
         if trimmed.is_err() {
             // It is tried again in the background.
             state.density.keep(chunk, kept);

@@ -17,6 +17,7 @@ use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::OwnProcess;
 use super::scratch::Scratch;
 use crate::service::FEATURES;
+use crate::timing::Stopwatch;
 
 /// Longer than any fault takes to arrive on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -243,9 +244,9 @@ fn seals() -> ProbeResult {
     let memory = Scratch::reserve(1)?;
     memory.map_file(file.as_fd(), Sharing::Shared, Prot::NONE)?;
     let ns = median(|| {
-        let began = process::now_ns();
+        let watch = Stopwatch::start();
         match memfile::seal(file.as_fd(), Seals::WRITE) {
-            Err(Errno::BUSY) => Ok(process::now_ns() - began),
+            Err(Errno::BUSY) => Ok(watch.elapsed_ns()),
             Err(errno) => Err(Refusal::or_unsupported(errno)),
             Ok(()) => Err(Refusal::unknown(0, "a mapped file could be sealed")),
         }

@@ -1,6 +1,7 @@
 //! The result of a probe.
 
-use cowslip_sys::{Errno, process};
+use crate::timing::Stopwatch;
+use cowslip_sys::Errno;
 
 use super::capability::{Answer, Capability, Cost, Need};
 
@@ -130,9 +131,9 @@ fn text(errno: Errno) -> String {
 
 /// Measures the time that `work` takes.
 pub(super) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, u64), E> {
-    let began = process::now_ns();
+    let watch = Stopwatch::start();
     let value = work()?;
-    Ok((value, process::now_ns() - began))
+    Ok((value, watch.elapsed_ns()))
 }
 
 /// The median of the results of several runs of `once`.

@@ -16,6 +16,7 @@ use crate::arena::Arena;
 use crate::fork_calls::fork_watching;
 use crate::freeze::{FreezeMethod, Frozen};
 use crate::thaw;
+use crate::timing::Stopwatch;
 use crate::values::ArenaWords;
 
 const CHUNKS: usize = 8;
@@ -173,9 +174,9 @@ impl Bench {
         let word = self.word(1, FORK_WORD);
         let ns = median(|| {
             let before = word.load(SeqCst);
-            let began = process::now_ns();
+            let watch = Stopwatch::start();
             let pid = fork_watching(&self.arena, word, before, WRITE_FOR)?;
-            let ns = process::now_ns() - began;
+            let ns = watch.elapsed_ns();
             word.store(before + 1, SeqCst);
             if process::wait_for(pid)? != 0 {
                 return Err(Refusal::unknown(0, "a child did not see memory as it was"));

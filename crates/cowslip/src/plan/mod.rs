@@ -17,6 +17,7 @@ mod moving;
 mod next;
 pub(crate) mod pace;
 mod residency;
+pub(crate) mod rest;
 pub(crate) mod settings;
 #[cfg(test)]
 mod simulate;

@@ -9,29 +9,29 @@ use std::time::Duration;
 use cowslip_sys::{process, thread};
 
 use crate::plan::settings::last_thread::{ENDED, LOOK_NS};
+use crate::timing::Deadline;
 
 /// Knowledge of the program's threads.
 #[derive(Debug)]
 pub(super) struct LastThread {
-    due_ns: u64,
+    due: Deadline,
     /// Time from one look to the next.
     pause_ns: u64,
 }
 
 impl LastThread {
     pub(super) fn new() -> Self {
-        Self { due_ns: process::now_ns() + LOOK_NS, pause_ns: LOOK_NS }
+        Self { due: Deadline::after_ns(LOOK_NS), pause_ns: LOOK_NS }
     }
 
     /// Time until the next look.
     pub(super) fn patience(&self) -> Duration {
-        Duration::from_nanos(self.due_ns.saturating_sub(process::now_ns()))
+        self.due.left()
     }
 
     /// True if the program had no thread any more at the last look.
     pub(super) fn is_over(&mut self) -> bool {
-        let now_ns = process::now_ns();
-        if now_ns < self.due_ns {
+        if !self.due.has_passed() {
             return false;
         }
         let threads = process::threads_without_main();
@@ -40,7 +40,7 @@ impl LastThread {
             Some(_) if self.pause_ns == LOOK_NS => ENDED.first_ns,
             Some(_) => (2 * self.pause_ns).min(ENDED.last_ns),
         };
-        self.due_ns = now_ns + self.pause_ns;
+        self.due = Deadline::after_ns(self.pause_ns);
         threads.is_some_and(|threads| threads == thread::ours())
     }
 }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn it_is_not_over_while_the_main_thread_lives() {
-        let mut last = LastThread { due_ns: 0, pause_ns: ENDED.first_ns };
+        let mut last = LastThread { due: Deadline::after_ns(0), pause_ns: ENDED.first_ns };
         assert_eq!(last.patience(), Duration::ZERO);
         assert!(!last.is_over());
         assert!(last.patience() > Duration::ZERO && last.pause_ns == LOOK_NS);

@@ -15,9 +15,9 @@ mod perform;
 pub(crate) mod rest;
 pub(crate) mod serve;
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
-use cowslip_sys::{Errno, process};
 
 use crate::arena::chunk::{self, Thawing, at_once};
 use crate::arena::inheritance::youngest_read;
@@ -26,6 +26,7 @@ use crate::mapping::backing_file::CLOSED;
 use crate::plan;
 use crate::plan::settings::thaw::LONGEST_BEFORE_FORK_NS;
 use crate::service::{Look, Window};
+use crate::timing::{Deadline, Stopwatch};
 use observe::{Observer, is_short_of_memory};
 use perform::{finish, perform};
 
@@ -55,9 +56,9 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
     }
     // The thaw can wait, and this thread must not wait for itself.
     let Ok(_blocked) = chunk::enter(shared.range) else { return };
-    let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
+    let deadline = Deadline::after_ns(LONGEST_BEFORE_FORK_NS);
     while state.not_live() > 0
-        && process::now_ns() < deadline_ns
+        && !deadline.has_passed()
         && matches!(step(shared, state), Step::Again)
     {}
     if let Some(service) = service {
@@ -138,11 +139,11 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     let scanner = Scanner::open().during(OPERATION)?;
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
-    let began_ns = process::now_ns();
+    let watch = Stopwatch::start();
     while let Some(run) = state.map.next_run(0, 1, Chunk::is_private) {
         let range = shared.chunk_range(run.start, 1);
         thawing.thaw(state, run).map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
     }
-    finish(shared, state, began_ns);
+    finish(shared, state, watch);
     Ok(())
 }

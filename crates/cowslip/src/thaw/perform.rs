@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use cowslip_sys::{Errno, process};
+use cowslip_sys::Errno;
 
 use super::consolidate;
 use crate::arena::chunk::{Thawing, thaw_alone};
@@ -15,6 +15,7 @@ use crate::arena::{grow, residency};
 use crate::plan::settings::thaw::VIEW_STEP_BYTES;
 use crate::plan::task::{Pace, Task, Work};
 use crate::service::Service;
+use crate::timing::Stopwatch;
 
 /// The next step of the service thread, after a piece of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,10 +38,10 @@ pub(super) fn perform(shared: &Shared, state: &mut State, task: Task) -> Option<
         Task::WarmPage => return Some(Step::WarmPage),
         _ => {}
     }
-    let began_ns = process::now_ns();
+    let watch = Stopwatch::start();
     let outcome = act(shared, state, &task);
-    let now_ns = process::now_ns();
-    state.plan.note(&task, outcome, now_ns - began_ns, now_ns);
+    let took_ns = watch.elapsed_ns();
+    state.plan.note(&task, outcome, took_ns, watch.began_ns() + took_ns);
     if let (Some(work), Err(errno)) = (task.work(), outcome) {
         count_failure(shared, work, errno);
         return None;
@@ -64,7 +65,7 @@ fn act(shared: &Shared, state: &mut State, task: &Task) -> Result<bool, Errno> {
                 state.unmapped.add(shared.chunk_range(run.start, run.len()));
             }
         }
-        Task::Finish { began_ns } => finish(shared, state, began_ns),
+        Task::Finish { began_ns } => finish(shared, state, Stopwatch::started_at(began_ns)),
         Task::Fill(chunk) => shared.fill_borrowed(state, chunk..chunk + 1)?,
         Task::Keep(ref run) => state.change_all(run.clone(), Event::Keep),
         Task::Thaw(ref run, pace) => {
@@ -90,14 +91,14 @@ fn act(shared: &Shared, state: &mut State, task: &Task) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Notes that all memory is live, after a thaw that began then.
-pub(super) fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
+/// Notes that all memory is live, after a thaw that began with the watch.
+pub(super) fn finish(shared: &Shared, state: &mut State, watch: Stopwatch) {
     // For the next freeze, which makes one itself if this fails.
     let _ = state.generations.begin();
     state.plan.finish();
     shared.copy_limit.forget_reached();
     shared.counters.thaws.fetch_add(1, Relaxed);
-    shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
+    shared.counters.last_thaw_ns.store(watch.elapsed_ns(), Relaxed);
     shared.counters.frozen_chunks.store(0, Relaxed);
     shared.changed.notify_all();
 }

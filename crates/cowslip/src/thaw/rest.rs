@@ -16,10 +16,10 @@ use cowslip_sys::{process, waiting};
 
 use crate::arena::state::{Shared, State};
 use crate::arena::{Arena, io};
-use crate::plan::settings::rest::{
-    AGAIN_NS, LONGEST_AWAY_NS, LOOK_NS, NAP_NS, QUIET_NS, SHARE, WORKED_NS,
-};
+use crate::plan;
+use crate::plan::settings::rest::{LONGEST_AWAY_NS, NAP_NS};
 use crate::service::Service;
+use crate::timing::Deadline;
 
 static GIVES_BACK: OnceLock<fn()> = OnceLock::new();
 
@@ -34,8 +34,8 @@ pub(crate) fn call(gives_back: fn()) {
 /// Locks all of `arenas` for a fork, none of which is held, while no thread is away and may hold locks of the program.
 pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
     let mut states = io::lock_released(arenas);
-    let until_ns = process::now_ns() + LONGEST_AWAY_NS;
-    while AWAY.get() > 0 && process::now_ns() < until_ns {
+    let until = Deadline::after_ns(LONGEST_AWAY_NS);
+    while AWAY.get() > 0 && !until.has_passed() {
         drop(states);
         let _ = waiting::nap(Duration::from_nanos(NAP_NS));
         states = io::lock_released(arenas);
@@ -43,46 +43,28 @@ pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuar
     states
 }
 
-/// Knowledge of the program's work.
-#[derive(Debug)]
-pub(super) struct Rest {
-    looked_ns: u64,
-    /// The processor time that the process had used then, and at the last time that memory was given back.
-    used_ns: u64,
-    used_before_ns: u64,
-    /// The last look at which it worked.
-    worked_ns: u64,
-    not_before_ns: u64,
+/// The time, and the processor time of this process.
+fn times() -> (u64, u64) {
+    (process::now_ns(), process::cpu_ns())
 }
+
+/// The program's rest, as the service thread sees it.
+#[derive(Debug)]
+pub(super) struct Rest(plan::rest::Rest);
 
 impl Rest {
     pub(super) fn new() -> Self {
-        let now_ns = process::now_ns();
-        let (used_ns, used_before_ns) = (process::cpu_ns(), 0);
-        Self { looked_ns: now_ns, used_ns, used_before_ns, worked_ns: now_ns, not_before_ns: 0 }
+        let (now_ns, used_ns) = times();
+        Self(plan::rest::Rest::new(now_ns, used_ns))
     }
 
     /// Time until the next look.
     pub(super) fn patience(&self) -> Option<Duration> {
-        let due_ns = self.looked_ns + LOOK_NS;
-        let left = Duration::from_nanos(due_ns.saturating_sub(process::now_ns()));
-        GIVES_BACK.get().map(|_| left)
+        GIVES_BACK.get().map(|_| Duration::from_nanos(self.0.left_ns(process::now_ns())))
     }
 
-    /// True if there was work, and the program rests since.
     fn is_due(&mut self) -> bool {
-        let now_ns = process::now_ns();
-        let past_ns = now_ns.saturating_sub(self.looked_ns);
-        if past_ns < LOOK_NS {
-            return false;
-        }
-        let used_ns = process::cpu_ns();
-        if used_ns.saturating_sub(self.used_ns) > past_ns / SHARE {
-            self.worked_ns = now_ns;
-        }
-        (self.looked_ns, self.used_ns) = (now_ns, used_ns);
-        now_ns >= self.not_before_ns.max(self.worked_ns + QUIET_NS)
-            && used_ns.saturating_sub(self.used_before_ns) >= WORKED_NS
+        self.0.is_due(process::now_ns(), process::cpu_ns)
     }
 
     /// Gives back memory if it is time for that. False if this is no longer the arena's service thread.
@@ -103,8 +85,8 @@ impl Rest {
         service.set_away(!is_current);
         drop(locked);
         AWAY.remove();
-        self.used_before_ns = process::cpu_ns();
-        self.not_before_ns = process::now_ns() + AGAIN_NS;
+        let (now_ns, used_ns) = times();
+        self.0.gave_back(now_ns, used_ns);
         is_current
     }
 }

@@ -37,6 +37,7 @@ use crate::service::{Running, Service};
 use crate::thaw::last_thread::LastThread;
 use crate::thaw::rest::Rest;
 use crate::thaw::{self, Step};
+use crate::timing::{Deadline, Stopwatch};
 
 const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;
@@ -100,14 +101,14 @@ pub(crate) fn park(shared: &Shared) -> Option<Service> {
     let running = running?;
     let before = process::thread_count();
     running.stop();
-    let until_ns = process::now_ns() + JOINED_NS;
+    let until = Deadline::after_ns(JOINED_NS);
     let has_ended = || match before {
         Some(_) => process::thread_count() < before,
         // If the program has other threads, it waits in vain.
         None => process::is_single_threaded(),
     };
     // The join returns a little before that.
-    while !has_ended() && process::now_ns() < until_ns {
+    while !has_ended() && !until.has_passed() {
         std::thread::yield_now();
     }
     Service::open(START).ok()
@@ -194,7 +195,7 @@ enum End {
 fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     let mut last = LastThread::new();
     let mut rest = Rest::new();
-    let mut due_ns = None;
+    let mut due: Option<Deadline> = None;
     let mut false_alarms = 0;
     let mut has_stayed_away = false;
     let mut warmed_ns = None;
@@ -208,8 +209,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let mut fds = vec![service.uffd.as_fd(), service.wake_fd()];
         fds.extend(ends().map(AsFd::as_fd));
         let mut ready = vec![false; fds.len()];
-        let left =
-            due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
+        let left = due.map(Deadline::left);
         let look = children
             .iter()
             .any(|child| child.is_looked_at())
@@ -239,7 +239,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         {
             children.retain(|child| !ended.iter().any(|ended| Arc::ptr_eq(child, ended)));
         }
-        let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
+        let is_due = due.is_some_and(Deadline::has_passed);
         if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
             continue;
         }
@@ -260,11 +260,11 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         // Every other time: a thread that never comes for the lock must not end all thaws.
         has_stayed_away = !has_stayed_away && shared.is_wanted();
         if has_stayed_away {
-            due_ns = Some(process::now_ns() + STAY_AWAY_NS);
+            due = Some(Deadline::after_ns(STAY_AWAY_NS));
             continue;
         }
         let Some(mut state) = shared.try_lock() else {
-            due_ns = Some(process::now_ns() + LOOK_AGAIN_NS);
+            due = Some(Deadline::after_ns(LOOK_AGAIN_NS));
             continue;
         };
         if let Some(took_ns) = warmed_ns.take() {
@@ -275,18 +275,18 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         let pause = match step {
             Step::Again => Some(Duration::ZERO),
             Step::WarmPage => {
-                let began_ns = process::now_ns();
+                let watch = Stopwatch::start();
                 // A fault at the limit of a group ends the program; a collapse merely fails there.
                 if service.gauge.room_bytes() >= WARM_ROOM_BYTES {
                     service.warm_page.warm();
                 }
-                warmed_ns = Some(process::now_ns() - began_ns);
+                warmed_ns = Some(watch.elapsed_ns());
                 Some(Duration::ZERO)
             }
             Step::Later(pause) => Some(pause),
             Step::Idle => None,
         };
-        due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
+        due = pause.map(|pause| Deadline::after_ns(pause.as_nanos() as u64));
     }
     Ok(End::Told)
 }
@@ -311,15 +311,15 @@ fn wait(
 
 /// Does pending work for a slice of time. Returns the next step, after a rest where one is due.
 fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
-    let began_ns = process::now_ns();
+    let watch = Stopwatch::start();
     let before = progress(shared, state);
     let step = loop {
         // Work that holds no thread must not keep one from its processor: a huge page takes milliseconds to populate where
         // the host has taken the memory. A hold raises the thread. Only the look at a limit that is near is urgent.
         service.set_urgent(shared.copy_limit.is_near());
         let step = thaw::step(shared, state);
-        let took_ns = process::now_ns() - began_ns;
-        let is_over = took_ns >= SLICE_NS || state.plan.felt_ns > 0 || shared.is_wanted();
+        let is_over =
+            watch.elapsed_ns() >= SLICE_NS || state.plan.felt_ns > 0 || shared.is_wanted();
         if !matches!(step, Step::Again) || is_over {
             break step;
         }
@@ -341,7 +341,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Step {
         return Step::Again;
     }
     // The program's threads take turns with a thaw, unless one waits for it. Near a limit, copies cost more than turns.
-    let is_crowded = service.look_for_crowd(began_ns);
+    let is_crowded = service.look_for_crowd(watch.began_ns());
     let takes_turns = is_crowded && state.plan.awaited == 0 && !shared.copy_limit.is_near();
     let thawed_ns = std::mem::take(&mut state.plan.thawed_ns);
     let felt_ns = std::mem::take(&mut state.plan.felt_ns);

@@ -35,6 +35,7 @@ use crate::mapping::backing_file::{BackingFile, Pages, offset};
 use crate::plan::settings::thaw::PART_BYTES;
 use crate::plan::task::{Pace, many_pages};
 use crate::service::{Service, Window};
+use crate::timing::Stopwatch;
 use base::Base;
 pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
@@ -118,7 +119,7 @@ impl<'a> Thawing<'a> {
     ) -> Result<(), Errno> {
         let shared = self.shared;
         let range = shared.chunk_range(chunks.start, chunks.len());
-        let began_ns = process::now_ns();
+        let watch = Stopwatch::start();
         let mut pages = 0;
         let number = target.unwrap_or_else(|| state.map.file(chunks.start));
         let file = Arc::clone(state.files.get(number));
@@ -147,10 +148,10 @@ impl<'a> Thawing<'a> {
             let pieces = state.pieces(part);
             let mut runs = Vec::with_capacity(most_runs(part, &pieces));
             let mut part_of = || {
-                let began_ns = process::now_ns();
+                let watch = Stopwatch::start();
                 let part = Part { range: part, pieces: &pieces, chunks: chunks.clone() };
                 let moved = self.part(state, &part, &mut runs, number, &file, prepared.as_ref());
-                (moved, process::now_ns() - began_ns)
+                (moved, watch.elapsed_ns())
             };
             let (moved, stall_ns) = match self.guard {
                 Some(service) => service.outside(part_of),
@@ -193,7 +194,7 @@ impl<'a> Thawing<'a> {
         state.unmapped.add(range);
         let counters = &shared.counters;
         counters.thawed_pages.fetch_add(pages, Relaxed);
-        counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
+        counters.longest_thaw_chunk_ns.fetch_max(watch.elapsed_ns(), Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
         shared.wake_if_live(state);
         Ok(())

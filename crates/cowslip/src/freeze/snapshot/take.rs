@@ -14,6 +14,7 @@ use crate::arena::chunk::move_pages;
 use crate::freeze::method::FreezeMethod;
 use crate::mapping::backing_file::Pages;
 use crate::retry::retry_until_ok;
+use crate::timing::Stopwatch;
 
 const THIS_THREAD: i32 = 0;
 
@@ -26,7 +27,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     });
     // A handler could touch memory that waits for this very thread.
     let blocked = can_move.then(BlockedSignals::enter);
-    let began = process::now_ns();
+    let watch = Stopwatch::start();
     // Live and clean chunks alone can be mapped over.
     let has_frozen = snapshots.iter().any(Snapshot::has_frozen);
     let mapped_over = |snapshots: &mut [Snapshot<'_>]| {
@@ -46,7 +47,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     } else {
         mapped_over(snapshots)
     };
-    let ns = process::now_ns() - began;
+    let ns = watch.elapsed_ns();
     drop(blocked);
     if result.is_err() {
         snapshots.iter_mut().for_each(Snapshot::undo);
