@@ -303,6 +303,23 @@ static void close_each(int first)
 		close(fd);
 }
 
+/* Calls with numbers that are not open fail as natively. */
+static void refused_numbers(void)
+{
+	errno = 0;
+	if (close(500) != -1 || errno != EBADF)
+		fail("close of a free number");
+	errno = 0;
+	if (dup2(500, 501) != -1 || errno != EBADF)
+		fail("dup2 of a free number");
+	errno = 0;
+	if (dup3(0, 501, 1 << 30) != -1 || errno != EINVAL)
+		fail("dup3 with a flag that is none");
+	errno = 0;
+	if (close_range(500, 501, 1u << 30) != -1 || errno != EINVAL)
+		fail("close_range with a flag that is none");
+}
+
 /* Closes all descriptors while a new service thread opens some of its own, and uses the numbers again at once. */
 static void closes_by_number(const char *how)
 {
@@ -313,6 +330,7 @@ static void closes_by_number(const char *how)
 	if (fork() == 0)
 		_exit(0);
 	wait(NULL);
+	refused_numbers();
 	for (int round = 0; round < 1500; round++) {
 		if (unshare(CLONE_FILES) != 0)
 			fail("unshare");

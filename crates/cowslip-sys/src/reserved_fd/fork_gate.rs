@@ -24,7 +24,7 @@ use core::time::Duration;
 
 use crate::process::{self, BlockedSignals};
 use crate::waiting;
-use crate::{BorrowedFd, RawFd};
+use crate::{BorrowedFd, RawFd, errno};
 
 /// The epoch in the upper half, the number of passages in the lower. Its section keeps it beside what else a fork writes.
 #[unsafe(link_section = "cowslip_fork_data")]
@@ -105,11 +105,14 @@ pub(super) fn changing<T>(change: impl FnOnce() -> T) -> T {
 }
 
 /// Calls `call`, which closes or opens descriptors by number for the program, while no thread opens or closes one of
-/// ours.
+/// ours. `errno` is that of `call`.
 pub fn between_changes<T>(call: impl FnOnce() -> T) -> T {
-    let _blocked = BlockedSignals::enter();
-    let _passage = Passage::enter(FORK);
-    call()
+    let mut blocked = BlockedSignals::enter();
+    let passage = Passage::enter(FORK);
+    let result = call();
+    blocked.set_errno(errno::last());
+    drop(passage);
+    result
 }
 
 /// Returns true if `fd` is no open descriptor of the program's: it may be one that a change of ours has open for a
