@@ -71,6 +71,12 @@ impl BlockedSignals {
         }
     }
 
+    /// Leaves the present value of `errno` instead of the preserved one.
+    pub fn keep_errno(&mut self) {
+        // SAFETY: errno is a thread-local integer that is always there.
+        self.errno = unsafe { *libc::__errno_location() };
+    }
+
     /// Leaves this value in `errno` instead of the preserved one.
     pub fn set_errno(&mut self, errno: Errno) {
         self.errno = errno.raw_os_error();

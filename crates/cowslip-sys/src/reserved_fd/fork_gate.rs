@@ -15,16 +15,15 @@
 //! forked without our knowledge has the state of that moment; a handler that runs in the middle of a fork may make a
 //! change. After the wait the state is that of a new epoch, without the passages of the one before.
 
-use core::cell::Cell;
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use core::time::Duration;
 
 use crate::process::{self, BlockedSignals};
 use crate::waiting;
-use crate::{BorrowedFd, RawFd, errno};
+use crate::{BorrowedFd, RawFd};
 
 /// The epoch in the upper half, the number of passages in the lower. Its section keeps it beside what else a fork writes.
 #[unsafe(link_section = "cowslip_fork_data")]
@@ -40,10 +39,10 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// A few changes take less, even where threads wait for a processor.
 const CHANGES_NS: u64 = 50_000_000;
 
-std::thread_local! {
-    /// This thread is in the middle of a change, which may close a descriptor by libc's function.
-    static IS_CHANGING: Cell<bool> = const { Cell::new(false) };
-}
+/// The thread that last began a change, which may close a descriptor by libc's function in its middle. Thread-local data
+/// may need a lock of the dynamic linker, which a forked child would find taken.
+#[unsafe(link_section = "cowslip_fork_data")]
+static CHANGER: AtomicUsize = AtomicUsize::new(0);
 
 fn pack(epoch: u32, passages: i32) -> u64 {
     u64::from(epoch) << 32 | u64::from(passages as u32)
@@ -98,9 +97,10 @@ pub(super) fn changing<T>(change: impl FnOnce() -> T) -> T {
     let _blocked = BlockedSignals::enter();
     let _passage = Passage::enter(CHANGE);
     BEGUN.fetch_add(1, SeqCst);
-    IS_CHANGING.set(true);
+    let thread = process::thread_handle();
+    CHANGER.store(thread, Relaxed);
     let result = change();
-    IS_CHANGING.set(false);
+    let _ = CHANGER.compare_exchange(thread, 0, Relaxed, Relaxed);
     result
 }
 
@@ -110,7 +110,7 @@ pub fn between_changes<T>(call: impl FnOnce() -> T) -> T {
     let mut blocked = BlockedSignals::enter();
     let passage = Passage::enter(FORK);
     let result = call();
-    blocked.set_errno(errno::last());
+    blocked.keep_errno();
     drop(passage);
     result
 }
@@ -119,7 +119,7 @@ pub fn between_changes<T>(call: impl FnOnce() -> T) -> T {
 /// moment. Closing such a number is `EBADF`. A call that opens it does so [between changes](between_changes). Changes
 /// of other threads are waited for, some milliseconds at most; false in the middle of one of this thread's.
 pub fn is_free(fd: RawFd) -> bool {
-    if fd < 0 || IS_CHANGING.get() {
+    if fd < 0 || CHANGER.load(Relaxed) == process::thread_handle() {
         return fd < 0;
     }
     // SAFETY: asks for a flag of a number, which need not be open.
