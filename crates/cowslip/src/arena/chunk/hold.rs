@@ -35,7 +35,7 @@ pub(super) enum By {
     /// Their pages move aside.
     Move { has_file: bool },
     /// Writes wait. For hugetlbfs, and for parts in which some pieces have a file and others have none.
-    Protection(RegisterMode),
+    Protection,
 }
 
 /// Pieces of an arena that threads are kept from. They are released when this is dropped.
@@ -61,11 +61,11 @@ impl<'a> Hold<'a> {
         by: By,
     ) -> Result<Self, Errno> {
         let (moved_to, done_to) = (part.start, part.start);
-        if let By::Protection(mode) = by {
+        if by == By::Protection {
             let uffd = &service.uffd;
             let hold = Self { shared, uffd, part, pieces, aside: None, moved_to, done_to };
             for (piece, _) in pieces {
-                uffd.register(*piece, mode)?;
+                register_for_protection(uffd, *piece)?;
                 write_protect(uffd, *piece, true)?;
             }
             return Ok(hold);
@@ -143,6 +143,23 @@ impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.let_go();
     }
+}
+
+/// Registers a piece for write protection, which leaves markers where a file has no page. Where there is no file it leaves
+/// none: there an access to a missing page waits as well. Where there is one it must not. This thread reads all that may
+/// be private, and without [knowledge of markers](cowslip_sys::pagemap::Scanner::knows_markers) that includes places
+/// where the file has nothing: it would wait for itself.
+fn register_for_protection(uffd: &Uffd<ReservedFd>, piece: VirtRange) -> Result<(), Errno> {
+    // Only memory with a file has minor faults.
+    let mode = match uffd.register(piece, RegisterMode::MINOR) {
+        Ok(()) => RegisterMode::WP,
+        Err(Errno::INVAL) => RegisterMode::MISSING | RegisterMode::WP,
+        Err(errno) => return Err(errno),
+    };
+    uffd.register(piece, mode).inspect_err(|_| {
+        // Threads that wait by now are woken at the hold's end.
+        let _ = retry_until_ok(|| uffd.unregister(piece));
+    })
 }
 
 /// Moves the pages of `from` back to `to`, and tries until the kernel agrees, within reason.

@@ -26,7 +26,6 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
@@ -226,8 +225,7 @@ impl<'a> Thawing<'a> {
         let shared = self.shared;
         let mut mapped_to = part.start;
         let by = match state.chunk(chunks.start) {
-            _ if shared.pages == Pages::Hugetlb => By::Protection(RegisterMode::WP),
-            Chunk::Partial => By::Protection(RegisterMode::MISSING | RegisterMode::WP),
+            kind if kind == Chunk::Partial || shared.pages == Pages::Hugetlb => By::Protection,
             kind => By::Move { has_file: kind != Chunk::Anonymous },
         };
         if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
