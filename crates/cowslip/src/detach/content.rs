@@ -4,7 +4,7 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, Errno, memfile, procfs};
+use cowslip_sys::{BorrowedFd, Errno, memfile};
 
 use crate::arena::allocate::pages_of;
 use crate::arena::state::{Chunk, Shared, State};
@@ -17,14 +17,14 @@ enum Source<'a> {
     /// By the mapping, which is readable.
     Mapping(&'a Shared),
     /// `/proc/self/mem` (`proc_pid_mem(5)`), which shows pages without rights as well.
-    File(ReservedFd),
+    File(BorrowedFd<'a>),
 }
 
 impl Source<'_> {
     fn copy(&self, part: VirtRange, place: &mut [u8]) -> Result<(), Errno> {
         match self {
             Self::Mapping(shared) => shared.piece(part).copy_to(place),
-            Self::File(file) => memfile::read_exact_at(file.as_fd(), place, part.start as u64)?,
+            Self::File(file) => memfile::read_exact_at(*file, place, part.start as u64)?,
         }
         Ok(())
     }
@@ -64,7 +64,7 @@ impl Shared {
         if prot.contains(Prot::READ) {
             return self.copy_from(&shown, state, range, target, service);
         }
-        if let Ok(file) = ReservedFd::open(|| procfs::open_self("mem"))
+        if let Some(file) = service.and_then(Service::memory)
             && self.copy_from(&Source::File(file), state, range, target, service).is_ok()
         {
             return Ok(());

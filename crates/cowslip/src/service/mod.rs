@@ -16,7 +16,7 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, outside, process, scheduling};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, outside, process, procfs, scheduling};
 
 use crate::mapping::OwnSpace;
 use crate::plan::settings::pressure::CROWD_LOOK_NS;
@@ -51,6 +51,8 @@ pub(crate) struct Service {
     /// Identities of the descriptors that are read and written: of the userfaultfd, and of `wake`.
     identities: [FileIdentity; 2],
     pub(crate) scanner: Scanner<ReservedFd>,
+    /// `/proc/self/mem` (`proc_pid_mem(5)`): opened in time, since a program may filter its calls by the time it is read.
+    memory: Option<(ReservedFd, FileIdentity)>,
     /// Used by the thread that has the arena's lock.
     pub(crate) window: Window,
     /// Used by the service thread.
@@ -93,6 +95,7 @@ impl Service {
             wake,
             identities,
             scanner: Scanner::open().during(operation)?,
+            memory: open_memory().ok(),
             window: Window::reserve().during(operation)?,
             warm_page: WarmPage::reserve(),
             outside: outside::is_possible().then(outside_stack).transpose().during(operation)?,
@@ -167,6 +170,12 @@ impl Service {
         }
     }
 
+    /// A file that shows all memory of this process, also what it may not read.
+    pub(crate) fn memory(&self) -> Option<BorrowedFd<'_>> {
+        let (file, identity) = self.memory.as_ref()?;
+        same_file(file.as_fd(), *identity).then(|| file.as_fd())
+    }
+
     /// `BADF` if the program has put another file in the place of a descriptor that is about to be read.
     pub(crate) fn check_descriptors(&self) -> cowslip_sys::Result<()> {
         let [uffd, wake] = self.identities;
@@ -220,6 +229,12 @@ impl Service {
         let _ = self.uffd.unregister(arena);
         self.uffd.get_ref().give_up_for(&self.wake);
     }
+}
+
+fn open_memory() -> cowslip_sys::Result<(ReservedFd, FileIdentity)> {
+    let file = ReservedFd::open(|| procfs::open_self("mem"))?;
+    let identity = FileIdentity::from_fd(file.as_fd())?;
+    Ok((file, identity))
 }
 
 fn outside_stack() -> Result<OwnSpace, Errno> {
