@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::failpoints::{self, Op};
 use crate::process::{self, BlockedSignals};
+use crate::procfs::own;
 use crate::units::VirtRange;
 
 /// Work, and its result once the task has ended.
@@ -35,7 +36,7 @@ pub fn is_possible() -> bool {
     const UNFILTERED: libc::c_long = 0;
     // SAFETY: prctl(2) takes no pointer here.
     let mode = unsafe { crate::passthrough::by_number()(libc::SYS_prctl, libc::PR_GET_SECCOMP) };
-    mode == UNFILTERED || process::tracer_pid().is_none()
+    mode == UNFILTERED || own::tracer_pid().is_none()
 }
 
 /// Returns true if the kernel allows this process one more task now: starts one that ends at once.

@@ -11,7 +11,6 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::errno;
 use crate::failpoints::{self, Op};
-use crate::reserved_fd::ReservedFd;
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// This thread's id.
@@ -121,40 +120,9 @@ pub fn is_own_pidfd(pidfd: i32) -> bool {
     SELF.contains(&pidfd) || is_told && info[PROCESS] == pid() as u32
 }
 
-/// Once the main thread has ended: the number of other threads, including those that are about to end. `None` before,
-/// and where `/proc` is not mounted. Allocates nothing and needs no descriptor.
-pub fn threads_without_main() -> Option<u64> {
-    // The main thread stays on the list until the last of the others has been removed.
-    let threads = thread_count()?;
-    // `/proc/self` describes the main thread, which has a program for as long as it has memory.
-    let mut name = [MaybeUninit::uninit(); 1];
-    let program = rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut name);
-    (program.err() == Some(Errno::NOENT)).then(|| threads.saturating_sub(1))
-}
-
-/// The beginning of a file of `/proc/self`, without allocating.
-fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
-    let file = ReservedFd::open(|| crate::procfs::open_self(name)).ok()?;
-    let read = read_some(&file, text).ok()?;
-    core::str::from_utf8(&text[..read]).ok()
-}
-
-/// A set of signals in `/proc/self/status`; the lowest bit is signal 1.
-fn own_signals(field: &str) -> Option<u64> {
-    let mut text = [0; 4096];
-    let set = read_own("status", &mut text)?.lines().find_map(|line| line.strip_prefix(field))?;
-    u64::from_str_radix(set.trim(), 16).ok()
-}
-
-/// Returns true if this process is known to ignore `signal`, as nohup(1) makes it ignore `SIGHUP`.
-pub fn ignores(signal: i32) -> bool {
-    own_signals("SigIgn:").is_some_and(|ignored| ignored >> (signal - 1) & 1 == 1)
-}
-
-/// Makes the calling thread block the signals that the main thread blocks, or blocked at its end.
-pub fn take_signal_mask_of_main() {
+/// Makes the calling thread block these signals, and no others; the lowest bit is signal 1.
+pub fn set_signal_mask(blocked: u64) {
     const SIGNALS: i32 = 64;
-    let Some(blocked) = own_signals("SigBlk:") else { return };
     let mut mask = MaybeUninit::uninit();
     // SAFETY: the set is written by sigemptyset before it is read; an invalid signal is refused.
     unsafe {
@@ -379,20 +347,6 @@ pub fn free_memory() -> crate::units::ByteCount {
     crate::units::ByteCount(info.freeram * u64::from(info.mem_unit))
 }
 
-/// The field at `index` of a short file in `/proc`, without allocating. No child of another thread keeps its descriptor.
-pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
-    with_proc_text(name, |text| {
-        text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
-    })
-}
-
-fn with_proc_text<T>(name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-    let file = ReservedFd::open(|| crate::procfs::open(name)).ok()?;
-    let mut text = [0u8; 96];
-    let read = rustix::io::read(&file, &mut text[..]).ok()?;
-    parse(core::str::from_utf8(&text[..read]).ok()?)
-}
-
 /// The number of files that this process may open (`RLIMIT_NOFILE`).
 pub fn file_limit() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -513,22 +467,6 @@ fn is_pinning(system: &rustix::fs::StatFs) -> bool {
     PINNING.iter().any(|(_, magic)| *magic == system.f_type as u32)
 }
 
-/// Calls `act` for each open descriptor of this process, without allocating; `false` if `/proc`
-/// cannot be read.
-pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
-    let Ok(folder) = ReservedFd::open(|| crate::procfs::open("self/fd")) else { return false };
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let Ok(entry) = entry else { return false };
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-        if let Some(fd) = number.filter(|&fd| fd != crate::AsRawFd::as_raw_fd(&folder)) {
-            act(fd);
-        }
-    }
-    true
-}
-
 /// Does `act` with the cancellation of this thread deferred (`pthread_setcancelstate(3)`): a thread that may be
 /// cancelled at any instant would end while it holds the locks of `act`.
 pub fn uncancelled(act: impl FnOnce()) {
@@ -553,34 +491,6 @@ unsafe fn set_cancel_state(state: i32) -> i32 {
     // SAFETY: writes the state through the pointer; the caller vouches for the rest.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
-}
-
-/// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
-pub fn anonymous_pages() -> Option<u64> {
-    with_proc_text("self/statm", |text| {
-        let mut fields = text.split_ascii_whitespace().skip(1);
-        let mut next = || fields.next()?.parse::<u64>().ok();
-        Some(next()?.saturating_sub(next()?))
-    })
-}
-
-/// The process that traces this thread (`ptrace(2)`), from `/proc/thread-self/status` (`proc_pid_status(5)`); `None` if
-/// there is none, or the file cannot be read. Allocates nothing.
-pub fn tracer_pid() -> Option<i32> {
-    let file = ReservedFd::open(|| crate::procfs::open("thread-self/status")).ok()?;
-    let mut text = [0u8; 512];
-    let read = rustix::io::read(&file, &mut text[..]).ok()?;
-    let text = core::str::from_utf8(&text[..read]).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
-    line.trim().parse().ok().filter(|&pid| pid != 0)
-}
-
-/// The number of threads of this process, from the links of `/proc/self/task`; `None` if it cannot be read. A thread
-/// counts until it has ended completely.
-pub fn thread_count() -> Option<u64> {
-    const LINKS_OF_A_DIRECTORY: u64 = 2;
-    let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;
-    links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
 }
 
 /// Returns true if the process has one thread, also where there is no `/proc`, as in another root (`chroot(2)`). The
@@ -615,10 +525,5 @@ mod tests {
                 assert_eq!(defined(name), Some(magic), "{name}");
             }
         }
-    }
-
-    #[test]
-    fn as_long_as_the_main_thread_lives_nobody_is_without_it() {
-        assert_eq!(threads_without_main(), None);
     }
 }

@@ -7,7 +7,7 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{Errno, Result, process};
+use crate::{Errno, Result, procfs};
 
 /// The longest slice that the kernel grants (`kernel/sched/syscalls.c`).
 const LONGEST_SLICE_NS: u64 = 100_000_000;
@@ -15,7 +15,7 @@ const LONGEST_SLICE_NS: u64 = 100_000_000;
 /// Returns true if more threads want to run than this one has processors, by `/proc/loadavg`
 /// (`proc_loadavg(5)`); false where that cannot be read.
 pub fn is_crowded() -> bool {
-    let running = process::proc_field::<u32>("loadavg", 3, '/');
+    let running = procfs::own::field_of::<u32>("loadavg", 3, '/');
     let processors = rustix::thread::sched_getaffinity(None).ok().map(|set| set.count());
     running.zip(processors).is_some_and(|(running, processors)| running > processors)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cowslip_sys::{AsFd, BorrowedFd, process};
+use cowslip_sys::{AsFd, BorrowedFd, process, procfs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// A flag for work that polls it: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process. An ignored SIGHUP
@@ -21,7 +21,7 @@ pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
 
 /// `signal`, unless this process was started so that it ignores it.
 pub(super) fn unless_ignored(signal: c_int) -> Option<c_int> {
-    (!process::ignores(signal)).then_some(signal)
+    (!procfs::own::ignores(signal)).then_some(signal)
 }
 
 /// Signals for work that waits: woken by SIGINT and SIGTERM, which no longer end the process, and by a trigger.

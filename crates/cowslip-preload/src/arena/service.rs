@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip::raw::Departure;
 use cowslip_sys::Errno;
 use cowslip_sys::outside;
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::procfs::own;
 
 use crate::arena::detach;
 use crate::arena::registry::{arenas, owned};
@@ -30,7 +31,7 @@ pub(crate) fn is_sole() -> bool {
 pub(crate) fn is_alone() -> bool {
     // A service thread that starts or ends meanwhile is missing from one of the two counts.
     let before = count();
-    process::thread_count().is_some_and(|threads| threads <= 1 + before.min(count()))
+    own::thread_count().is_some_and(|threads| threads <= 1 + before.min(count()))
 }
 
 /// A service thread failed to start at the last attempt.

@@ -73,7 +73,7 @@ fn own_or_create(len: usize) -> Option<&'static Arena> {
     if has_few {
         say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
     }
-    let tracer = process::tracer_pid();
+    let tracer = procfs::own::tracer_pid();
     if let Some(tracer) = tracer {
         say!(
             "no arena, the program runs unchanged: process {tracer} traces it, which may not expect our thread"
@@ -110,7 +110,7 @@ fn is_worth(len: usize) -> bool {
     if !setup_state::is_time_to_look(elsewhere) {
         return false;
     }
-    let used = process::anonymous_pages().map(|pages| pages as usize * page_size_bytes());
+    let used = procfs::own::anonymous_pages().map(|pages| pages as usize * page_size_bytes());
     let is_used = used.is_none_or(|used| used >= enough / 2);
     if !is_used {
         setup_state::look_again_after(elsewhere, enough / 4);

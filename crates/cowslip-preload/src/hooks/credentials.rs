@@ -22,6 +22,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::procfs::own;
 use cowslip_sys::{passthrough, tmpfs};
 use libc::{gid_t, uid_t};
 
@@ -44,7 +45,7 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
         return call();
     }
     let blocked = BlockedSignals::enter();
-    if process::thread_count().is_none() {
+    if own::thread_count().is_none() {
         // There is no /proc, as in another root: threads are not counted, and no other service thread could look at pages.
         owned().for_each(|arena| drop(arena.raw().park_service()));
         drop(blocked);

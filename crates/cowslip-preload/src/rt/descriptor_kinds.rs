@@ -7,6 +7,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cowslip_sys::process;
+use cowslip_sys::procfs::own;
 
 /// Some descriptor of this process is, or may be, opened with `O_DIRECT`.
 static POSSIBLE: AtomicBool = AtomicBool::new(false);
@@ -66,7 +67,7 @@ pub(crate) fn check_all() {
             note_direct();
         }
     };
-    if !process::for_each_descriptor(check) {
+    if !own::for_each_descriptor(check) {
         FIRST.for_each(check);
     }
 }

@@ -5,6 +5,7 @@ mod maps;
 mod memory;
 mod mounts;
 mod open;
+pub mod own;
 mod process;
 mod thp;
 

@@ -1,7 +1,8 @@
 //! Counts the memory that is held only for readers.
 
+use cowslip_sys::Errno;
+use cowslip_sys::procfs::own;
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
-use cowslip_sys::{Errno, process};
 
 use super::copies::ask_bytes;
 use super::state::{Chunk, Shared, State};
@@ -19,7 +20,7 @@ pub(crate) fn copied_bytes(shared: &Shared, state: &State, most: u64) -> u64 {
     let page_bytes = page_size_bytes() as u64;
     let vacated_bytes = state.files.vacated_bytes();
     // Cheap, and an upper bound.
-    let private_bytes = process::anonymous_pages().map(|pages| pages * page_bytes);
+    let private_bytes = own::anonymous_pages().map(|pages| pages * page_bytes);
     if let Some(bytes) = private_bytes.filter(|bytes| vacated_bytes + bytes <= most / 2) {
         return vacated_bytes + bytes;
     }

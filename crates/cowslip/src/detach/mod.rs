@@ -22,7 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::procfs::own;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -56,7 +57,7 @@ impl Shared {
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(|service| &service.uffd).or(own.as_ref());
-        let has_writers = guard.is_none() && process::thread_count() != Some(1);
+        let has_writers = guard.is_none() && own::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {

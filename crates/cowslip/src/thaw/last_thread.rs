@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use cowslip_sys::{process, thread};
+use cowslip_sys::procfs::own;
+use cowslip_sys::thread;
 
 use crate::plan::settings::last_thread::{ENDED, LOOK_NS};
 use crate::timing::Deadline;
@@ -34,7 +35,7 @@ impl LastThread {
         if !self.due.has_passed() {
             return false;
         }
-        let threads = process::threads_without_main();
+        let threads = own::threads_without_main();
         self.pause_ns = match threads {
             None => LOOK_NS,
             Some(_) if self.pause_ns == LOOK_NS => ENDED.first_ns,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::procfs::own;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process, usage};
@@ -149,7 +150,7 @@ impl Facts for Observer<'_> {
     }
 
     fn process_private_pages(&self) -> Option<u64> {
-        process::anonymous_pages()
+        own::anonymous_pages()
     }
 
     fn used_pages(&self) -> u64 {

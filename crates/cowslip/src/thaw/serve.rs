@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::failpoints::{self, Op};
+use cowslip_sys::procfs::own;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
@@ -99,11 +100,11 @@ pub(crate) fn park(shared: &Shared) -> Option<Service> {
         shared.services.take()
     };
     let running = running?;
-    let before = process::thread_count();
+    let before = own::thread_count();
     running.stop();
     let until = Deadline::after_ns(JOINED_NS);
     let has_ended = || match before {
-        Some(_) => process::thread_count() < before,
+        Some(_) => own::thread_count() < before,
         // If the program has other threads, it waits in vain.
         None => process::is_single_threaded(),
     };
@@ -151,7 +152,9 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
             drop((theirs, shared));
             if matches!(served, Ok(Ok(End::Alone))) {
                 // libc runs the program's exit handlers.
-                process::take_signal_mask_of_main();
+                if let Some(blocked) = own::blocked_signals_of_main() {
+                    process::set_signal_mask(blocked);
+                }
             }
         })
     };
