@@ -120,6 +120,7 @@ impl Tending {
             return Decision::After(left_ns);
         }
         self.served_ns = now_ns;
+        let used_before_ns = facts.used_ns();
         if let Some(task) = self.take_up(facts) {
             return Decision::Do(task);
         }
@@ -132,11 +133,11 @@ impl Tending {
             };
             self.next = chunk + 1;
             if let Some(task) = self.choose(facts, chunk) {
-                self.busy_ns += facts.now_ns() - now_ns;
+                self.busy_ns += facts.used_ns() - used_before_ns;
                 return Decision::Do(task);
             }
         }
-        self.busy_ns += facts.now_ns() - now_ns;
+        self.busy_ns += facts.used_ns() - used_before_ns;
         Decision::Do(Task::LookOn)
     }
 

@@ -13,6 +13,9 @@ pub(crate) trait Facts {
     /// The time, of a clock that never goes back.
     fn now_ns(&self) -> u64;
 
+    /// Processor time of this thread so far: the price of a look, without the time in which others had the processor.
+    fn used_ns(&self) -> u64;
+
     /// The state of each chunk.
     fn map(&self) -> &ChunkMap;
 

@@ -202,6 +202,7 @@ impl Moving {
         self.few_since_ns = None;
         self.faults = faults;
         self.turn.succeed();
+        let used_before_ns = facts.used_ns();
         let before = std::mem::take(&mut self.counts);
         let counts = facts.private_by_chunk()?;
         if self.choose(facts.map(), &facts.live_runs(), &before, &counts) {
@@ -214,8 +215,8 @@ impl Moving {
         }
         self.in_vain = if self.wanted.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
         let rest = REST << self.in_vain.min(MOST_DOUBLINGS);
-        let end_ns = facts.now_ns();
-        self.turn.set(end_ns + ((end_ns - now_ns) * rest).max(LOOK.first_ns));
+        let rest_ns = (facts.used_ns() - used_before_ns) * rest;
+        self.turn.set(facts.now_ns() + rest_ns.max(LOOK.first_ns));
         Ok(())
     }
 

@@ -123,8 +123,9 @@ impl Thaw {
             return Decision::After(left_ns).or_sooner(count_copies(facts));
         }
         self.began_ns.get_or_insert(now_ns);
+        let used_before_ns = facts.used_ns();
         let chosen = self.choose(facts, readers.read);
-        self.busy_ns += facts.now_ns() - now_ns;
+        self.busy_ns += facts.used_ns() - used_before_ns;
         Decision::Do(match chosen {
             Ok(task) => task,
             Err(errno) => Task::Failed(Work::Thaw, errno),

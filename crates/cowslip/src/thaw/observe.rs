@@ -90,6 +90,10 @@ impl Facts for Observer<'_> {
         process::now_ns()
     }
 
+    fn used_ns(&self) -> u64 {
+        process::thread_cpu_ns()
+    }
+
     fn map(&self) -> &ChunkMap {
         &self.state.map
     }

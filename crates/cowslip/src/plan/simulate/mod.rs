@@ -44,6 +44,9 @@ struct Simulation {
     written_until_ns: u64,
     faults: u64,
     looked_ns: Cell<u64>,
+    /// Time for which others have the processor during each look, and in all so far.
+    preempted_ns: u64,
+    waited_ns: Cell<u64>,
     generation: u64,
     child_until_ns: u64,
     has_ended: bool,
@@ -97,6 +100,8 @@ impl Simulation {
             written_until_ns: SECOND,
             faults: 0,
             looked_ns: Cell::new(0),
+            preempted_ns: 0,
+            waited_ns: Cell::new(0),
             generation: 0,
             child_until_ns: 0,
             has_ended: false,
@@ -284,6 +289,10 @@ impl Facts for Simulation {
         self.now_ns.get()
     }
 
+    fn used_ns(&self) -> u64 {
+        self.now_ns.get() - self.waited_ns.get()
+    }
+
     fn map(&self) -> &ChunkMap {
         &self.map
     }
@@ -363,6 +372,8 @@ impl Facts for Simulation {
         let cost_ns = LOOK_NS_PER_CHUNK * self.map.len() as u64;
         self.spend(cost_ns);
         self.looked_ns.set(self.looked_ns.get() + cost_ns);
+        self.spend(self.preempted_ns);
+        self.waited_ns.set(self.waited_ns.get() + self.preempted_ns);
         let least = settings::pages(moving::FRONT_BYTES) as usize;
         let mut counts = Counts::default();
         for (chunk, private) in self.private.iter().enumerate() {

@@ -56,6 +56,20 @@ fn a_chunk_that_is_written_much_moves_soon() {
 }
 
 #[test]
+fn a_look_that_waits_for_its_processor_does_not_put_off_the_next() {
+    let mut random = Random(88172645463325252);
+    let writes = Box::new(move || (7, random.below(pages())));
+    let mut arena = Simulation::new(500, SECOND / 1_000, writes);
+    arena.preempted_ns = 20 * MILLISECOND;
+    arena.fork(10 * SECOND);
+    let began_ns = arena.now_ns.get();
+    arena.run_until(began_ns + 10 * SECOND);
+    let moved_ns = arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns;
+    // Half of the chunk's pages are written after 0.36 s.
+    assert!(moved_ns < 600 * MILLISECOND, "{:?}", Duration::from_nanos(moved_ns));
+}
+
+#[test]
 fn a_run_of_writes_finds_the_chunks_ahead_of_it_moved() {
     // A page in 5 us: a chunk in 2.5 ms, a little more than a move takes.
     let mut arena = Simulation::new(400, 5 * MICROSECOND, in_order(400, 0));
