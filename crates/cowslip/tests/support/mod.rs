@@ -311,7 +311,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::yield_now();
+        // The other threads may need this processor.
+        std::thread::sleep(Duration::from_micros(200));
     }
 }
 

@@ -150,6 +150,8 @@ impl Drop for Hold<'_> {
 /// be private, and without [knowledge of markers](cowslip_sys::pagemap::Scanner::knows_markers) that includes places
 /// where the file has nothing: it would wait for itself.
 fn register_for_protection(uffd: &Uffd<ReservedFd>, piece: VirtRange) -> Result<(), Errno> {
+    // A hold by protection leaves pieces registered, and Linux 7.3 registers no memory for another mode (`EBUSY`).
+    let _ = retry_until_ok(|| uffd.unregister(piece));
     // Only memory with a file has minor faults.
     let mode = match uffd.register(piece, RegisterMode::MINOR) {
         Ok(()) => RegisterMode::WP,
