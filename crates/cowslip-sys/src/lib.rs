@@ -76,6 +76,7 @@ pub mod passthrough;
 pub mod perf;
 pub mod process;
 pub mod procfs;
+pub mod ptrace;
 pub mod regular;
 pub mod reserved_fd;
 pub mod scheduling;

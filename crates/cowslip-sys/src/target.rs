@@ -107,7 +107,16 @@ impl Target {
 
     /// Opens one of its files in `/proc` for reading; `ESRCH` once it has ended.
     pub fn open_file(&self, name: &str) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        self.open_as(name, OFlags::RDONLY)
+    }
+
+    /// Opens its memory for reading and writing (`proc_pid_mem(5)`). A process that is traced can be written through it.
+    pub fn open_memory(&self) -> Result<OwnedFd> {
+        self.open_as("mem", OFlags::RDWR)
+    }
+
+    fn open_as(&self, name: &str, access: OFlags) -> Result<OwnedFd> {
+        let flags = access | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
             Err(Errno::NOENT) if self.has_ended()? => Err(Errno::SRCH),
             opened => opened,

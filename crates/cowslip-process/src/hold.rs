@@ -1,0 +1,144 @@
+//! The instant.
+
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::target::Target;
+use cowslip_sys::{AsFd, Errno, process};
+
+use crate::descriptors;
+use crate::inject::{Injection, Sites, has_room, was_left_alone};
+use crate::look::{OPERATION, Plan};
+use crate::stop::Threads;
+use crate::thread::ThreadState;
+
+/// Attempts to find a thread on a stack with room.
+const ATTEMPTS: u32 = 50;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
+
+/// A stopped child of a process, with its memory at one instant, and the state of all its threads then.
+///
+/// The program does not notice it: no signal tells of it, and `wait(2)` does not return for it. It ends when this is
+/// dropped, or with the thread that made this.
+#[derive(Debug)]
+pub struct Holder {
+    target: Target,
+    sites: Sites,
+    child: Tracee,
+    threads: Vec<ThreadState>,
+    descriptors: Vec<(i32, String)>,
+    pause: Duration,
+}
+
+impl Plan {
+    /// Holds the process: stops its threads, takes their state, has one of them fork, and lets them go on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the plan says that a copy is [not possible](crate::Lack::is_fatal);
+    /// [`ErrorKind::Denied`] without the right to trace it; [`ErrorKind::Vanished`] once it has ended; what `fork(2)`
+    /// answered. The program goes on in any case.
+    pub fn hold(self) -> Result<Holder> {
+        if let Some(lack) = self.lacks().iter().find(|lack| lack.is_fatal) {
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string()));
+        }
+        let failed = |errno| match errno {
+            Errno::PERM | Errno::ACCESS => Error::from_errno(OPERATION, errno)
+                .because("it may not be traced by this process")
+                .advise("run as its user or as root, and see kernel.yama.ptrace_scope"),
+            errno => Error::from_errno(OPERATION, errno),
+        };
+        let Self { target, sites, .. } = self;
+        let memory = target.open_memory().map_err(failed)?;
+        let mut threads = Threads::seize(target.pid()).map_err(failed)?;
+        for _ in 0..ATTEMPTS {
+            let began = Instant::now();
+            threads.stop().map_err(failed)?;
+            let maps = target.read_file("maps").map_err(failed)?;
+            let states = threads.all.iter().map(|tracee| ThreadState::read(tracee, memory.as_fd()));
+            let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            let Some(roomy) = roomy(&mut threads, &maps) else {
+                threads.run_for(BETWEEN_ATTEMPTS);
+                continue;
+            };
+            let injection = Injection::prepare(roomy, memory.as_fd(), sites).map_err(failed)?;
+            let mut child = injection.fork().map_err(failed)?;
+            let descriptors = descriptors::states(target.pid());
+            threads.go_on();
+            let pause = began.elapsed();
+            child.wait().map_err(failed)?;
+            let descriptors = descriptors.map_err(failed)?;
+            return Ok(Holder { target, sites, child, threads: states, descriptors, pause });
+        }
+        Err(Error::new(ErrorKind::Busy, OPERATION)
+            .because("none of its threads was on a stack of the kernel's or of libc's")
+            .advise("try again when it is idle"))
+    }
+}
+
+impl Holder {
+    /// The process that has the memory.
+    pub fn pid(&self) -> i32 {
+        self.child.thread()
+    }
+
+    /// The threads, in ascending order of their numbers.
+    pub fn threads(&self) -> &[ThreadState] {
+        &self.threads
+    }
+
+    /// What `proc_pid_fdinfo(5)` said of each descriptor at the instant.
+    pub fn descriptors(&self) -> &[(i32, String)] {
+        &self.descriptors
+    }
+
+    /// The time for which the program was stopped.
+    pub fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    /// Ends the holder, and has the program, its parent, forget it.
+    fn end(&mut self) -> Result<(), Errno> {
+        const KILL: i32 = 9;
+        process::signal(self.pid(), KILL)?;
+        // Until its tracer has seen its end, its parent cannot.
+        while self.child.wait()? != Stop::Ended {}
+        let mut threads = Threads::seize(self.target.pid())?;
+        for _ in 0..ATTEMPTS {
+            threads.stop()?;
+            let (maps, memory) = (self.target.read_file("maps")?, self.target.open_memory()?);
+            if let Some(roomy) = roomy(&mut threads, &maps) {
+                let mut ended = left_alone(self.target.pid());
+                ended.push(self.pid());
+                return Injection::prepare(roomy, memory.as_fd(), self.sites)?.reap(&ended);
+            }
+            threads.run_for(BETWEEN_ATTEMPTS);
+        }
+        Err(Errno::AGAIN)
+    }
+}
+
+/// Children that stayed where an earlier process like this one was killed.
+fn left_alone(pid: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let is_stale = |child: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat"));
+        stat.is_ok_and(|stat| was_left_alone(&stat))
+    };
+    let numbers = children.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    numbers.filter(is_stale).collect()
+}
+
+/// A stopped thread that can make a call.
+fn roomy<'a>(threads: &'a mut Threads, maps: &str) -> Option<&'a mut Tracee> {
+    let is_roomy = |tracee: &&mut Tracee| tracee.registers().is_ok_and(|now| has_room(&now, maps));
+    threads.all.iter_mut().find(is_roomy)
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Where the program cannot be asked, the child's number stays taken until the program ends.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,284 @@
+//! Makes a stopped thread call the kernel, such that it recovers by itself if this process ends meanwhile.
+//!
+//! ```text
+//!  registers ─▶ call ─▶ "syscall; ret" ─▶ restorer: rt_sigreturn(2) ─▶ the thread's own registers
+//!                            │                ▲
+//!                            └─ the child ────┴─▶ exit_group(2)
+//!
+//!  the thread's stack:  … its own │ red zone │ vector registers · child's frame · frame │ ◀─ stack pointer of the call
+//! ```
+//! Both code sequences are the program's own, of libc or of the vdso. The frames are those of a signal handler that
+//! returns: the kernel sets the registers that they say. Normally the thread never gets there: it is stopped behind the
+//! call, and its registers, its mask and the bytes under its stack are put back. If this process is killed before, the
+//! kernel lets the thread go, which then takes the way of the picture. A child that no process traces ends at once.
+//!
+//! Nothing is stepped by instructions: the kernel would leave the processor's trap flag on.
+
+use cowslip_sys::procfs::{self, Mapping};
+use cowslip_sys::ptrace::{Registers, Stop, Tracee};
+use cowslip_sys::target::Target;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
+
+/// `syscall; ret`.
+const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
+/// `mov $15, %rax; syscall`: the end of each signal handler.
+const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
+
+const CLONE: u64 = 56;
+const WAIT4: u64 = 61;
+const EXIT_GROUP: u64 = 231;
+
+/// The exit code of a child that ended because no process traced it.
+const LEFT_ALONE: u64 = 0xc0;
+
+const RED_ZONE_BYTES: u64 = 128;
+/// A frame: the restorer's address, and `struct ucontext` of the kernel.
+const FRAME_BYTES: usize = 8 + 304;
+const FRAME_PLACE: usize = FRAME_BYTES.next_multiple_of(64);
+/// The size of the vector registers' area is not known before: with tiles it is 11 KiB.
+const MOST_BYTES: u64 = 16 << 10;
+
+/// Code of a program that an injection needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sites {
+    call: u64,
+    restorer: u64,
+}
+
+impl Sites {
+    /// Searches the executable files that the program has mapped; `None` if one of the two is not there.
+    pub(crate) fn find(target: &Target, maps: &str) -> Result<Option<Self>> {
+        let memory = target.open_file("mem")?;
+        let is_code = |mapping: &Mapping<'_>| {
+            mapping.protection == 5 && (mapping.has_file || mapping.name == "[vdso]")
+        };
+        let mut mappings: Vec<_> = procfs::mappings(maps).filter(is_code).collect();
+        // Short ones first: all have these few bytes, if any has.
+        mappings.sort_by_key(|mapping| mapping.range.len);
+        let (mut call, mut restorer) = (None, None);
+        for mapping in mappings {
+            let mut code = vec![0; mapping.range.len];
+            // A part of a file that was cut short cannot be read.
+            if memfile::read_exact_at(memory.as_fd(), &mut code, mapping.range.start as u64)
+                .is_err()
+            {
+                continue;
+            }
+            let place = |bytes: &[u8]| {
+                let at = code.windows(bytes.len()).position(|window| window == bytes)?;
+                Some((mapping.range.start + at) as u64)
+            };
+            call = call.or_else(|| place(CALL));
+            restorer = restorer.or_else(|| place(RESTORER));
+            if let (Some(call), Some(restorer)) = (call, restorer) {
+                return Ok(Some(Self { call, restorer }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns true if the thread's stack has room for the frames: the main thread's own stack, or one with a guard below.
+/// A stack that a program cut out of its heap has other content below.
+pub(crate) fn has_room(registers: &Registers, maps: &str) -> bool {
+    let lowest = (registers.rsp - RED_ZONE_BYTES).saturating_sub(MOST_BYTES) as usize;
+    let mut guard_end = 0;
+    for mapping in procfs::mappings(maps) {
+        if mapping.range.contains(registers.rsp as usize) {
+            let is_stack = mapping.name == "[stack]" || mapping.range.start == guard_end;
+            return is_stack && mapping.range.contains(lowest);
+        }
+        if !mapping.is_accessible {
+            guard_end = mapping.range.end();
+        }
+    }
+    false
+}
+
+/// A thread that is to make a call, and what it has to get back.
+pub(crate) struct Injection<'a> {
+    tracee: &'a mut Tracee,
+    memory: BorrowedFd<'a>,
+    sites: Sites,
+    registers: Registers,
+    mask: u64,
+    at: u64,
+    saved: Vec<u8>,
+}
+
+impl<'a> Injection<'a> {
+    /// Writes the frames under the stack of a stopped thread that [has room](has_room).
+    pub(crate) fn prepare(
+        tracee: &'a mut Tracee,
+        memory: BorrowedFd<'a>,
+        sites: Sites,
+    ) -> Result<Self> {
+        let (registers, mask) = (tracee.registers()?, tracee.blocked_signals()?);
+        let vectors = tracee.extended_state()?;
+        let len = 2 * FRAME_PLACE as u64 + vectors.len() as u64 + 4;
+        if len > MOST_BYTES {
+            return Err(Errno::NOMEM);
+        }
+        let at = (registers.rsp - RED_ZONE_BYTES - len) & !63;
+        let vectors_at = at + 2 * FRAME_PLACE as u64;
+        let mut bytes = frame(&sites, &after_restart(registers), mask, vectors_at);
+        bytes.resize(FRAME_PLACE, 0);
+        let ends = Registers { rip: sites.call, rax: EXIT_GROUP, rdi: LEFT_ALONE, ..registers };
+        bytes.extend(frame(&sites, &ends, !0, 0));
+        bytes.resize(2 * FRAME_PLACE, 0);
+        bytes.extend(saved_vectors(vectors));
+        let mut saved = vec![0; bytes.len()];
+        memfile::read_exact_at(memory, &mut saved, at)?;
+        let injection = Self { tracee, memory, sites, registers, mask, at, saved };
+        memfile::write_at(memory, &bytes, at)?;
+        Ok(injection)
+    }
+
+    /// Forks. The child is seized, and stops before it runs; let go, it would end.
+    pub(crate) fn fork(mut self) -> Result<Tracee> {
+        let child_stack = self.at + FRAME_PLACE as u64;
+        match self.call(CLONE, [0, child_stack, 0, 0])? {
+            (1.., Some(child)) => Ok(child),
+            (answer, _) => Err(Errno::from_raw_os_error(i32::try_from(-answer).unwrap_or(0))),
+        }
+    }
+
+    /// Waits for children that have ended.
+    pub(crate) fn reap(mut self, children: &[i32]) -> Result<()> {
+        // __WALL | WNOHANG
+        let how = 0x4000_0001;
+        children.iter().try_for_each(|child| self.call(WAIT4, [*child as u64, 0, how, 0]).map(drop))
+    }
+
+    /// Makes one call. The frames stay as they are until this is dropped.
+    fn call(
+        &mut self,
+        number: u64,
+        [rdi, rsi, rdx, r10]: [u64; 4],
+    ) -> Result<(i64, Option<Tracee>)> {
+        let injected = Registers {
+            rip: self.sites.call,
+            rsp: self.at,
+            rax: number,
+            // No call is to be restarted.
+            orig_rax: u64::MAX,
+            rdi,
+            rsi,
+            rdx,
+            r10,
+            r8: 0,
+            ..self.registers
+        };
+        // Before the mask: the frame has the thread's own.
+        self.tracee.set_registers(&injected)?;
+        let answer = self.run();
+        let back = self.put_back();
+        let answer = answer?;
+        back.map(|()| answer)
+    }
+
+    fn run(&mut self) -> Result<(i64, Option<Tracee>)> {
+        self.tracee.set_blocked_signals(!0)?;
+        self.tracee.trace_clones(true)?;
+        let (mut calls, mut child) = (0, None);
+        while calls < 2 {
+            self.tracee.go_on_to_call()?;
+            match self.tracee.wait()? {
+                Stop::Call => calls += 1,
+                Stop::Cloned => {
+                    child = Some(Tracee::cloned(self.tracee.event_message()? as i32));
+                }
+                Stop::Ended => return Err(Errno::SRCH),
+                Stop::Asked | Stop::WithAll | Stop::Signal(_) => {}
+            }
+        }
+        let answer = self.tracee.registers()?.rax as i64;
+        self.tracee.trace_clones(false)?;
+        // The kernel restarts an interrupted call only behind a stop for a signal, or for an interrupt.
+        self.tracee.interrupt()?;
+        self.tracee.go_on()?;
+        loop {
+            match self.tracee.wait()? {
+                Stop::Ended => return Err(Errno::SRCH),
+                Stop::Asked | Stop::WithAll => return Ok((answer, child)),
+                _ => self.tracee.go_on()?,
+            }
+        }
+    }
+
+    fn put_back(&mut self) -> Result<()> {
+        // The mask first: with these registers the thread would get its own from the frame.
+        self.tracee.set_blocked_signals(self.mask)?;
+        self.tracee.set_registers(&self.registers)
+    }
+}
+
+impl Drop for Injection<'_> {
+    fn drop(&mut self) {
+        // Below the red zone: the program does not miss them.
+        let _ = memfile::write_at(self.memory, &self.saved, self.at);
+    }
+}
+
+/// Returns true if `/proc/PID/stat` is that of a child that an [injection](Injection::fork) made, and that has been left alone or
+/// killed. Its parent never waits for it.
+pub(crate) fn was_left_alone(stat: &str) -> bool {
+    const KILLED: &str = "9";
+    const STATE: usize = 3;
+    const EXIT_SIGNAL: usize = 38;
+    const EXIT_CODE: usize = 52;
+    let Some(end) = stat.rfind(')') else { return false };
+    let words: Vec<&str> = stat[end + 1..].split_ascii_whitespace().collect();
+    let field = |number: usize| words.get(number - STATE).copied().unwrap_or("");
+    let code = (LEFT_ALONE << 8).to_string();
+    (field(STATE), field(EXIT_SIGNAL)) == ("Z", "0") && [KILLED, &code].contains(&field(EXIT_CODE))
+}
+
+/// The registers with which an interrupted call begins anew, as the kernel would have it.
+pub(crate) fn after_restart(mut registers: Registers) -> Registers {
+    /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`
+    const BEGINS_ANEW: [i64; 3] = [-512, -513, -514];
+    const ERESTART_RESTARTBLOCK: i64 = -516;
+    let answer = registers.rax as i64;
+    if registers.orig_rax as i64 >= 0 && BEGINS_ANEW.contains(&answer) {
+        registers.rax = registers.orig_rax;
+        registers.rip -= CALL.len() as u64 - 1;
+    } else if registers.orig_rax as i64 >= 0 && answer == ERESTART_RESTARTBLOCK {
+        registers.rax = -i64::from(Errno::INTR.raw_os_error()) as u64;
+    }
+    registers
+}
+
+/// What a signal handler returns to: `struct rt_sigframe` of `arch/x86/include/asm/sigframe.h`, without `siginfo_t`.
+fn frame(sites: &Sites, registers: &Registers, mask: u64, vectors_at: u64) -> Vec<u8> {
+    /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
+    const FLAGS: u64 = 7;
+    /// No such flags: the kernel leaves the alternate stack alone (`do_sigaltstack`).
+    const NO_STACK: u64 = 7;
+    let r = registers;
+    let segments = r.cs & 0xffff | (r.gs & 0xffff) << 16 | (r.fs & 0xffff) << 32 | r.ss << 48;
+    let words: [&[u64]; 6] = [
+        &[sites.restorer, FLAGS, 0, 0, NO_STACK, 0],
+        &[r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15],
+        &[r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx, r.rsp, r.rip, r.eflags],
+        &[segments, 0, 0, 0, 0, vectors_at],
+        &[0; 8],
+        &[mask],
+    ];
+    words.concat().iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Vector registers, in the format in which a signal handler's frame has them: with `struct _fpx_sw_bytes`.
+fn saved_vectors(mut state: Vec<u8>) -> Vec<u8> {
+    const SOFTWARE_AT: usize = 464;
+    const BEGIN: u32 = 0x4650_5853;
+    const END: u32 = 0x4650_5845;
+    let size = state.len() as u32;
+    let features: [u8; 8] = state[SOFTWARE_AT..][..8].try_into().expect("eight bytes");
+    let about = [BEGIN.to_ne_bytes(), (size + 4).to_ne_bytes()].concat();
+    state[SOFTWARE_AT..][..8].copy_from_slice(&about);
+    state[SOFTWARE_AT + 8..][..8].copy_from_slice(&features);
+    state[SOFTWARE_AT + 16..][..4].copy_from_slice(&size.to_ne_bytes());
+    state.extend(END.to_ne_bytes());
+    state
+}

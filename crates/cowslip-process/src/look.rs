@@ -1,0 +1,146 @@
+//! What a copy of a process would lack, found before anything is touched.
+
+use std::fmt;
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::procfs::{self, Mapping};
+use cowslip_sys::target::Target;
+use cowslip_sys::{Errno, process};
+
+use crate::descriptors;
+use crate::inject::Sites;
+
+pub(crate) const OPERATION: &str = "hold a process";
+
+/// Something that a copy of a process does not have as the process has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lack {
+    /// The thing, such as "descriptor 7, socket:[4711]".
+    pub what: String,
+    /// What becomes of it: a statement.
+    pub why: &'static str,
+    /// True if there can be no copy.
+    pub is_fatal: bool,
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
+}
+
+/// A look at a process, to be [held](Plan::hold).
+#[derive(Debug)]
+pub struct Plan {
+    pub(crate) target: Target,
+    pub(crate) sites: Sites,
+    lacks: Vec<Lack>,
+}
+
+impl Plan {
+    /// What a copy would lack. A fatal one keeps the process from being held.
+    pub fn lacks(&self) -> &[Lack] {
+        &self.lacks
+    }
+}
+
+/// Looks at a process, and does not touch it.
+///
+/// # Errors
+/// [`ErrorKind::Vanished`] if there is none; [`ErrorKind::Denied`] if this process may not look;
+/// [`ErrorKind::Unsupported`] if it lacks the code that a call on its behalf needs; [`ErrorKind::Usage`] for this process.
+pub fn look(pid: i32) -> Result<Plan> {
+    if pid == process::pid() {
+        return Err(Error::new(ErrorKind::Usage, OPERATION).because("it is this process"));
+    }
+    let target = Target::open(pid).during(OPERATION)?;
+    let maps = target.read_file("maps").during(OPERATION)?;
+    if maps.is_empty() {
+        // It is about to end.
+        return Err(Error::from_errno(OPERATION, Errno::SRCH));
+    }
+    let sites = Sites::find(&target, &maps).during(OPERATION)?.ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, OPERATION)
+            .because("its program and its libraries never return from a signal handler")
+    })?;
+    let mut lacks = Vec::new();
+    in_status(&target.read_file("status").during(OPERATION)?, &mut lacks);
+    in_memory(&maps, &mut lacks);
+    let timers = target.read_file("timers");
+    if timers.is_ok_and(|timers| !timers.is_empty()) {
+        lack(&mut lacks, "timers of timer_create(2)", "a copy has none", true);
+    }
+    for (number, link) in descriptors::links(pid).during(OPERATION)? {
+        if let Some((why, is_fatal)) = of_descriptor(&link) {
+            lack(&mut lacks, format!("descriptor {number}, {link}"), why, is_fatal);
+        }
+    }
+    let locks = procfs::read_text("/proc/locks").unwrap_or_default();
+    if locks.lines().any(|line| is_record_lock(line, pid)) {
+        lack(&mut lacks, "record locks (fcntl(2))", "a copy has none", false);
+    }
+    Ok(Plan { target, sites, lacks })
+}
+
+fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fatal: bool) {
+    lacks.push(Lack { what: what.into(), why, is_fatal });
+}
+
+/// Finds lacks by the text of `/proc/PID/status`.
+fn in_status(status: &str, lacks: &mut Vec<Lack>) {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map_or("", str::trim)
+    };
+    if !matches!(field("TracerPid"), "0" | "") {
+        lack(lacks, format!("tracer {}", field("TracerPid")), "a debugger has it", true);
+    }
+    if !matches!(field("Seccomp"), "0" | "") {
+        lack(lacks, "seccomp(2)", "its filter may end it for a call on its behalf", true);
+    }
+    if field("State").starts_with(['T', 't', 'Z', 'X']) {
+        lack(lacks, format!("state {}", field("State")), "it does not run", true);
+    }
+    if field("x86_Thread_features").contains("shstk") {
+        lack(lacks, "shadow stacks", "they allow no call on its behalf", true);
+    }
+}
+
+/// Finds lacks by the text of `/proc/PID/maps`.
+fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
+    let is_shared = |mapping: &Mapping<'_>| {
+        let is_memory =
+            mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
+        !mapping.is_private && mapping.protection & 2 != 0 && is_memory
+    };
+    for mapping in procfs::mappings(maps).filter(is_shared) {
+        let (from, to) = (mapping.range.start, mapping.range.end());
+        let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
+        lack(lacks, what, "a copy would have the memory of later", true);
+    }
+}
+
+/// What becomes of a descriptor, and whether there can be no copy for it.
+fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
+    let kind = link.strip_prefix("anon_inode:").map(|kind| kind.trim_matches(['[', ']']));
+    match kind {
+        Some("eventpoll" | "eventfd" | "timerfd" | "signalfd") => None,
+        Some("io_uring" | "userfaultfd" | "perf_event" | "inotify" | "fanotify") => {
+            Some(("a copy has none", true))
+        }
+        Some(kind) if kind.starts_with("bpf") || kind.starts_with("kvm") => {
+            Some(("a copy would share it", true))
+        }
+        Some(_) => Some(("a copy shares it", false)),
+        None if link.starts_with("socket:") => Some(("connections are closed in a copy", false)),
+        None if link.starts_with("pipe:") => Some(("its content is that of later", false)),
+        None => None,
+    }
+}
+
+/// Returns true if a line of `/proc/locks` is a record lock of the process.
+fn is_record_lock(line: &str, pid: i32) -> bool {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let is_record = words.next() == Some("POSIX");
+    is_record && words.nth(2).and_then(|word| word.parse().ok()) == Some(pid)
+}

@@ -1,0 +1,118 @@
+//! All threads of a process: seized, stopped together, and let go.
+
+use std::time::{Duration, Instant};
+
+use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::{Errno, Result};
+
+/// Between looks at threads that run.
+const NAP: Duration = Duration::from_micros(200);
+
+/// The threads of a process. They go on when this is dropped.
+pub(crate) struct Threads {
+    pid: i32,
+    pub(crate) all: Vec<Tracee>,
+}
+
+impl Threads {
+    /// Seizes every thread, while they run and start others.
+    pub(crate) fn seize(pid: i32) -> Result<Self> {
+        let mut threads = Self { pid, all: Vec::new() };
+        while threads.seize_new()? > 0 {}
+        Ok(threads)
+    }
+
+    fn seize_new(&mut self) -> Result<usize> {
+        let before = self.all.len();
+        for thread in ids(self.pid, "task")? {
+            if self.all.iter().any(|tracee| tracee.thread() == thread) {
+                continue;
+            }
+            match Tracee::seize(thread) {
+                Ok(tracee) => self.all.push(tracee),
+                // It has ended since.
+                Err(Errno::SRCH) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(self.all.len() - before)
+    }
+
+    /// Stops all of them, and those that they start meanwhile.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let mut stopped = 0;
+        loop {
+            for tracee in &self.all[stopped..] {
+                // One that has ended says so when it is waited for.
+                let _ = tracee.interrupt();
+            }
+            // Of a process that ends, the main thread, which is the first, ends after the others.
+            for tracee in self.all[stopped..].iter_mut().rev() {
+                stop_one(tracee)?;
+            }
+            stopped = self.all.len();
+            if self.seize_new()? == 0 {
+                break;
+            }
+        }
+        self.all.retain(|tracee| !tracee.has_ended());
+        // The main thread can end before the others: then no file of the process in `/proc` shows its memory.
+        let has_main = self.all.iter().any(|tracee| tracee.thread() == self.pid);
+        if has_main { Ok(()) } else { Err(Errno::SRCH) }
+    }
+
+    /// Lets all of them go on.
+    pub(crate) fn go_on(&mut self) {
+        for tracee in self.all.iter_mut().filter(|tracee| tracee.is_stopped()) {
+            // An error means that it has been killed.
+            let _ = tracee.go_on();
+        }
+    }
+
+    /// Lets the threads run for a while, and passes signals on.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        self.go_on();
+        while Instant::now() < end {
+            std::thread::sleep(NAP);
+            for tracee in &mut self.all {
+                if let Ok(Some(_)) = tracee.poll() {
+                    let _ = tracee.go_on();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        while let Some(tracee) = self.all.pop() {
+            drop(tracee);
+        }
+    }
+}
+
+/// Waits for the stop that a thread was asked for. Signals that come first are passed on.
+fn stop_one(tracee: &mut Tracee) -> Result<()> {
+    loop {
+        match tracee.wait() {
+            Ok(Stop::Asked | Stop::WithAll | Stop::Ended) | Err(Errno::CHILD) => return Ok(()),
+            Ok(_) => tracee.go_on()?,
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The numbers that are the names in a folder of a process in `/proc`, in ascending order.
+pub(crate) fn ids(pid: i32, folder: &str) -> Result<Vec<i32>> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/{folder}")).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::NOENT) | None => Errno::SRCH,
+            Some(errno) => errno,
+        }
+    })?;
+    let mut ids: Vec<i32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    ids.sort_unstable();
+    Ok(ids)
+}

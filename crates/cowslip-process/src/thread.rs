@@ -1,0 +1,60 @@
+//! The state of a thread, besides memory.
+
+use std::fmt;
+
+use cowslip_sys::ptrace::{Registers, Tracee};
+use cowslip_sys::{BorrowedFd, Errno, Result, memfile};
+
+/// A thread at the instant of a [`Holder`](crate::Holder).
+#[derive(Clone)]
+pub struct ThreadState {
+    /// Its number.
+    pub id: i32,
+    /// Its general registers. In an interrupted call `rax` is an error that only the kernel sees, such as `ERESTARTSYS`.
+    pub registers: Registers,
+    /// Its floating point and vector registers, in the standard format of `XSAVE`.
+    pub vectors: Vec<u8>,
+    /// The signals that it blocks; the lowest bit is signal 1.
+    pub blocked: u64,
+    /// Its list of robust mutexes (`get_robust_list(2)`): address and length.
+    pub robust_list: (u64, u64),
+    /// Its restartable sequences (`rseq(2)`): address, length and signature.
+    pub rseq: Option<(u64, u32, u32)>,
+    /// The address that the kernel clears at its end (`set_tid_address(2)`), where libc keeps it at the usual place; 0: unknown.
+    pub clear_tid: u64,
+}
+
+impl fmt::Debug for ThreadState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rip, rsp) = (self.registers.rip, self.registers.rsp);
+        write!(f, "ThreadState {{ id: {}, rip: {rip:#x}, rsp: {rsp:#x}, .. }}", self.id)
+    }
+}
+
+/// The place of a thread's number in glibc's `struct pthread`.
+const GLIBC_TID: u64 = 0x2d0;
+
+impl ThreadState {
+    /// The state of a stopped thread.
+    pub(crate) fn read(tracee: &Tracee, memory: BorrowedFd<'_>) -> Result<Self> {
+        let registers = tracee.registers()?;
+        let place = registers.fs_base.wrapping_add(GLIBC_TID);
+        let mut id = [0; 4];
+        let is_there = registers.fs_base != 0
+            && memfile::read_exact_at(memory, &mut id, place).is_ok()
+            && i32::from_ne_bytes(id) == tracee.thread();
+        Ok(Self {
+            id: tracee.thread(),
+            registers,
+            vectors: tracee.extended_state()?,
+            blocked: tracee.blocked_signals()?,
+            robust_list: tracee.robust_list()?,
+            rseq: match tracee.rseq() {
+                // Linux before 5.13.
+                Err(Errno::IO | Errno::INVAL) => None,
+                known => known?,
+            },
+            clear_tid: if is_there { place } else { 0 },
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Programs that are held go on as if nothing had happened, and their holders keep the instant.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use cowslip_process::{Holder, look};
+use cowslip_sys::error::ErrorKind;
+use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
+
+const ROLE: &str = "COWSLIP_HOLD_ROLE";
+const THREADS: usize = 6;
+
+/// Each thread counts in the first place, and then in the second: at every instant these are equal or differ by one.
+static COUNTS: [[AtomicU64; 2]; THREADS] = [const { [const { AtomicU64::new(0) }; 2] }; THREADS];
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// A program of several threads, which a test runs in a process of its own. It says where its counts are, and, once its
+/// standard input ends, that each thread's two counts are equal.
+struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    counts: VirtRange,
+}
+
+impl Program {
+    fn start() -> Self {
+        let mut child = this_test("counting_program", "count").spawn().expect("it starts");
+        let input = child.stdin.take();
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        let address = loop {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0, "it says where its counts are");
+            if let Some((_, address)) = line.split_once("counts at ") {
+                break address.trim().parse().expect("an address");
+            }
+        };
+        Self { child, input, output, counts: VirtRange::new(address, size_of_val(&COUNTS)) }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    fn counts(&self, pid: i32) -> Vec<u64> {
+        let bytes = Target::open(pid).unwrap().read_memory(self.counts).unwrap();
+        bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+    }
+
+    fn hold(&self) -> Holder {
+        look(self.pid()).unwrap().hold().unwrap()
+    }
+
+    /// Waits until each thread has counted since now.
+    fn wait_counted(&self) {
+        let before = self.counts(self.pid());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.counts(self.pid()).iter().zip(&before).any(|(now, before)| now <= before) {
+            assert!(Instant::now() < deadline, "all threads go on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn children(&self) -> String {
+        let pid = self.pid();
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
+    }
+
+    /// Ends it, and returns what it said.
+    fn end(mut self) -> String {
+        drop(self.input.take());
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {said}");
+        said
+    }
+}
+
+/// A test of this file, alone in a process of its own, which then plays a role.
+fn this_test(name: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([name, "--exact", "--nocapture"]).env(ROLE, role);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+#[test]
+fn counting_program() {
+    if role().as_deref() != Some("count") {
+        return;
+    }
+    let count = |i: usize| {
+        while !IS_OVER.load(SeqCst) {
+            COUNTS[i][0].fetch_add(1, SeqCst);
+            COUNTS[i][1].fetch_add(1, SeqCst);
+            // Some are in a call when they are stopped.
+            match i % 3 {
+                0 => std::thread::sleep(Duration::from_micros(50)),
+                1 => std::thread::yield_now(),
+                _ => {}
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..THREADS).for_each(|i| drop(scope.spawn(move || count(i))));
+        println!("counts at {}", (&raw const COUNTS).addr());
+        std::io::stdout().flush().unwrap();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        IS_OVER.store(true, SeqCst);
+    });
+    let are_equal = COUNTS.iter().all(|[one, other]| one.load(SeqCst) == other.load(SeqCst));
+    println!("equal: {are_equal}");
+}
+
+#[test]
+fn a_holder_keeps_the_instant_and_the_program_goes_on() {
+    let program = Program::start();
+    for _ in 0..20 {
+        program.wait_counted();
+        let before = program.counts(program.pid());
+        let holder = program.hold();
+        let held = program.counts(holder.pid());
+        assert!(held.iter().zip(&before).all(|(held, before)| held >= before), "{held:?}");
+        assert!(held.chunks(2).all(|pair| pair[0] - pair[1] < 2), "{held:?}");
+        assert!(holder.threads().len() > THREADS);
+        let states = holder.descriptors();
+        assert!(states.iter().any(|(number, state)| *number == 0 && state.contains("pos:")));
+        program.wait_counted();
+        assert_eq!(program.counts(holder.pid()), held, "the holder does not run");
+    }
+    assert_eq!(program.children(), "", "no child stays");
+    assert!(program.end().contains("equal: true"));
+}
+
+#[test]
+fn holders_of_several_instants_live_side_by_side() {
+    let program = Program::start();
+    let mut holders = Vec::new();
+    for _ in 0..4 {
+        program.wait_counted();
+        let holder = program.hold();
+        holders.push((program.counts(holder.pid()), holder));
+    }
+    for (held, holder) in &holders {
+        assert_eq!(&program.counts(holder.pid()), held);
+    }
+    assert!(holders.is_sorted_by(|one, next| one.0[0] < next.0[0]));
+    drop(holders);
+    assert_eq!(program.children(), "");
+    assert!(program.end().contains("equal: true"));
+}
+
+#[test]
+fn holding_program() {
+    let Some(pid) = role().and_then(|role| role.strip_prefix("hold ")?.parse().ok()) else {
+        return;
+    };
+    println!("ready");
+    loop {
+        look(pid).unwrap().hold().unwrap();
+    }
+}
+
+/// The kernel lets all threads go when their tracer is killed, wherever they are: also in a call on the program's behalf.
+#[test]
+fn the_program_goes_on_when_its_holders_process_is_killed_at_any_moment() {
+    let program = Program::start();
+    for round in 0..60_u64 {
+        let role = format!("hold {}", program.pid());
+        let mut holding =
+            this_test("holding_program", &role).stderr(Stdio::null()).spawn().unwrap();
+        let mut output = BufReader::new(holding.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("ready") {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0);
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 40_000));
+        holding.kill().unwrap();
+        holding.wait().unwrap();
+        program.wait_counted();
+    }
+    // The next one cleans up, once the last child has come to its end.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !program.children().is_empty() {
+        assert!(Instant::now() < deadline, "no child stays: {}", program.children());
+        drop(program.hold());
+    }
+    assert!(program.end().contains("equal: true"));
+}
+
+/// Debian's Python.
+fn python(script: &str) -> Option<Command> {
+    const PYTHON: &str = "/usr/bin/python3";
+    if !std::path::Path::new(PYTHON).exists() {
+        println!("SKIPPED: python: {PYTHON} is not there");
+        return None;
+    }
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    Some(command)
+}
+
+#[test]
+fn no_signal_and_no_child_of_the_program_is_missed() {
+    const SCRIPT: &str = "
+import signal, subprocess, sys, threading, time
+alarms, ends = [0], [0]
+def alarm(*_): alarms[0] += 1
+def end(*_): ends[0] += 1
+signal.signal(signal.SIGALRM, alarm)
+signal.signal(signal.SIGCHLD, end)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+print('ready', flush=True)
+threads = [threading.Thread(target=lambda: [time.sleep(0.0005) for _ in range(1000)]) for _ in range(4)]
+[thread.start() for thread in threads]
+codes = [subprocess.call(['/bin/sh', '-c', 'exit 7']) for _ in range(200)]
+[thread.join() for thread in threads]
+signal.setitimer(signal.ITIMER_REAL, 0)
+# Python may run a handler once for two signals.
+print(set(codes), len(codes), ends[0] > 150, alarms[0] > 100, flush=True)
+sys.stdin.read()
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut said = String::new();
+        output.read_line(&mut said).unwrap();
+        done.send(()).unwrap();
+        said
+    });
+    let mut holds = 0;
+    while is_done.try_recv().is_err() {
+        drop(look(child.id().cast_signed()).unwrap().hold().unwrap());
+        holds += 1;
+    }
+    let said = reader.join().unwrap();
+    assert_eq!(said.trim(), "{7} 200 True True", "after {holds} holds");
+    assert!(holds > 10, "{holds}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn what_a_copy_would_lack_is_named_and_refused() {
+    const SCRIPT: &str = "
+import ctypes, fcntl, mmap, os, sys, tempfile
+shared = mmap.mmap(-1, 1 << 20)
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init()
+file = tempfile.TemporaryFile()
+fcntl.lockf(file, fcntl.LOCK_EX)
+ends = os.pipe()
+print('ready', flush=True)
+sys.stdin.read()
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let plan = look(child.id().cast_signed()).unwrap();
+    let said: Vec<_> = plan.lacks().iter().map(|lack| (lack.is_fatal, lack.to_string())).collect();
+    for (is_fatal, part) in [
+        (true, "shared memory at"),
+        (true, "anon_inode:inotify: a copy has none"),
+        (false, "record locks"),
+        (false, "pipe:["),
+    ] {
+        let is_said = said.iter().any(|(fatal, text)| *fatal == is_fatal && text.contains(part));
+        assert!(is_said, "{part:?} in {said:?}");
+    }
+    let error = plan.hold().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("shared memory"), "{error}");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn processes_that_cannot_be_held_are_left_alone() {
+    assert_eq!(look(std::process::id().cast_signed()).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(look(i32::MAX).unwrap_err().kind(), ErrorKind::Vanished);
+    let mut stopped = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+    let pid = stopped.id().cast_signed();
+    cowslip_sys::process::stop_group(pid, true).unwrap();
+    let mut plan = look(pid).unwrap();
+    while plan.lacks().iter().all(|lack| !lack.is_fatal) {
+        plan = look(pid).unwrap();
+    }
+    assert!(plan.hold().unwrap_err().to_string().contains("does not run"));
+    cowslip_sys::process::end(pid, true).unwrap();
+    stopped.wait().unwrap();
+}

@@ -1,0 +1,277 @@
+#![allow(unsafe_code)]
+//! Stops the threads of another process, and reads and changes their registers (`ptrace(2)`).
+//!
+//! All calls for a thread come from the thread that seized it. When that one ends, however it ends, the kernel lets
+//! go of all that it seized.
+//!
+//! # Safety
+//! Each request gets a buffer of the length that it reads or writes. The memory of this process that a request names is
+//! borrowed for the call.
+
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use std::time::Instant;
+
+use crate::{Errno, Result, errno, passthrough};
+
+/// The general registers of a thread on x86-64.
+pub type Registers = libc::user_regs_struct;
+
+/// The most bytes that [`Tracee::extended_state`] returns.
+const MOST_EXTENDED_BYTES: usize = 1 << 16;
+
+const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const NT_X86_XSTATE: usize = 0x202;
+
+/// Why a thread stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It was asked to ([`Tracee::interrupt`]).
+    Asked,
+    /// Its whole process has been stopped by a signal, and stays so when it goes on.
+    WithAll,
+    /// It is about to receive a signal, which it gets when it goes on.
+    Signal(i32),
+    /// It enters or leaves a system call, under [`Tracee::go_on_to_call`].
+    Call,
+    /// It has started a task, which is stopped as well: [`Tracee::event_message`] is its number.
+    Cloned,
+    /// It has ended.
+    Ended,
+}
+
+/// A thread that this thread has seized. When this is dropped it goes on.
+#[derive(Debug)]
+pub struct Tracee {
+    thread: i32,
+    is_stopped: bool,
+    has_ended: bool,
+    /// The signal that it gets when it goes on; 0: none.
+    signal: i32,
+    is_stopped_with_all: bool,
+}
+
+impl Tracee {
+    /// Seizes a thread, which runs on. Errors: `EPERM` without the right, or if another process traces it; `ESRCH`.
+    pub fn seize(thread: i32) -> Result<Self> {
+        request(libc::PTRACE_SEIZE, thread, 0, 0)?;
+        Ok(Self {
+            thread,
+            is_stopped: false,
+            has_ended: false,
+            signal: 0,
+            is_stopped_with_all: false,
+        })
+    }
+
+    /// The task of [`Stop::Cloned`], which is seized and about to stop.
+    pub fn cloned(task: i32) -> Self {
+        Self {
+            thread: task,
+            is_stopped: false,
+            has_ended: false,
+            signal: 0,
+            is_stopped_with_all: false,
+        }
+    }
+
+    /// The thread's number.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// True until it goes on.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// True if it is known to have ended.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Asks it to stop.
+    pub fn interrupt(&self) -> Result<()> {
+        request(libc::PTRACE_INTERRUPT, self.thread, 0, 0).map(drop)
+    }
+
+    /// Waits until it stops. `ETIMEDOUT` after two seconds: it is in a call that nothing interrupts, or it is the main
+    /// thread of a process that has been killed, which ends after the others.
+    pub fn wait(&mut self) -> Result<Stop> {
+        const SPINS: u32 = 200;
+        const NAP: Duration = Duration::from_micros(50);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        for spins in 0.. {
+            if let Some(stop) = self.poll()? {
+                return Ok(stop);
+            }
+            // It takes microseconds, unless it waits for a processor.
+            match spins < SPINS {
+                true => std::thread::yield_now(),
+                false if Instant::now() > deadline => break,
+                false => std::thread::sleep(NAP),
+            }
+        }
+        Err(Errno::TIMEDOUT)
+    }
+
+    /// The stop that it is in; `None` if it runs.
+    pub fn poll(&mut self) -> Result<Option<Stop>> {
+        let mut status = 0;
+        let options = libc::__WALL | libc::WNOHANG;
+        // SAFETY: waitpid(2) writes the status through the pointer.
+        match unsafe { libc::waitpid(self.thread, &raw mut status, options) } {
+            -1 => return Err(errno::last()),
+            0 => return Ok(None),
+            _ => {}
+        }
+        let stop = meaning(status);
+        self.has_ended |= stop == Stop::Ended;
+        self.is_stopped = !self.has_ended;
+        self.is_stopped_with_all = stop == Stop::WithAll;
+        if let Stop::Signal(signal) = stop {
+            self.signal = signal;
+        }
+        Ok(Some(stop))
+    }
+
+    /// Lets it go on, with the signal that it was about to receive.
+    pub fn go_on(&mut self) -> Result<()> {
+        let how = if self.is_stopped_with_all { libc::PTRACE_LISTEN } else { libc::PTRACE_CONT };
+        self.resume(how)
+    }
+
+    /// Lets it go on until it enters or leaves a system call. The kernel takes that back if this process ends.
+    pub fn go_on_to_call(&mut self) -> Result<()> {
+        self.resume(libc::PTRACE_SYSCALL)
+    }
+
+    fn resume(&mut self, how: u32) -> Result<()> {
+        request(how, self.thread, 0, self.signal as usize)?;
+        (self.is_stopped, self.signal) = (false, 0);
+        Ok(())
+    }
+
+    /// Makes each task that it starts stop at once, or no longer.
+    pub fn trace_clones(&self, traced: bool) -> Result<()> {
+        const CLONES: i32 = libc::PTRACE_O_TRACECLONE
+            | libc::PTRACE_O_TRACEFORK
+            | libc::PTRACE_O_TRACEVFORK
+            | libc::PTRACE_O_TRACESYSGOOD;
+        let options = if traced { CLONES as usize } else { 0 };
+        request(libc::PTRACE_SETOPTIONS, self.thread, 0, options).map(drop)
+    }
+
+    /// The task that it has started.
+    pub fn event_message(&self) -> Result<u64> {
+        let mut message = 0_u64;
+        request(libc::PTRACE_GETEVENTMSG, self.thread, 0, (&raw mut message).expose_provenance())?;
+        Ok(message)
+    }
+
+    /// Its general registers.
+    pub fn registers(&self) -> Result<Registers> {
+        let mut registers = MaybeUninit::<Registers>::zeroed();
+        request(libc::PTRACE_GETREGS, self.thread, 0, registers.as_mut_ptr().expose_provenance())?;
+        // SAFETY: the kernel has written it; it consists of numbers.
+        Ok(unsafe { registers.assume_init() })
+    }
+
+    /// Sets its general registers.
+    pub fn set_registers(&self, registers: &Registers) -> Result<()> {
+        let place = core::ptr::from_ref(registers).expose_provenance();
+        request(libc::PTRACE_SETREGS, self.thread, 0, place).map(drop)
+    }
+
+    /// Its floating point and vector registers, in the standard format of `XSAVE`.
+    pub fn extended_state(&self) -> Result<Vec<u8>> {
+        let mut state = vec![0_u8; MOST_EXTENDED_BYTES];
+        let mut place = libc::iovec { iov_base: state.as_mut_ptr().cast(), iov_len: state.len() };
+        let place_of = (&raw mut place).expose_provenance();
+        request(libc::PTRACE_GETREGSET, self.thread, NT_X86_XSTATE, place_of)?;
+        state.truncate(place.iov_len);
+        Ok(state)
+    }
+
+    /// The signals that it blocks; the lowest bit is signal 1.
+    pub fn blocked_signals(&self) -> Result<u64> {
+        let mut mask = 0_u64;
+        request(libc::PTRACE_GETSIGMASK, self.thread, 8, (&raw mut mask).expose_provenance())?;
+        Ok(mask)
+    }
+
+    /// Sets the signals that it blocks.
+    pub fn set_blocked_signals(&self, mask: u64) -> Result<()> {
+        let place = (&raw const mask).expose_provenance();
+        request(libc::PTRACE_SETSIGMASK, self.thread, 8, place).map(drop)
+    }
+
+    /// The address, the length and the signature of its restartable sequences (`rseq(2)`, Linux 5.13); `None` without.
+    pub fn rseq(&self) -> Result<Option<(u64, u32, u32)>> {
+        // `struct ptrace_rseq_configuration`: an address of 64 bits, then length, signature, flags and padding.
+        let mut about = [0_u32; 6];
+        let place = about.as_mut_ptr().expose_provenance();
+        request(GET_RSEQ_CONFIGURATION, self.thread, size_of_val(&about), place)?;
+        let address = u64::from(about[0]) | u64::from(about[1]) << 32;
+        Ok((address != 0).then_some((address, about[2], about[3])))
+    }
+
+    /// The address and the length of its list of robust mutexes (`get_robust_list(2)`).
+    pub fn robust_list(&self) -> Result<(u64, u64)> {
+        let (mut head, mut len) = (0_u64, 0_u64);
+        // SAFETY: the kernel writes an address and a length through the two pointers.
+        let answer = unsafe {
+            passthrough::by_number()(
+                libc::SYS_get_robust_list,
+                self.thread,
+                &raw mut head,
+                &raw mut len,
+            )
+        };
+        if answer == 0 { Ok((head, len)) } else { Err(errno::last()) }
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        // Only a stopped thread can be let go. One that has ended is gone once it has been waited for.
+        if !self.is_stopped && (self.interrupt().is_err() || self.wait().is_err()) {
+            let _ = self.poll();
+            return;
+        }
+        let _ = request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize);
+    }
+}
+
+fn meaning(status: i32) -> Stop {
+    const CALL: i32 = libc::SIGTRAP | 0x80;
+    if !libc::WIFSTOPPED(status) {
+        return Stop::Ended;
+    }
+    match (status >> 16, libc::WSTOPSIG(status)) {
+        (0, CALL) => Stop::Call,
+        (0, signal) => Stop::Signal(signal),
+        (libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK, _) => {
+            Stop::Cloned
+        }
+        (_, libc::SIGTRAP) => Stop::Asked,
+        _ => Stop::WithAll,
+    }
+}
+
+fn request(request: u32, thread: i32, address: usize, data: usize) -> Result<i64> {
+    // SAFETY: see the module; a `data` that is an address is one of a buffer of the caller's.
+    let answer = unsafe {
+        libc::ptrace(
+            request,
+            thread,
+            core::ptr::with_exposed_provenance_mut::<c_void>(address),
+            core::ptr::with_exposed_provenance_mut::<c_void>(data),
+        )
+    };
+    if answer == -1 { Err(errno::last()) } else { Ok(answer) }
+}
