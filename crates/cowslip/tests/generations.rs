@@ -6,9 +6,10 @@ mod support;
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cowslip::Arena;
+use cowslip::raw::Departure;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_sys::process;
 use support::children::plain_fork;
@@ -219,4 +220,29 @@ fn a_pinned_arena_is_copied_for_children_and_stays_where_it_is() {
     });
     assert_eq!(status_of(child.unwrap()), 0);
     assert!(holds(&counters, 2) && old.ends_right());
+}
+
+/// A program whose rights change gets another service thread. Its children may still read memory that has left the arena
+/// since.
+#[test]
+fn another_service_thread_keeps_what_a_child_reads_of_memory_that_left() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("another service thread");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(8));
+    fill(&counters, 7);
+    let old = Old::fork(&arena, &counters, 7);
+    arena.raw().close().unwrap();
+    // SAFETY: only this thread uses the arena.
+    unsafe { arena.raw().detach(counters.slice().range(), Departure::Descriptors) }.unwrap();
+    fill(&counters, 8);
+    arena.raw().retire();
+    if !arena.raw().start_service() {
+        return skip("userfaultfd", "no service thread thaws");
+    }
+    let is_live = arena.wait_live(Duration::from_millis(300));
+    assert!(old.ends_right(), "the child's memory is that of the fork");
+    assert!(!is_live, "the child read it");
+    assert!(arena.wait_live(PATIENCE), "no other reads it");
+    assert!(holds(&counters, 8));
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::process;
 
 use super::RawArena;
+use crate::arena::inheritance::youngest_read;
 use crate::arena::readers::Generations;
 use crate::service::{Running, Service};
 use crate::thaw::{rest, serve};
@@ -28,8 +29,8 @@ impl RawArena<'_> {
         serve::ensure(self.shared())
     }
 
-    /// Ends the service thread, and waits for it. If all memory has left, also drops the state for later freezes, so
-    /// that forks make no call for this arena.
+    /// Ends the service thread, and waits for it. If all memory has left and no child reads what it was, also drops the state
+    /// for later freezes, so that forks make no call for this arena.
     pub fn retire(&self) {
         let shared = self.shared();
         let running = {
@@ -38,7 +39,8 @@ impl RawArena<'_> {
         };
         running.into_iter().for_each(Running::stop);
         let mut state = shared.lock();
-        if state.is_empty() {
+        // The tokens of living readers are all that keeps the memory they read.
+        if state.is_empty() && youngest_read(shared, &mut state).is_none() {
             state.generations = Generations::default();
         }
     }
