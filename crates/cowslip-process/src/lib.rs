@@ -9,7 +9,7 @@
 //! [`Plan::hold`] seizes its threads (`ptrace(2)`), and has one of them fork. The child, the *holder*, never runs: its
 //! memory is that of the instant, for as long as it is needed.
 //!
-//! If this process ends at any moment, also by `kill -9`, the program goes on ([`inject`]).
+//! If this process ends at any moment, also by `kill -9`, the program goes on: `inject.rs` says how.
 //!
 //! ```no_run
 //! let plan = cowslip_process::look(4711)?;
