@@ -15,7 +15,7 @@ pub(crate) const OPERATION: &str = "hold a process";
 /// Something that a copy of a process does not have as the process has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
-    /// The thing, such as "descriptor 7, socket:[4711]".
+    /// The thing, such as `descriptor 7, socket:[4711]`.
     pub what: String,
     /// What becomes of it: a statement.
     pub why: &'static str,
