@@ -9,8 +9,8 @@ use cowslip_sys::{AsFd, Errno, process};
 
 use crate::descriptors;
 use crate::inject::{Injection, Sites, has_room, was_left_alone};
-use crate::look::{OPERATION, Plan};
-use crate::stop::Threads;
+use crate::look::{OPERATION, Plan, failed};
+use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
 
 /// Attempts to find a thread on a stack with room.
@@ -42,12 +42,6 @@ impl Plan {
         if let Some(lack) = self.lacks().iter().find(|lack| lack.is_fatal) {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string()));
         }
-        let failed = |errno| match errno {
-            Errno::PERM | Errno::ACCESS => Error::from_errno(OPERATION, errno)
-                .because("it may not be traced by this process")
-                .advise("run as its user or as root, and see kernel.yama.ptrace_scope"),
-            errno => Error::from_errno(OPERATION, errno),
-        };
         let Self { target, sites, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
@@ -82,7 +76,7 @@ impl Holder {
         self.child.thread()
     }
 
-    /// The threads, in ascending order of their numbers.
+    /// The threads, the main thread first.
     pub fn threads(&self) -> &[ThreadState] {
         &self.threads
     }
@@ -102,7 +96,7 @@ impl Holder {
         const KILL: i32 = 9;
         process::signal(self.pid(), KILL)?;
         // Until its tracer has seen its end, its parent cannot.
-        while self.child.wait()? != Stop::Ended {}
+        while self.child.wait_long()? != Stop::Ended {}
         let mut threads = Threads::seize(self.target.pid())?;
         for _ in 0..ATTEMPTS {
             threads.stop()?;
@@ -120,14 +114,11 @@ impl Holder {
 
 /// Children that stayed where an earlier process like this one was killed.
 fn left_alone(pid: i32) -> Vec<i32> {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
     let is_stale = |child: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat"));
         stat.is_ok_and(|stat| was_left_alone(&stat))
     };
-    let numbers = children.split_ascii_whitespace().filter_map(|word| word.parse().ok());
-    numbers.filter(is_stale).collect()
+    children(pid).into_iter().filter(is_stale).collect()
 }
 
 /// A stopped thread that can make a call.

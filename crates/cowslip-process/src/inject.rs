@@ -81,14 +81,16 @@ impl Sites {
 /// Returns true if the thread's stack has room for the frames: the main thread's own stack, or one with a guard below.
 /// A stack that a program cut out of its heap has other content below.
 pub(crate) fn has_room(registers: &Registers, maps: &str) -> bool {
-    let lowest = (registers.rsp - RED_ZONE_BYTES).saturating_sub(MOST_BYTES) as usize;
+    /// Longer ones are heaps to come.
+    const LONGEST_GUARD_BYTES: usize = 1 << 20;
+    let lowest = registers.rsp.saturating_sub(RED_ZONE_BYTES + MOST_BYTES) as usize;
     let mut guard_end = 0;
     for mapping in procfs::mappings(maps) {
         if mapping.range.contains(registers.rsp as usize) {
             let is_stack = mapping.name == "[stack]" || mapping.range.start == guard_end;
             return is_stack && mapping.range.contains(lowest);
         }
-        if !mapping.is_accessible {
+        if !mapping.is_accessible && mapping.range.len <= LONGEST_GUARD_BYTES {
             guard_end = mapping.range.end();
         }
     }
@@ -104,6 +106,8 @@ pub(crate) struct Injection<'a> {
     mask: u64,
     at: u64,
     saved: Vec<u8>,
+    /// The thread has its own registers.
+    is_itself: bool,
 }
 
 impl<'a> Injection<'a> {
@@ -129,7 +133,7 @@ impl<'a> Injection<'a> {
         bytes.extend(saved_vectors(vectors));
         let mut saved = vec![0; bytes.len()];
         memfile::read_exact_at(memory, &mut saved, at)?;
-        let injection = Self { tracee, memory, sites, registers, mask, at, saved };
+        let injection = Self { tracee, memory, sites, registers, mask, at, saved, is_itself: true };
         memfile::write_at(memory, &bytes, at)?;
         Ok(injection)
     }
@@ -170,9 +174,11 @@ impl<'a> Injection<'a> {
             ..self.registers
         };
         // Before the mask: the frame has the thread's own.
+        self.is_itself = false;
         self.tracee.set_registers(&injected)?;
         let answer = self.run();
         let back = self.put_back();
+        self.is_itself = back.is_ok();
         let answer = answer?;
         back.map(|()| answer)
     }
@@ -183,7 +189,7 @@ impl<'a> Injection<'a> {
         let (mut calls, mut child) = (0, None);
         while calls < 2 {
             self.tracee.go_on_to_call()?;
-            match self.tracee.wait()? {
+            match self.tracee.wait_long()? {
                 Stop::Call => calls += 1,
                 Stop::Cloned => {
                     child = Some(Tracee::cloned(self.tracee.event_message()? as i32));
@@ -198,7 +204,7 @@ impl<'a> Injection<'a> {
         self.tracee.interrupt()?;
         self.tracee.go_on()?;
         loop {
-            match self.tracee.wait()? {
+            match self.tracee.wait_long()? {
                 Stop::Ended => return Err(Errno::SRCH),
                 Stop::Asked | Stop::WithAll => return Ok((answer, child)),
                 _ => self.tracee.go_on()?,
@@ -215,8 +221,10 @@ impl<'a> Injection<'a> {
 
 impl Drop for Injection<'_> {
     fn drop(&mut self) {
-        // Below the red zone: the program does not miss them.
-        let _ = memfile::write_at(self.memory, &self.saved, self.at);
+        // Otherwise it takes the way of the picture. What stays is below the red zone: the program does not miss the bytes.
+        if self.is_itself {
+            let _ = memfile::write_at(self.memory, &self.saved, self.at);
+        }
     }
 }
 

@@ -1,16 +1,32 @@
 //! What a copy of a process would lack, found before anything is touched.
 
 use std::fmt;
+use std::path::PathBuf;
 
-use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::target::Target;
 use cowslip_sys::{Errno, process};
 
 use crate::descriptors;
 use crate::inject::Sites;
+use crate::stop::children;
 
 pub(crate) const OPERATION: &str = "hold a process";
+
+/// The error of a call about another process.
+pub(crate) fn failed(errno: Errno) -> Error {
+    let error = Error::from_errno(OPERATION, errno);
+    match errno {
+        Errno::PERM | Errno::ACCESS => error
+            .because("it may not be traced by this process")
+            .advise("run as its user or as root, and see kernel.yama.ptrace_scope"),
+        Errno::TIMEDOUT => error
+            .because("one of its threads is in a call that nothing interrupts")
+            .advise("try again later"),
+        _ => error,
+    }
+}
 
 /// Something that a copy of a process does not have as the process has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,24 +69,31 @@ pub fn look(pid: i32) -> Result<Plan> {
     if pid == process::pid() {
         return Err(Error::new(ErrorKind::Usage, OPERATION).because("it is this process"));
     }
-    let target = Target::open(pid).during(OPERATION)?;
-    let maps = target.read_file("maps").during(OPERATION)?;
+    let target = Target::open(pid).map_err(failed)?;
+    let maps = target.read_file("maps").map_err(failed)?;
     if maps.is_empty() {
         // It is about to end.
-        return Err(Error::from_errno(OPERATION, Errno::SRCH));
+        return Err(failed(Errno::SRCH));
     }
-    let sites = Sites::find(&target, &maps).during(OPERATION)?.ok_or_else(|| {
+    let sites = Sites::find(&target, &maps).map_err(failed)?.ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, OPERATION)
             .because("its program and its libraries never return from a signal handler")
     })?;
     let mut lacks = Vec::new();
-    in_status(&target.read_file("status").during(OPERATION)?, &mut lacks);
+    in_status(&target.read_file("status").map_err(failed)?, &mut lacks);
     in_memory(&maps, &mut lacks);
+    in_flags(&target.read_file("smaps").map_err(failed)?, &mut lacks);
+    if namespace(&pid.to_string()) != namespace("self") {
+        lack(&mut lacks, "its PID namespace", "numbers of processes mean others there", true);
+    }
+    if !children(pid).is_empty() {
+        lack(&mut lacks, "its children", "a copy has none", false);
+    }
     let timers = target.read_file("timers");
     if timers.is_ok_and(|timers| !timers.is_empty()) {
         lack(&mut lacks, "timers of timer_create(2)", "a copy has none", true);
     }
-    for (number, link) in descriptors::links(pid).during(OPERATION)? {
+    for (number, link) in descriptors::links(pid).map_err(failed)? {
         if let Some((why, is_fatal)) = of_descriptor(&link) {
             lack(&mut lacks, format!("descriptor {number}, {link}"), why, is_fatal);
         }
@@ -118,6 +141,22 @@ fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
         let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
         lack(lacks, what, "a copy would have the memory of later", true);
     }
+}
+
+/// Finds memory that a fork leaves out or empties, by the text of `/proc/PID/smaps`.
+fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
+    let flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    let has =
+        |flag| flags.clone().any(|flags| flags.split_ascii_whitespace().any(|one| one == flag));
+    if has("dc") || has("wf") {
+        let what = "memory kept from children (MADV_DONTFORK, MADV_WIPEONFORK)";
+        lack(lacks, what, "a copy has none of it", true);
+    }
+}
+
+/// The PID namespace of a process.
+fn namespace(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/pid")).ok()
 }
 
 /// What becomes of a descriptor, and whether there can be no copy for it.

@@ -24,7 +24,10 @@ impl Threads {
 
     fn seize_new(&mut self) -> Result<usize> {
         let before = self.all.len();
-        for thread in ids(self.pid, "task")? {
+        let mut threads = ids(self.pid, "task")?;
+        // The main thread first: numbers begin anew, so that others may be less.
+        threads.sort_by_key(|thread| *thread != self.pid);
+        for thread in threads {
             if self.all.iter().any(|tracee| tracee.thread() == thread) {
                 continue;
             }
@@ -86,6 +89,8 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
+        // Stopped ones first: they wait for this, while another may not stop for long.
+        self.all.sort_by_key(Tracee::is_stopped);
         while let Some(tracee) = self.all.pop() {
             drop(tracee);
         }
@@ -115,4 +120,16 @@ pub(crate) fn ids(pid: i32, folder: &str) -> Result<Vec<i32>> {
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
     Ok(ids)
+}
+
+/// The children of all of its threads.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let threads = ids(pid, "task").unwrap_or_default();
+    let texts = threads.into_iter().filter_map(|thread| {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).ok()
+    });
+    let numbers = |text: String| -> Vec<i32> {
+        text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    texts.flat_map(numbers).collect()
 }

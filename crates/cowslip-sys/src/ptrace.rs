@@ -9,6 +9,7 @@
 //! borrowed for the call.
 
 use core::ffi::c_void;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::time::Instant;
@@ -41,7 +42,7 @@ pub enum Stop {
     Ended,
 }
 
-/// A thread that this thread has seized. When this is dropped it goes on.
+/// A thread that this thread has seized, and that no other thread may command. When this is dropped it goes on.
 #[derive(Debug)]
 pub struct Tracee {
     thread: i32,
@@ -50,19 +51,13 @@ pub struct Tracee {
     /// The signal that it gets when it goes on; 0: none.
     signal: i32,
     is_stopped_with_all: bool,
+    stays_in_its_thread: PhantomData<*mut ()>,
 }
 
 impl Tracee {
     /// Seizes a thread, which runs on. Errors: `EPERM` without the right, or if another process traces it; `ESRCH`.
     pub fn seize(thread: i32) -> Result<Self> {
-        request(libc::PTRACE_SEIZE, thread, 0, 0)?;
-        Ok(Self {
-            thread,
-            is_stopped: false,
-            has_ended: false,
-            signal: 0,
-            is_stopped_with_all: false,
-        })
+        request(libc::PTRACE_SEIZE, thread, 0, 0).map(|_| Self::cloned(thread))
     }
 
     /// The task of [`Stop::Cloned`], which is seized and about to stop.
@@ -73,6 +68,7 @@ impl Tracee {
             has_ended: false,
             signal: 0,
             is_stopped_with_all: false,
+            stays_in_its_thread: PhantomData,
         }
     }
 
@@ -114,6 +110,28 @@ impl Tracee {
             }
         }
         Err(Errno::TIMEDOUT)
+    }
+
+    /// Waits until it stops, for as long as that takes: a call on its behalf may be a fork of much memory. Of a process that has
+    /// been killed, a thread can end only once the others are waited for: `ESRCH` then.
+    pub fn wait_long(&mut self) -> Result<Stop> {
+        loop {
+            match self.wait() {
+                Err(Errno::TIMEDOUT) if self.lives() => {}
+                Err(Errno::TIMEDOUT) => return Err(Errno::SRCH),
+                stop => return stop,
+            }
+        }
+    }
+
+    /// False once it is a zombie, or gone.
+    fn lives(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.thread));
+        let state = stat
+            .as_deref()
+            .ok()
+            .and_then(|stat| stat[stat.rfind(')')? + 1..].trim().chars().next());
+        !matches!(state, None | Some('Z' | 'X'))
     }
 
     /// The stop that it is in; `None` if it runs.

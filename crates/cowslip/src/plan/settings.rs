@@ -109,7 +109,7 @@ pub(crate) mod moving {
     pub(crate) const WORTH_A_LOOK: u64 = 64;
     /// After few faults there is one once this has passed: they may be the last of many.
     pub(crate) const FEW_FAULTS_NS: u64 = 100 * MILLISECOND;
-    /// The pause after a look is this many times as long, and doubles each time that a look finds nothing to move.
+    /// The pause after a look is this many times its processor time, and doubles each time that a look finds nothing to move.
     pub(crate) const REST: u64 = 30;
     pub(crate) const MOST_DOUBLINGS: u32 = 3;
     /// After a move that failed.

@@ -29,8 +29,8 @@ impl RawArena<'_> {
         serve::ensure(self.shared())
     }
 
-    /// Ends the service thread, and waits for it. If all memory has left and no child reads what it was, also drops the state
-    /// for later freezes, so that forks make no call for this arena.
+    /// Ends the service thread, and waits for it. If all memory has left and no child or view shows what it was, also drops
+    /// the state for later freezes, so that forks make no call for this arena.
     pub fn retire(&self) {
         let shared = self.shared();
         let running = {
@@ -39,8 +39,9 @@ impl RawArena<'_> {
         };
         running.into_iter().for_each(Running::stop);
         let mut state = shared.lock();
-        // The tokens of living readers are all that keeps the memory they read.
-        if state.is_empty() && youngest_read(shared, &mut state).is_none() {
+        // The tokens of living readers are all that keeps the memory they read, and so are the numbers of views.
+        let has_views = state.generations.view_count() > 0;
+        if state.is_empty() && !has_views && youngest_read(shared, &mut state).is_none() {
             state.generations = Generations::default();
         }
     }
