@@ -563,6 +563,37 @@ fn leaving_the_arena_fails_at_each_step() {
     }
 }
 
+/// True if no service thread of this process runs.
+fn services_sleep() -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains("(cowslip)")).all(|stat| stat.contains("(cowslip) S"))
+}
+
+/// A view that cannot be mapped ends a freeze of two arenas, both of which are frozen by then.
+#[test]
+fn arenas_thaw_by_themselves_after_a_freeze_without_a_view() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a freeze without a view");
+    let mut pass = 0;
+    loop {
+        let world = World::new();
+        for arena in world.arenas() {
+            eventually("its service starts", || arena.raw().start_service());
+        }
+        eventually("they rest", services_sleep);
+        let rule = fail(Op::Mprotect, pass, 1, Errno::NOMEM);
+        world.judge(freeze_all(&world.arenas()));
+        let has_failed = rule.is_spent();
+        drop(rule);
+        world.check();
+        if !has_failed {
+            break;
+        }
+        pass = next_call(pass);
+    }
+}
+
 #[test]
 fn a_mapped_image_is_whole_or_refused_whatever_fails() {
     let _alone = alone();

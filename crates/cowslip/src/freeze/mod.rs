@@ -270,8 +270,25 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
     let method = snapshot::take(&mut snapshots)?;
+    let views = into_views(arenas, &order, snapshots, method);
+    if views.is_err() {
+        // All are frozen by now, and those that come later have told no service thread.
+        for arena in arenas {
+            arena.shared().notify(&arena.shared().lock());
+        }
+    }
+    views
+}
+
+/// Turns the snapshots of arenas, in ascending `order` of their addresses, into views in the order of the arenas.
+fn into_views(
+    arenas: &[&Arena],
+    order: &[usize],
+    snapshots: Vec<snapshot::Snapshot<'_>>,
+    method: FreezeMethod,
+) -> Result<Vec<Frozen>> {
     let mut views = Vec::with_capacity(arenas.len());
-    for (mut snapshot, &i) in snapshots.into_iter().zip(&order) {
+    for (mut snapshot, &i) in snapshots.into_iter().zip(order) {
         let handle = Arc::clone(&arenas[i].handle);
         let layout = frozen_pieces(snapshot.shared, &snapshot.state);
         let used = snapshot.state.vma_map.within(snapshot.shared.range);
