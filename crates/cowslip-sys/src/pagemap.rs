@@ -37,6 +37,7 @@ const IS_HUGE: u64 = 1 << 6;
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
+const ENTRY_PROTECTED: u64 = 1 << 57;
 const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 const ENTRY_SWAP_TYPE: u64 = 0x1f;
 const ENTRY_FRAME: u64 = (1 << 55) - 1;
@@ -109,6 +110,16 @@ impl Entry {
     /// In swap, being migrated, or marked by userfaultfd.
     pub fn is_swapped(self) -> bool {
         self.0 & ENTRY_SWAPPED != 0
+    }
+
+    /// Nothing is there, in memory or elsewhere.
+    pub fn is_empty(self) -> bool {
+        self.0 & (ENTRY_PRESENT | ENTRY_SWAPPED | ENTRY_PROTECTED) == 0
+    }
+
+    /// Stores to it wait for userfaultfd. A file's page that is not in memory has a marker then (Linux 5.19).
+    pub fn is_protected(self) -> bool {
+        self.0 & ENTRY_PROTECTED != 0
     }
 
     /// In memory, not backed by a file, and not mapped by this process alone: shared with the other side of a fork, or

@@ -57,6 +57,28 @@ fn memory_leaves_the_arena_while_threads_write_to_it() {
     assert_eq!([live.sum(), frozen.sum()], written, "no update is lost");
 }
 
+/// Linux before 6.5 may pass over a huge page, and protect none of it, while other threads first touch it.
+#[test]
+fn no_update_is_lost_in_a_chunk_that_leaves_while_it_is_first_used() {
+    let _watchdog = Watchdog::start("leaving early");
+    for round in 0..60 {
+        let arena = Arena::new(ByteCount::mib(8)).unwrap();
+        if !arena.raw().start_service() {
+            return skip("userfaultfd", "nothing holds writers off");
+        }
+        let counters = Counters::new(&arena, ByteCount::mib(6));
+        let writers = Writers::start(&counters, 2);
+        let range = counters.slice().range();
+        for chunk in 0..3 {
+            let part = VirtRange::new(range.start + chunk * CHUNK_BYTES, CHUNK_BYTES);
+            // SAFETY: the service thread runs.
+            unsafe { arena.raw().detach(part, cowslip::raw::Departure::Advice) }.unwrap();
+        }
+        let written = writers.stop();
+        assert_eq!(counters.sum(), written, "round {round}");
+    }
+}
+
 #[test]
 fn memory_is_handed_out_where_it_is_asked_for_and_only_if_it_is_free() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
+use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::procfs::own;
 use cowslip_sys::reserved_fd::ReservedFd;
@@ -29,7 +30,7 @@ use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 use crate::arena::allocate::lost;
-use crate::arena::chunk::{contains_current_stack, write_protect};
+use crate::arena::chunk::{contains_current_stack, hold_writers};
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::mapping::OwnSpace;
 use crate::mapping::backing_file::Pages;
@@ -209,7 +210,7 @@ impl Shared {
         let mut moved_to = whole.start;
         let detached = (|| {
             if let Some(guard) = guard {
-                self.hold_writers(state, whole, guard)?;
+                self.hold_writers(state, whole, guard, service)?;
             }
             copy.map_anonymous(Prot::RW)?;
             for Span { range, prot, .. } in spans {
@@ -279,12 +280,18 @@ impl Shared {
         state: &State,
         range: VirtRange,
         guard: &Uffd<ReservedFd>,
+        service: Option<&Service>,
     ) -> Result<(), Errno> {
         guard.register(range, RegisterMode::WP)?;
         for (_, part) in self.by_chunk(range).filter(|(i, _)| state.chunk(*i) == Chunk::Anonymous) {
             // Without a file there are no markers for pages that are not there.
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
-        write_protect(guard, range, true)
+        let own = if service.is_none() { Some(Scanner::open()?) } else { None };
+        let scanner = own.as_ref().or(service.map(|service| &service.scanner));
+        let scanner = scanner.ok_or(Errno::NODEV)?;
+        self.by_chunk(range).try_for_each(|(i, part)| {
+            hold_writers(guard, scanner, part, state.chunk(i) != Chunk::Anonymous)
+        })
     }
 }

@@ -23,9 +23,10 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
-use super::write_protect::{halves, write_protect};
+use super::write_protect::{halves, hold_writers, write_protect};
 use crate::arena::state::Shared;
 use crate::mapping::OwnedRange;
+use crate::mapping::backing_file::Pages;
 use crate::retry::retry_until_ok;
 use crate::service::Service;
 
@@ -65,8 +66,11 @@ impl<'a> Hold<'a> {
             let uffd = &service.uffd;
             let hold = Self { shared, uffd, part, pieces, aside: None, moved_to, done_to };
             for (piece, _) in pieces {
-                register_for_protection(uffd, *piece)?;
-                write_protect(uffd, *piece, true)?;
+                let has_file = register_for_protection(uffd, *piece)?;
+                match shared.pages {
+                    Pages::Hugetlb => write_protect(uffd, *piece, true)?,
+                    _ => hold_writers(uffd, &service.scanner, *piece, has_file)?,
+                }
             }
             return Ok(hold);
         }
@@ -148,20 +152,21 @@ impl Drop for Hold<'_> {
 /// Registers a piece for write protection, which leaves markers where a file has no page. Where there is no file it leaves
 /// none: there an access to a missing page waits as well. Where there is one it must not. This thread reads all that may
 /// be private, and without [knowledge of markers](cowslip_sys::pagemap::Scanner::knows_markers) that includes places
-/// where the file has nothing: it would wait for itself.
-fn register_for_protection(uffd: &Uffd<ReservedFd>, piece: VirtRange) -> Result<(), Errno> {
+/// where the file has nothing: it would wait for itself. Returns true if it has one.
+fn register_for_protection(uffd: &Uffd<ReservedFd>, piece: VirtRange) -> Result<bool, Errno> {
     // A hold by protection leaves pieces registered, and Linux 7.3 registers no memory for another mode (`EBUSY`).
     let _ = retry_until_ok(|| uffd.unregister(piece));
     // Only memory with a file has minor faults.
-    let mode = match uffd.register(piece, RegisterMode::MINOR) {
-        Ok(()) => RegisterMode::WP,
-        Err(Errno::INVAL) => RegisterMode::MISSING | RegisterMode::WP,
+    let (mode, has_file) = match uffd.register(piece, RegisterMode::MINOR) {
+        Ok(()) => (RegisterMode::WP, true),
+        Err(Errno::INVAL) => (RegisterMode::MISSING | RegisterMode::WP, false),
         Err(errno) => return Err(errno),
     };
-    uffd.register(piece, mode).inspect_err(|_| {
+    let registered = uffd.register(piece, mode).inspect_err(|_| {
         // Threads that wait by now are woken at the hold's end.
         let _ = retry_until_ok(|| uffd.unregister(piece));
-    })
+    });
+    registered.map(|()| has_file)
 }
 
 /// Moves the pages of `from` back to `to`, and tries until the kernel agrees, within reason.

@@ -40,7 +40,7 @@ pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
 use hold::{By, Hold};
 pub(crate) use hold::{move_back, move_pages};
-pub(crate) use write_protect::{halves, write_protect};
+pub(crate) use write_protect::{halves, hold_writers, write_protect};
 
 /// The most stack that a thaw and its callers need; every thread has at least as much.
 const REACH_BYTES: usize = 64 << 10;

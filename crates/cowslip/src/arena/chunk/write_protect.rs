@@ -1,6 +1,7 @@
 //! Write protection of a range that may be several mappings.
 
 use cowslip_sys::Errno;
+use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{Outcome, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -11,6 +12,28 @@ pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
     let middle = (range.start + range.len / 2).next_multiple_of(unit);
     let middle = if middle < range.end() { middle } else { middle - unit };
     (VirtRange::between(range.start, middle), VirtRange::between(middle, range.end()))
+}
+
+/// Makes stores to `piece` wait, and looks: before Linux 6.5 the kernel passes over a huge page that another thread maps
+/// meanwhile, and says that all is done. With a file, a page that is not there has a marker.
+pub(crate) fn hold_writers(
+    uffd: &Uffd<ReservedFd>,
+    scanner: &Scanner<ReservedFd>,
+    piece: VirtRange,
+    has_file: bool,
+) -> Result<(), Errno> {
+    const ATTEMPTS: u32 = 100;
+    for _ in 0..ATTEMPTS {
+        write_protect(uffd, piece, true)?;
+        let mut holds_all = true;
+        scanner.entries(piece, |_, entry| {
+            holds_all &= entry.is_protected() || (entry.is_empty() && !has_file);
+        })?;
+        if holds_all {
+            return Ok(());
+        }
+    }
+    Err(Errno::AGAIN)
 }
 
 /// Makes stores to `piece` wait, or no longer.
