@@ -5,19 +5,29 @@
 //!                                                                  │
 //!  criu restore --lazy-pages ◀─userfaultfd─ criu lazy-pages ◀─socket─ [Server] ◀── a hybrid restore of it
 //! ```
+//! [`checkpoint()`] keeps a running process that is held (`cowslip-process`), and [`restore()`] brings it back.
+//!
 //! `docs/restore.md` describes the decisions that CRIU's protocol leaves to a page server.
 
+mod checkpoint;
+mod command;
 mod dump;
 mod import;
 mod index;
+mod instant;
 mod inventory;
 mod memory;
 mod pages;
 mod protocol;
+mod restore;
 mod server;
 mod session;
+mod wire;
 
+pub use checkpoint::{About, CheckpointOptions, Checkpointed, checkpoint};
+pub use command::run_served;
 pub use import::{ImportOptions, Imported, import};
 pub use memory::Memory;
+pub use restore::{RestoredProcess, restore};
 pub use server::Server;
 pub use session::{Served, serve};

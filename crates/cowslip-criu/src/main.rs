@@ -3,17 +3,15 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
-use std::thread;
+use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser};
 use cowslip::image::{Compression, OnDamage, RestoreOptions};
 use cowslip::{Error, Result};
-use cowslip_criu::{ImportOptions, Memory, Served, Server, import, serve};
+use cowslip_criu::{ImportOptions, Memory, Served, Server, import, run_served};
 use cowslip_sys::exit_code;
 use cowslip_sys::out_of_memory::CommandAllocator;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -124,34 +122,23 @@ fn serve_image(args: &ServeArgs) -> Result<ExitCode> {
 
 /// Runs a command with a socket as its standard input, and serves that socket.
 fn serve_command(memory: &Memory, words: &[OsString]) -> Result<ExitCode> {
-    let (mut ours, theirs) =
-        UnixStream::pair().map_err(|error| Error::from_io("make a socket", &error))?;
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(["--page-server", "--ps-socket", "0"]);
-    command.stdin(Stdio::from(OwnedFd::from(theirs)));
-    let mut child = match command.spawn() {
-        Ok(child) => child,
+    command.args(&words[1..]);
+    match run_served(memory, &mut command, &tell, |_| ()) {
+        Ok(((), status, served)) => {
+            session_ended(memory, served);
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125)))
+        }
         Err(error) => {
             tell(&format!("run {}: {error}", words[0].display()));
-            return Ok(ExitCode::from(match error.kind() {
+            Ok(ExitCode::from(match error.kind() {
                 io::ErrorKind::NotFound => 127,
                 io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => 125,
                 _ => 126,
-            }));
+            }))
         }
-    };
-    // The command holds the other end too, which would never close.
-    drop(command);
-    let status = thread::scope(|scope| {
-        scope.spawn(|| match serve(memory, &mut ours, &tell) {
-            Ok(served) => session_ended(memory, served),
-            Err(error) => tell(&format!("the session ended: {error}")),
-        });
-        child.wait()
-    });
-    let status = status.map_err(|error| Error::from_io("wait for the command", &error))?;
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(125)))
+    }
 }
 
 fn session_ended(memory: &Memory, served: Served) {

@@ -8,7 +8,7 @@ use cowslip_sys::target::Target;
 use cowslip_sys::{AsFd, Errno, process};
 
 use crate::descriptors;
-use crate::inject::{Injection, Sites, has_room, was_left_alone};
+use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
 use crate::look::{OPERATION, Plan, failed};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
@@ -25,7 +25,9 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
 pub struct Holder {
     target: Target,
     sites: Sites,
-    child: Tracee,
+    pid: i32,
+    /// `None` once it is [lent](Holder::lend).
+    child: Option<Tracee>,
     threads: Vec<ThreadState>,
     descriptors: Vec<(i32, String)>,
     pause: Duration,
@@ -45,11 +47,16 @@ impl Plan {
         let Self { target, sites, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
+        let answers = threads.ask(&target, memory.as_fd(), sites).map_err(failed)?;
         for _ in 0..ATTEMPTS {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
             let maps = target.read_file("maps").map_err(failed)?;
-            let states = threads.all.iter().map(|tracee| ThreadState::read(tracee, memory.as_fd()));
+            let read = |tracee: &Tracee| {
+                let known = answers.get(&tracee.thread());
+                ThreadState::read(tracee, target.pid(), memory.as_fd(), known)
+            };
+            let states = threads.all.iter().map(read);
             let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
             let Some(roomy) = roomy(&mut threads, &maps) else {
                 threads.run_for(BETWEEN_ATTEMPTS);
@@ -62,7 +69,8 @@ impl Plan {
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
             let descriptors = descriptors.map_err(failed)?;
-            return Ok(Holder { target, sites, child, threads: states, descriptors, pause });
+            let (pid, child) = (child.thread(), Some(child));
+            return Ok(Holder { target, sites, pid, child, threads: states, descriptors, pause });
         }
         Err(Error::new(ErrorKind::Busy, OPERATION)
             .because("none of its threads was on a stack of the kernel's or of libc's")
@@ -73,7 +81,24 @@ impl Plan {
 impl Holder {
     /// The process that has the memory.
     pub fn pid(&self) -> i32 {
-        self.child.thread()
+        self.pid
+    }
+
+    /// The program that it was forked from.
+    pub fn program(&self) -> i32 {
+        self.target.pid()
+    }
+
+    /// Lets another process seize the holder (`ptrace(2)`). It waits in a call meanwhile, with all signals blocked, and
+    /// ends by itself if that takes longer than a minute, or once it is let go.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Vanished`] if it has been killed.
+    pub fn lend(&mut self) -> Result<()> {
+        let Some(child) = &self.child else { return Ok(()) };
+        let_wait(child, self.sites).map_err(failed)?;
+        self.child = None;
+        Ok(())
     }
 
     /// The threads, the main thread first.
@@ -95,8 +120,11 @@ impl Holder {
     fn end(&mut self) -> Result<(), Errno> {
         const KILL: i32 = 9;
         process::signal(self.pid(), KILL)?;
-        // Until its tracer has seen its end, its parent cannot.
-        while self.child.wait_long()? != Stop::Ended {}
+        match &mut self.child {
+            // Until its tracer has seen its end, its parent cannot.
+            Some(child) => while child.wait_long()? != Stop::Ended {},
+            None => wait_ended(self.pid)?,
+        }
         let mut threads = Threads::seize(self.target.pid())?;
         for _ in 0..ATTEMPTS {
             threads.stop()?;
@@ -121,10 +149,25 @@ fn left_alone(pid: i32) -> Vec<i32> {
     children(pid).into_iter().filter(is_stale).collect()
 }
 
+/// Waits for the end of a child of the program, which keeps its number until then.
+fn wait_ended(pid: i32) -> Result<(), Errno> {
+    const MOST_NAPS: u32 = 1000;
+    let target = match Target::open(pid) {
+        Err(Errno::SRCH) => return Ok(()),
+        opened => opened?,
+    };
+    for _ in 0..MOST_NAPS {
+        if target.has_ended()? {
+            return Ok(());
+        }
+        std::thread::sleep(BETWEEN_ATTEMPTS);
+    }
+    Err(Errno::TIMEDOUT)
+}
+
 /// A stopped thread that can make a call.
 fn roomy<'a>(threads: &'a mut Threads, maps: &str) -> Option<&'a mut Tracee> {
-    let is_roomy = |tracee: &&mut Tracee| tracee.registers().is_ok_and(|now| has_room(&now, maps));
-    threads.all.iter_mut().find(is_roomy)
+    threads.all.iter_mut().find(|tracee| is_roomy(tracee, maps))
 }
 
 impl Drop for Holder {

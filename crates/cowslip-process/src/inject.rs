@@ -5,7 +5,7 @@
 //!                            │                ▲
 //!                            └─ the child ────┴─▶ exit_group(2)
 //!
-//!  the thread's stack:  … its own │ red zone │ vector registers · child's frame · frame │ ◀─ stack pointer of the call
+//!  the thread's stack:  … its own │ red zone │ vector registers · answers · child's frame · frame │ ◀─ stack pointer
 //! ```
 //! Both code sequences are the program's own, of libc or of the vdso. The frames are those of a signal handler that
 //! returns: the kernel sets the registers that they say. Normally the thread never gets there: it is stopped behind the
@@ -24,8 +24,11 @@ const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// `mov $15, %rax; syscall`: the end of each signal handler.
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
+const POLL: u64 = 7;
 const CLONE: u64 = 56;
 const WAIT4: u64 = 61;
+const SIGALTSTACK: u64 = 131;
+const PRCTL: u64 = 157;
 const EXIT_GROUP: u64 = 231;
 
 /// The exit code of a child that ended because no process traced it.
@@ -35,6 +38,10 @@ const RED_ZONE_BYTES: u64 = 128;
 /// A frame: the restorer's address, and `struct ucontext` of the kernel.
 const FRAME_BYTES: usize = 8 + 304;
 const FRAME_PLACE: usize = FRAME_BYTES.next_multiple_of(64);
+/// Room behind the frames, for answers that the kernel writes to memory.
+const ANSWERS_AT: usize = 2 * FRAME_PLACE;
+const ANSWERS_BYTES: usize = 64;
+const VECTORS_AT: usize = ANSWERS_AT + ANSWERS_BYTES;
 /// The size of the vector registers' area is not known before: with tiles it is 11 KiB.
 const MOST_BYTES: u64 = 16 << 10;
 
@@ -80,7 +87,7 @@ impl Sites {
 
 /// Returns true if the thread's stack has room for the frames: the main thread's own stack, or one with a guard below.
 /// A stack that a program cut out of its heap has other content below.
-pub(crate) fn has_room(registers: &Registers, maps: &str) -> bool {
+fn has_room(registers: &Registers, maps: &str) -> bool {
     /// Longer ones are heaps to come.
     const LONGEST_GUARD_BYTES: usize = 1 << 20;
     let lowest = registers.rsp.saturating_sub(RED_ZONE_BYTES + MOST_BYTES) as usize;
@@ -95,6 +102,11 @@ pub(crate) fn has_room(registers: &Registers, maps: &str) -> bool {
         }
     }
     false
+}
+
+/// Returns true if a stopped thread's stack [has room](has_room).
+pub(crate) fn is_roomy(tracee: &Tracee, maps: &str) -> bool {
+    tracee.registers().is_ok_and(|now| has_room(&now, maps))
 }
 
 /// A thread that is to make a call, and what it has to get back.
@@ -119,17 +131,17 @@ impl<'a> Injection<'a> {
     ) -> Result<Self> {
         let (registers, mask) = (tracee.registers()?, tracee.blocked_signals()?);
         let vectors = tracee.extended_state()?;
-        let len = 2 * FRAME_PLACE as u64 + vectors.len() as u64 + 4;
+        let len = VECTORS_AT as u64 + vectors.len() as u64 + 4;
         if len > MOST_BYTES {
             return Err(Errno::NOMEM);
         }
         let at = (registers.rsp - RED_ZONE_BYTES - len) & !63;
-        let vectors_at = at + 2 * FRAME_PLACE as u64;
+        let vectors_at = at + VECTORS_AT as u64;
         let mut bytes = frame(&sites, &after_restart(registers), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
         let ends = Registers { rip: sites.call, rax: EXIT_GROUP, rdi: LEFT_ALONE, ..registers };
         bytes.extend(frame(&sites, &ends, !0, 0));
-        bytes.resize(2 * FRAME_PLACE, 0);
+        bytes.resize(VECTORS_AT, 0);
         bytes.extend(saved_vectors(vectors));
         let mut saved = vec![0; bytes.len()];
         memfile::read_exact_at(memory, &mut saved, at)?;
@@ -145,6 +157,22 @@ impl<'a> Injection<'a> {
             (1.., Some(child)) => Ok(child),
             (answer, _) => Err(Errno::from_raw_os_error(i32::try_from(-answer).unwrap_or(0))),
         }
+    }
+
+    /// Asks the kernel for what it tells a thread alone.
+    pub(crate) fn ask(mut self) -> Result<Answers> {
+        const GET_TID_ADDRESS: u64 = 40;
+        let place = self.at + ANSWERS_AT as u64;
+        let (stack, _) = self.call(SIGALTSTACK, [0, place, 0, 0])?;
+        let (clear_tid, _) = self.call(PRCTL, [GET_TID_ADDRESS, place + 24, 0, 0])?;
+        let mut bytes = [0; 32];
+        memfile::read_exact_at(self.memory, &mut bytes, place)?;
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
+        let known_stack = AlternateStack { start: word(0), bytes: word(16), flags: word(8) as u32 };
+        Ok(Answers {
+            alternate_stack: (stack == 0).then_some(known_stack),
+            clear_tid: (clear_tid == 0).then(|| word(24)),
+        })
     }
 
     /// Waits for children that have ended.
@@ -226,6 +254,40 @@ impl Drop for Injection<'_> {
             let _ = memfile::write_at(self.memory, &self.saved, self.at);
         }
     }
+}
+
+/// An alternate stack for signal handlers (`sigaltstack(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AlternateStack {
+    /// Its lowest address.
+    pub start: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// `SS_ONSTACK`, `SS_DISABLE`, `SS_AUTODISARM`.
+    pub flags: u32,
+}
+
+/// What the kernel tells a thread alone; `None` where it refuses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answers {
+    pub(crate) alternate_stack: Option<AlternateStack>,
+    pub(crate) clear_tid: Option<u64>,
+}
+
+/// Prepares a forked child, which is stopped, to be let go: it waits in a call until another process stops it. After an
+/// interruption that is none of the kernel's own, or when nothing has stopped it for a while, it ends.
+pub(crate) fn let_wait(child: &Tracee, sites: Sites) -> Result<()> {
+    const MOST_MS: u64 = 60_000;
+    let now = child.registers()?;
+    child.set_registers(&Registers {
+        rip: sites.call,
+        rax: POLL,
+        orig_rax: u64::MAX,
+        rdi: 0,
+        rsi: 0,
+        rdx: MOST_MS,
+        ..now
+    })
 }
 
 /// Returns true if `/proc/PID/stat` is that of a child that an [injection](Injection::fork) made, and that has been left alone or

@@ -29,5 +29,6 @@ mod stop;
 mod thread;
 
 pub use hold::Holder;
+pub use inject::AlternateStack;
 pub use look::{Lack, Plan, look};
 pub use thread::ThreadState;

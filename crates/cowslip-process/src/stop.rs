@@ -1,9 +1,13 @@
 //! All threads of a process: seized, stopped together, and let go.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::ptrace::{Stop, Tracee};
-use cowslip_sys::{Errno, Result};
+use cowslip_sys::target::Target;
+use cowslip_sys::{BorrowedFd, Errno, Result};
+
+use crate::inject::{Answers, Injection, Sites, is_roomy};
 
 /// Between looks at threads that run.
 const NAP: Duration = Duration::from_micros(200);
@@ -64,6 +68,37 @@ impl Threads {
         if has_main { Ok(()) } else { Err(Errno::SRCH) }
     }
 
+    /// Stops one after the other, while the rest run, and asks those that can make a call. By the number of the thread.
+    pub(crate) fn ask(
+        &mut self,
+        target: &Target,
+        memory: BorrowedFd<'_>,
+        sites: Sites,
+    ) -> Result<HashMap<i32, Answers>> {
+        let mut answers = HashMap::new();
+        let mut maps = target.read_file("maps")?;
+        for i in 0..self.all.len() {
+            // Signals stop the others, which are traced too.
+            self.pass_on();
+            let tracee = &mut self.all[i];
+            let _ = tracee.interrupt();
+            stop_one(tracee)?;
+            if tracee.has_ended() {
+                continue;
+            }
+            if !is_roomy(tracee, &maps) {
+                // Its stack may be newer than that.
+                maps = target.read_file("maps")?;
+            }
+            if is_roomy(tracee, &maps) {
+                let answer = Injection::prepare(tracee, memory, sites)?.ask()?;
+                answers.insert(tracee.thread(), answer);
+            }
+            tracee.go_on()?;
+        }
+        Ok(answers)
+    }
+
     /// Lets all of them go on.
     pub(crate) fn go_on(&mut self) {
         for tracee in self.all.iter_mut().filter(|tracee| tracee.is_stopped()) {
@@ -78,10 +113,15 @@ impl Threads {
         self.go_on();
         while Instant::now() < end {
             std::thread::sleep(NAP);
-            for tracee in &mut self.all {
-                if let Ok(Some(_)) = tracee.poll() {
-                    let _ = tracee.go_on();
-                }
+            self.pass_on();
+        }
+    }
+
+    /// Lets threads go on that a signal has stopped.
+    fn pass_on(&mut self) {
+        for tracee in &mut self.all {
+            if let Ok(Some(_)) = tracee.poll() {
+                let _ = tracee.go_on();
             }
         }
     }

@@ -3,13 +3,17 @@
 use std::fmt;
 
 use cowslip_sys::ptrace::{Registers, Tracee};
-use cowslip_sys::{BorrowedFd, Errno, Result, memfile};
+use cowslip_sys::{BorrowedFd, Errno, Result, memfile, procfs};
+
+use crate::inject::{AlternateStack, Answers, after_restart};
 
 /// A thread at the instant of a [`Holder`](crate::Holder).
 #[derive(Clone)]
 pub struct ThreadState {
     /// Its number.
     pub id: i32,
+    /// Its name (`PR_SET_NAME`).
+    pub name: String,
     /// Its general registers. In an interrupted call `rax` is an error that only the kernel sees, such as `ERESTARTSYS`.
     pub registers: Registers,
     /// Its floating point and vector registers, in the standard format of `XSAVE`.
@@ -20,8 +24,10 @@ pub struct ThreadState {
     pub robust_list: (u64, u64),
     /// Its restartable sequences (`rseq(2)`): address, length and signature.
     pub rseq: Option<(u64, u32, u32)>,
-    /// The address that the kernel clears at its end (`set_tid_address(2)`), where libc keeps it at the usual place; 0: unknown.
+    /// The address that the kernel clears at its end (`set_tid_address(2)`); 0: none, or unknown.
     pub clear_tid: u64,
+    /// Its alternate stack; `None` if the thread could not be asked.
+    pub alternate_stack: Option<AlternateStack>,
 }
 
 impl fmt::Debug for ThreadState {
@@ -35,16 +41,29 @@ impl fmt::Debug for ThreadState {
 const GLIBC_TID: u64 = 0x2d0;
 
 impl ThreadState {
-    /// The state of a stopped thread.
-    pub(crate) fn read(tracee: &Tracee, memory: BorrowedFd<'_>) -> Result<Self> {
+    /// Its registers, such that an interrupted call begins anew, or fails with `EINTR` if it waited with a time limit.
+    pub fn restarted(&self) -> Registers {
+        after_restart(self.registers)
+    }
+
+    /// The state of a stopped thread, of process `pid`, with the answers that it gave before.
+    pub(crate) fn read(
+        tracee: &Tracee,
+        pid: i32,
+        memory: BorrowedFd<'_>,
+        answers: Option<&Answers>,
+    ) -> Result<Self> {
         let registers = tracee.registers()?;
         let place = registers.fs_base.wrapping_add(GLIBC_TID);
         let mut id = [0; 4];
         let is_there = registers.fs_base != 0
             && memfile::read_exact_at(memory, &mut id, place).is_ok()
             && i32::from_ne_bytes(id) == tracee.thread();
+        let name = procfs::read_text(format!("/proc/{pid}/task/{}/comm", tracee.thread()));
+        let answers = answers.copied().unwrap_or_default();
         Ok(Self {
             id: tracee.thread(),
+            name: name.unwrap_or_default().trim_end_matches('\n').to_owned(),
             registers,
             vectors: tracee.extended_state()?,
             blocked: tracee.blocked_signals()?,
@@ -54,7 +73,8 @@ impl ThreadState {
                 Err(Errno::IO | Errno::INVAL) => None,
                 known => known?,
             },
-            clear_tid: if is_there { place } else { 0 },
+            clear_tid: answers.clear_tid.unwrap_or(if is_there { place } else { 0 }),
+            alternate_stack: answers.alternate_stack,
         })
     }
 }

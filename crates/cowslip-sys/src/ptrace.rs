@@ -25,6 +25,27 @@ const MOST_EXTENDED_BYTES: usize = 1 << 16;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const NT_X86_XSTATE: usize = 0x202;
 
+/// The place of a component in the standard format of `XSAVE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XsaveLayout {
+    /// From the beginning of the area.
+    pub offset: usize,
+    /// Its length.
+    pub bytes: usize,
+}
+
+impl XsaveLayout {
+    /// The place of a component, by its number in `XCR0`; `None` if this processor does not have it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn of_component(component: u32) -> Option<Self> {
+        const LEAF: u32 = 0xd;
+        let has_leaf = core::arch::x86_64::__cpuid(0).eax >= LEAF;
+        let answer = has_leaf.then(|| core::arch::x86_64::__cpuid_count(LEAF, component))?;
+        let (offset, bytes) = (answer.ebx as usize, answer.eax as usize);
+        (bytes > 0).then_some(Self { offset, bytes })
+    }
+}
+
 /// Why a thread stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {

@@ -1,6 +1,7 @@
 //! The one table of commands; each has a module with its options and its code.
 
 mod branch;
+mod checkpoint;
 mod compare;
 mod completions;
 mod doctor;
@@ -61,6 +62,7 @@ pub(crate) enum Command {
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(image::Action),
+    Checkpoint(checkpoint::Args),
     Restore(restore::Args),
     Serve(serve::Args),
     Completions(completions::Args),
@@ -95,6 +97,7 @@ impl Command {
             Self::Trace(args) => trace::run(&args),
             Self::Compare(args) => compare::run(&args),
             Self::Image(action) => image::run(&action),
+            Self::Checkpoint(args) => checkpoint::run(&args),
             Self::Restore(args) => restore::run(&args),
             Self::Serve(args) => serve::run(args),
             Self::Completions(args) => completions::run(&args),

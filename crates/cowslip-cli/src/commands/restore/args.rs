@@ -6,14 +6,15 @@ use cowslip::units::ByteCount;
 
 use crate::commands::numbers::whole;
 
-/// Restore an image into a process of its own, to look at it
+/// Restore an image into a process of its own, to look at it, or a process that `cowslip checkpoint` kept
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip restore store.image\n  \
     cowslip restore store.image --dump 0:4K | xxd\n  \
-    cowslip restore store.image --via /run/cowslip-serve.socket\n\nThe memory can be read, not written. It \
-    stays until Ctrl-C.")]
+    cowslip restore store.image --via /run/cowslip-serve.socket\n  \
+    cowslip restore shop.checkpoint\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
+    its number again, and runs before its memory is there.")]
 pub(crate) struct Args {
-    /// The image: a file or a URL
+    /// The image, a file or a URL, or the folder of a checkpoint
     pub(super) image: PathBuf,
     /// Which of the image's arenas
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Remember beside the image which chunks the dump read: later restores bring them in first
     #[arg(long, requires = "dump")]
     pub(super) record: bool,
+    /// The criu program, for a process
+    #[arg(long, value_name = "PROGRAM", default_value = "criu")]
+    pub(super) criu: PathBuf,
     /// Write its place as JSON to a file, or `-` for stdout, once it is there
     #[arg(long, value_name = "FILE", conflicts_with = "dump")]
     pub(super) json: Option<PathBuf>,

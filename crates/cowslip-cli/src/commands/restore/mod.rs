@@ -1,4 +1,4 @@
-//! `cowslip restore`: an image in a process of its own, for inspection.
+//! `cowslip restore`: an image in a process of its own, for inspection, or a process from its checkpoint.
 //!
 //! # Safety
 //! The memory was restored by this process, and no code here has a reference into it.
@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod args;
+mod process;
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -32,6 +33,9 @@ use args::Span;
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
+    if args.image.is_dir() {
+        return process::run(args);
+    }
     let image = remote::open(&args.image)?;
     let arenas = &image.description().arenas;
     let Some(described) = arenas.get(args.arena as usize) else {

@@ -1,0 +1,124 @@
+//! `cowslip checkpoint`: a running process, kept in a folder while it goes on.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip::image::{Compression, Progress as Done};
+use cowslip_criu::{CheckpointOptions, checkpoint};
+use cowslip_process::{Lack, look};
+use cowslip_report::{Progress, json};
+use serde_json::{Value, json};
+
+use super::numbers::whole;
+use super::signals;
+use crate::exit::{self, CommandResult};
+
+const EXAMPLES: &str = "Examples:
+  cowslip checkpoint 4711 --look                # says what a copy would lack
+  cowslip checkpoint 4711 -o shop.checkpoint
+  cowslip restore shop.checkpoint
+
+The process goes on after some milliseconds, and need not know Cowslip. It needs the right to trace the process, and \
+CRIU, which needs root or CAP_CHECKPOINT_RESTORE with CAP_SYS_PTRACE. Connections are closed in the copy.";
+
+/// Keep a running process, with all its threads, in a folder, while it goes on
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = whole(1..=i32::MAX))]
+    pid: i32,
+    /// The folder to write; it must not exist
+    #[arg(short, long, value_name = "FOLDER", required_unless_present = "look")]
+    output: Option<PathBuf>,
+    /// Say what a copy would lack, and do nothing
+    #[arg(long, conflicts_with = "output")]
+    look: bool,
+    /// none, lz4, zstd or zstd:LEVEL
+    #[arg(long, default_value_t)]
+    compression: Compression,
+    /// The criu program
+    #[arg(long, value_name = "PROGRAM", default_value = "criu")]
+    criu: PathBuf,
+    /// Write the result as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let plan = look(args.pid)?;
+    let is_possible = plan.lacks().iter().all(|lack| !lack.is_fatal);
+    let Some(folder) = &args.output else {
+        return tell_lacks(args, plan.lacks(), is_possible);
+    };
+    if is_possible {
+        plan.lacks().iter().for_each(|lack| errln!("cowslip: {lack}"));
+    }
+    let lacks = plan.lacks().to_vec();
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let holder = plan.hold()?;
+    let mut progress = Progress::new();
+    progress.phase(&format!("writing {}", folder.display()));
+    let mut advanced = |done: Done| {
+        progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
+        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let options = CheckpointOptions { compression: args.compression, criu: args.criu.clone() };
+    let done = checkpoint(holder, folder, &options, &mut advanced)?;
+    progress.finish();
+    let process = &done.process;
+    if let Some(file) = &args.json {
+        let result = json!({
+            "schema": "cowslip.checkpoint/1",
+            "folder": folder,
+            "pid": process.pid,
+            "name": process.name,
+            "threads": process.threads.len(),
+            "pause_ns": process.pause_ns,
+            "memory_bytes": done.memory.memory.0,
+            "image_bytes": done.memory.saved.file_bytes,
+            "lacks": lacks.iter().map(to_json).collect::<Vec<_>>(),
+        });
+        json::write(&result, file).map_err(exit::io("write the result"))?;
+    } else {
+        outln!(
+            "{}: {} ({}), {} threads, {} of memory in {} bytes; it stood still for {:.1} ms",
+            folder.display(),
+            process.name,
+            process.pid,
+            process.threads.len(),
+            done.memory.memory,
+            done.memory.saved.file_bytes,
+            process.pause_ns as f64 / 1e6
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what a copy would lack. The answer is no if there can be none.
+fn tell_lacks(args: &Args, lacks: &[Lack], is_possible: bool) -> CommandResult {
+    if let Some(file) = &args.json {
+        let result = json!({
+            "schema": "cowslip.look/1",
+            "pid": args.pid,
+            "is_possible": is_possible,
+            "lacks": lacks.iter().map(to_json).collect::<Vec<_>>(),
+        });
+        json::write(&result, file).map_err(exit::io("write the result"))?;
+    } else {
+        for lack in lacks {
+            let kind = if lack.is_fatal { "refused" } else { "lacking" };
+            outln!("{kind:<8} {lack}");
+        }
+        if lacks.is_empty() {
+            outln!("a copy lacks nothing");
+        }
+    }
+    Ok(ExitCode::from(if is_possible { 0 } else { exit::NO }))
+}
+
+fn to_json(lack: &Lack) -> Value {
+    json!({"what": lack.what, "why": lack.why, "is_fatal": lack.is_fatal})
+}

@@ -1,0 +1,47 @@
+//! A process from the folder that `cowslip checkpoint` wrote.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use cowslip_criu::restore;
+use cowslip_report::json;
+use serde_json::json;
+
+use super::Args;
+use crate::commands::signals;
+use crate::exit::{self, CommandResult, Failure};
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    if args.dump.is_some() || args.via.is_some() || args.arena != 0 {
+        let message = format!("{} is a process: it has no arenas to choose", args.image.display());
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    // A signal that ended this process would take memory from the other.
+    let _stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let tell = |message: &str| errln!("cowslip: {message}");
+    let running = |pid| {
+        if args.json.is_none() {
+            outln!("process {pid} runs");
+            let _ = io::stdout().flush();
+        }
+    };
+    let done = restore(&args.image, &args.criu, &tell, running)?;
+    if let Some(file) = &args.json {
+        let result = json!({
+            "schema": "cowslip.restored/1",
+            "pid": done.pid,
+            "ran_after_ns": done.ran_after.as_nanos() as u64,
+            "late_pages": done.served.pages,
+            "took_ns": done.served.took.as_nanos() as u64,
+        });
+        json::write(&result, file).map_err(exit::io("write the result"))?;
+    } else {
+        outln!(
+            "it ran after {:.3} s; {} pages came afterwards, in {:.3} s",
+            done.ran_after.as_secs_f64(),
+            done.served.pages,
+            done.served.took.as_secs_f64()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

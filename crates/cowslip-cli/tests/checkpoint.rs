@@ -1,0 +1,257 @@
+//! `cowslip checkpoint` and `cowslip restore` of processes. `CRIU` names the program, if it is not in the path.
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{COWSLIP, Folder, Ran, run};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server with threads: each adds to one number and takes from another, under a lock. An answer says their sums, how
+/// many threads live, and how long the file is that it has written so far.
+const SERVER: &str = r#"
+import os, socket, sys, threading, time
+folder, pairs, lock = sys.argv[1], [[0, 0] for _ in range(4)], threading.Lock()
+def work(pair):
+    while True:
+        with lock:
+            pair[0] += 1
+            pair[1] -= 1
+        time.sleep(0.0005)
+threads = [threading.Thread(target=work, args=(pair,), daemon=True) for pair in pairs]
+[thread.start() for thread in threads]
+memory = bytearray(b'cowslip!' * (1 << 20))
+log = open(folder + '/log', 'w', buffering=1)
+server = socket.create_server(('127.0.0.1', 0))
+with open(folder + '/port.new', 'w') as port:
+    port.write(str(server.getsockname()[1]))
+os.rename(folder + '/port.new', folder + '/port')
+while True:
+    client, _ = server.accept()
+    log.write('asked\n')
+    with lock:
+        added, left = sum(pair[0] for pair in pairs), sum(sum(pair) for pair in pairs)
+    live = sum(thread.is_alive() for thread in threads)
+    right = memory == b'cowslip!' * (1 << 20)
+    client.sendall(f'{added} {left} {live} {log.tell()} {int(right)}'.encode())
+    client.close()
+"#;
+
+/// An answer of the server.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Answer {
+    added: u64,
+    left: i64,
+    live_threads: u64,
+    log_bytes: u64,
+    is_memory_right: bool,
+}
+
+struct Server {
+    folder: Folder,
+    pid: u32,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Debian's Python, in a session of its own.
+    fn start() -> Option<Self> {
+        const PYTHON: &str = "/usr/bin/python3";
+        if !Path::new(PYTHON).exists() {
+            println!("SKIPPED: python: {PYTHON} is not there");
+            return None;
+        }
+        let folder = Folder::new("checkpoint");
+        let mut command = Command::new("setsid");
+        command.args([PYTHON, "-c", SERVER]).arg(&folder.0).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let port = loop {
+            if let Ok(text) = fs::read_to_string(folder.0.join("port")) {
+                break text.parse().unwrap();
+            }
+            assert_eq!(child.try_wait().unwrap(), None, "it listens");
+            assert!(Instant::now() < deadline, "it listens");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Some(Self { folder, pid: child.id(), port, child: Some(child) })
+    }
+
+    fn ask(&self) -> Answer {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let words: Vec<i64> = text.split(' ').map(|word| word.parse().unwrap()).collect();
+        let [added, left, live_threads, log_bytes, is_right] = words[..] else { panic!("{text}") };
+        Answer {
+            added: added as u64,
+            left,
+            live_threads: live_threads as u64,
+            log_bytes: log_bytes as u64,
+            is_memory_right: is_right == 1,
+        }
+    }
+
+    fn kill(&mut self) {
+        cowslip_sys::process::end(self.pid.cast_signed(), true).unwrap();
+        if let Some(mut child) = self.child.take() {
+            child.wait().unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while Path::new(&format!("/proc/{}", self.pid)).exists() {
+            assert!(Instant::now() < deadline, "its number is free");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn checkpoint(&self, folder: &Path, criu: &Path) -> Ran {
+        let mut command = Command::new(COWSLIP);
+        command.args(["checkpoint", &self.pid.to_string(), "--criu"]).arg(criu);
+        run(command.arg("-o").arg(folder))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = cowslip_sys::process::end(self.pid.cast_signed(), true);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A CRIU that works here.
+fn criu() -> Option<PathBuf> {
+    let program = PathBuf::from(std::env::var_os("CRIU").unwrap_or("criu".into()));
+    let mut check = Command::new(&program);
+    check.arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if check.status().is_ok_and(|status| status.success()) {
+        return Some(program);
+    }
+    println!("SKIPPED: criu: {} is not there, or cannot work here", program.display());
+    None
+}
+
+fn restore(folder: &Path, criu: &Path) -> Ran {
+    run(Command::new(COWSLIP).arg("restore").arg(folder).arg("--criu").arg(criu))
+}
+
+#[test]
+fn a_process_goes_on_and_comes_back_with_its_threads_again_and_again() {
+    let Some(criu) = criu() else { return };
+    let Some(mut server) = Server::start() else { return };
+    let checkpoint = server.folder.0.join("kept");
+    for round in 0..3 {
+        let before = server.ask();
+        let ran = server.checkpoint(&checkpoint, &criu);
+        assert!(ran.status.success(), "round {round}: {}", ran.stderr);
+        assert!(ran.stdout.contains("5 threads"), "{}", ran.stdout);
+        let after = server.ask();
+        assert_eq!((after.left, after.live_threads, after.is_memory_right), (0, 4, true));
+        let children = format!("/proc/{0}/task/{0}/children", server.pid);
+        assert_eq!(fs::read_to_string(children).unwrap(), "", "no holder stays");
+        if round == 0 {
+            let again = server.checkpoint(&checkpoint, &criu);
+            assert_eq!(again.status.code(), Some(2), "{}", again.stderr);
+            let taken = restore(&checkpoint, &criu);
+            assert_eq!(taken.status.code(), Some(70), "{}", taken.stderr);
+            assert!(taken.stderr.contains(&server.pid.to_string()), "{}", taken.stderr);
+        }
+        server.kill();
+        let ran = restore(&checkpoint, &criu);
+        assert!(ran.status.success(), "round {round}: {}", ran.stderr);
+        let restored = server.ask();
+        assert_eq!((restored.left, restored.live_threads, restored.is_memory_right), (0, 4, true));
+        assert!(before.added < restored.added, "{before:?}, {restored:?}");
+        // The offset is that of the instant, and this answer's line.
+        assert_eq!(restored.log_bytes, before.log_bytes + 6, "{after:?}");
+        fs::remove_dir_all(&checkpoint).unwrap();
+        assert!(server.ask().added > restored.added, "its threads go on");
+    }
+    let names = fs::read_dir(&server.folder.0).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["log", "port"], "nothing else stays");
+    server.kill();
+}
+
+#[test]
+fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
+    let Some(server) = Server::start() else { return };
+    let folder = server.folder.0.join("kept");
+    let missing = server.checkpoint(&folder, Path::new("/nonexistent/criu"));
+    assert_eq!(missing.status.code(), Some(3), "{}", missing.stderr);
+    assert!(missing.stderr.contains("--criu"), "{}", missing.stderr);
+    // A program that says a version, and dumps nothing.
+    let liar = server.folder.0.join("criu");
+    fs::write(&liar, "#!/bin/sh\n[ $1 = --version ] && echo Version: 4.2 && exit\nexit 7\n")
+        .unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&liar, mode).unwrap();
+    let failed = server.checkpoint(&folder, &liar);
+    assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);
+    assert!(failed.stderr.contains("exit status: 7"), "{}", failed.stderr);
+    let kept = fs::read_dir(&server.folder.0).unwrap().count();
+    assert_eq!(kept, 3, "the log, the port and the program");
+    let first = server.ask();
+    assert_eq!((first.left, first.live_threads), (0, 4));
+    assert!(server.ask().added > first.added);
+}
+
+#[test]
+fn a_look_says_what_a_copy_would_lack() {
+    const SCRIPT: &str = "
+import mmap, sys
+shared = mmap.mmap(-1, 1 << 20)
+print('ready', flush=True)
+sys.stdin.read()
+";
+    let look = |pid: u32, options: &[&str]| {
+        run(Command::new(COWSLIP).args(["checkpoint", &pid.to_string(), "--look"]).args(options))
+    };
+    let Some(server) = Server::start() else { return };
+    let possible = look(server.pid, &[]);
+    assert!(possible.status.success(), "{}", possible.stderr);
+    assert!(possible.stdout.contains("lacking  descriptor"), "{}", possible.stdout);
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    let refused = look(child.id(), &[]);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
+    assert!(refused.stdout.contains("refused  shared memory"), "{}", refused.stdout);
+    let json = look(child.id(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["is_possible"], false);
+    drop(child.stdin.take());
+    let pid = child.id();
+    child.wait().unwrap();
+    assert_eq!(look(pid, &[]).status.code(), Some(5));
+}
+
+#[test]
+fn a_folder_that_is_no_checkpoint_is_refused() {
+    let folder = Folder::new("no-checkpoint");
+    let refused = |code| {
+        let ran = restore(&folder.0, Path::new("criu"));
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.contains("process.json"), "{}", ran.stderr);
+    };
+    refused(2);
+    for wrong in [
+        "",
+        "{}",
+        r#"{"schema":"cowslip.process/9","pid":1,"threads":[],"name":"","pause_ns":0,"criu":""}"#,
+    ] {
+        fs::write(folder.0.join("process.json"), wrong).unwrap();
+        refused(6);
+    }
+}

@@ -1,0 +1,188 @@
+//! A running process, kept in a folder: its memory in an image, the rest as CRIU writes it.
+//!
+//! ```text
+//!  holder ──criu dump──▶ dump ──[instant]──▶ dump of the program ──[import]──▶ FOLDER/memory.image · FOLDER/criu/
+//! ```
+//! The folder appears under its name when it is whole.
+
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use cowslip::image::{Compression, OnProgress};
+use cowslip::{Error, ErrorKind, Result};
+use cowslip_process::Holder;
+use cowslip_sys::error::file_error;
+use cowslip_sys::regular;
+use serde::{Deserialize, Serialize};
+
+use crate::command::Criu;
+use crate::import::{ImportOptions, Imported, import};
+use crate::instant;
+
+const OPERATION: &str = "write a checkpoint";
+const SCHEMA: &str = "cowslip.process/1";
+pub(crate) const MEMORY: &str = "memory.image";
+pub(crate) const REST: &str = "criu";
+const ABOUT: &str = "process.json";
+
+/// Options for writing a checkpoint.
+#[derive(Clone, Debug)]
+pub struct CheckpointOptions {
+    /// The compression of memory.
+    pub compression: Compression,
+    /// The `criu` program.
+    pub criu: PathBuf,
+}
+
+/// A checkpoint that was written.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Checkpointed {
+    /// The process in it.
+    pub process: About,
+    /// Its memory.
+    pub memory: Imported,
+}
+
+/// A process in a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct About {
+    schema: String,
+    /// The number that it has again when it is restored.
+    pub pid: i32,
+    /// Those of its threads.
+    pub threads: Vec<i32>,
+    /// The name of its program.
+    pub name: String,
+    /// The time for which it was stopped.
+    pub pause_ns: u64,
+    /// The version of CRIU that wrote the rest.
+    pub criu: String,
+}
+
+/// Writes a process that is held to a new folder. The program, which runs on, has forgotten the holder then.
+///
+/// # Errors
+/// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Unsupported`] with CRIU's own words if it cannot dump the
+/// holder; the file system's. Nothing of the folder is left then.
+pub fn checkpoint(
+    holder: Holder,
+    folder: &Path,
+    options: &CheckpointOptions,
+    progress: OnProgress<'_>,
+) -> Result<Checkpointed> {
+    let criu = Criu::find(&options.criu)?;
+    let mute = holder.threads().iter().filter(|thread| thread.alternate_stack.is_none()).count();
+    if mute > 0 {
+        let why = format!(
+            "{mute} of its {} threads run on stacks that are not libc's, and could not be asked for their state",
+            holder.threads().len()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(why));
+    }
+    if fs::symlink_metadata(folder).is_ok() {
+        return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("it exists"));
+    }
+    let partial = Partial::create(folder)?;
+    let process = About {
+        schema: SCHEMA.into(),
+        pid: holder.program(),
+        threads: holder.threads().iter().map(|thread| thread.id).collect(),
+        name: holder.threads()[0].name.clone(),
+        pause_ns: holder.pause().as_nanos() as u64,
+        criu: criu.version.clone(),
+    };
+    let dump = partial.path.join("dump");
+    create(&dump)?;
+    write_dump(holder, &criu, &dump)?;
+    let rest = Some(partial.path.join(REST));
+    let import_options = ImportOptions { compression: options.compression, rest };
+    let memory = import(&dump, &partial.path.join(MEMORY), &import_options, progress)?;
+    let about = partial.path.join(ABOUT);
+    let text = serde_json::to_string_pretty(&process).expect("numbers and texts");
+    fs::write(&about, text + "\n").map_err(|error| file_error(OPERATION, &about, error))?;
+    fs::remove_dir_all(&dump).map_err(|error| file_error(OPERATION, &dump, error))?;
+    partial.finish(folder)?;
+    Ok(Checkpointed { process, memory })
+}
+
+/// Has CRIU dump the holder, makes that the program's, and ends the holder.
+fn write_dump(mut holder: Holder, criu: &Criu, dump: &Path) -> Result<()> {
+    let mut command = criu.action("dump", dump, dump);
+    // The holder is in the program's session. Its connections are the program's, which keeps them.
+    command.args(["--tree", &holder.pid().to_string(), "--shell-job", "--file-locks"]);
+    command.args(["--tcp-close", "--ext-unix-sk"]);
+    holder.lend()?;
+    criu.run(&mut command, dump)?;
+    instant::apply(dump, &holder)
+}
+
+fn create(folder: &Path) -> Result<()> {
+    // It holds registers and stacks.
+    let created = DirBuilder::new().mode(0o700).create(folder);
+    created.map_err(|error| file_error(OPERATION, folder, error))
+}
+
+/// A folder that is being written, and removed if it is not finished.
+struct Partial {
+    path: PathBuf,
+}
+
+impl Partial {
+    fn create(folder: &Path) -> Result<Self> {
+        let unnamed = || Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("no name");
+        let name = folder.file_name().ok_or_else(unnamed)?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(".partial");
+        // CRIU changes its folder.
+        let path = std::path::absolute(folder.with_file_name(hidden))
+            .map_err(|error| file_error(OPERATION, folder, error))?;
+        // Of a command that was killed.
+        let _ = fs::remove_dir_all(&path);
+        create(&path)?;
+        Ok(Self { path })
+    }
+
+    /// Gives it its name, once all of it is on the disk.
+    fn finish(self, folder: &Path) -> Result<()> {
+        let failed = |error| file_error(OPERATION, folder, error);
+        for part in [&self.path, &self.path.join(REST)] {
+            for file in fs::read_dir(part).map_err(failed)? {
+                let synced = file.and_then(|file| File::open(file.path())?.sync_all());
+                synced.map_err(failed)?;
+            }
+            File::open(part).and_then(|part| part.sync_all()).map_err(failed)?;
+        }
+        fs::rename(&self.path, folder).map_err(failed)?;
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = File::open(parent.unwrap_or(Path::new(".")));
+        parent.and_then(|parent| parent.sync_all()).map_err(failed)
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+impl About {
+    /// Reads what a checkpoint says of its process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the folder is no checkpoint, or one of a later version.
+    pub fn read(folder: &Path) -> Result<Self> {
+        const OPERATION: &str = "read a checkpoint";
+        let path = folder.join(ABOUT);
+        let bytes = regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
+        let corrupt =
+            |why: String| Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why);
+        let about: Self =
+            serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+        if about.schema != SCHEMA {
+            return Err(corrupt(format!("its schema is {:?}, not {SCHEMA:?}", about.schema)));
+        }
+        Ok(about)
+    }
+}

@@ -1,0 +1,107 @@
+//! The `criu` command: run, and its errors told.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+
+use cowslip::{Error, ErrorKind, Result};
+
+use crate::memory::Memory;
+use crate::session::{Served, serve};
+
+/// The `criu` program.
+#[derive(Clone, Debug)]
+pub(crate) struct Criu {
+    program: PathBuf,
+    pub(crate) version: String,
+}
+
+impl Criu {
+    /// Finds out which version it is.
+    pub(crate) fn find(program: &Path) -> Result<Self> {
+        let unusable = |why: String| {
+            Error::new(ErrorKind::Unsupported, format!("run {}", program.display()))
+                .because(why)
+                .advise("install CRIU 4.2 or later (criu.org), or name it by --criu")
+        };
+        let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+        let output = output.map_err(|error| unusable(error.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
+        let version = version.ok_or_else(|| unusable("it does not say its version".into()))?;
+        Ok(Self { program: program.to_owned(), version: version.trim().to_owned() })
+    }
+
+    /// One of its actions, with images in a folder, and a folder for its log and its sockets.
+    pub(crate) fn action(&self, action: &str, images: &Path, work: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(action).arg("--images-dir").arg(images).arg("--work-dir").arg(work);
+        command.stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Runs an action to its end, with its log in a file of its folder `work`.
+    pub(crate) fn run(&self, command: &mut Command, work: &Path) -> Result<()> {
+        const LOG: &str = "action.log";
+        command.args(["--log-file", LOG]);
+        let action = command.get_args().next().unwrap_or(OsStr::new("")).to_owned();
+        let operation = format!("run criu {}", action.display());
+        let status = command.status().map_err(|error| Error::from_io(&operation, &error))?;
+        let log = work.join(LOG);
+        let text = std::fs::read(&log).unwrap_or_default();
+        // It would be kept with the images.
+        let _ = std::fs::remove_file(log);
+        if status.success() {
+            return Ok(());
+        }
+        Err(failure(operation, &String::from_utf8_lossy(&text), status))
+    }
+}
+
+/// The error of an action that failed, with the first lines by which CRIU explains it.
+fn failure(operation: String, log: &str, status: ExitStatus) -> Error {
+    const MOST_LINES: usize = 4;
+    const PASSCRED: &str = "Can't get 1:16 opt";
+    let errors = log.lines().filter_map(|line| line.split_once("Error ")).map(|(_, text)| text);
+    let told: Vec<_> = errors.take(MOST_LINES).collect();
+    let because = if told.is_empty() { status.to_string() } else { told.join("; ") };
+    let error = Error::new(ErrorKind::Unsupported, operation).because(because);
+    if log.contains(PASSCRED) {
+        return error.advise("this kernel needs CRIU 4.2 or later for programs with sockets");
+    }
+    error
+}
+
+/// Runs `criu lazy-pages` with its options, and serves it over its standard input until it ends. `meanwhile` gets the
+/// running command.
+///
+/// # Errors
+/// The start's.
+pub fn run_served<T>(
+    memory: &Memory,
+    command: &mut Command,
+    tell: &(dyn Fn(&str) + Sync),
+    meanwhile: impl FnOnce(&mut Child) -> T,
+) -> io::Result<(T, ExitStatus, Served)> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    command.args(["--page-server", "--ps-socket", "0"]);
+    let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    // The command holds the other end too, which would never close.
+    command.stdin(Stdio::null());
+    thread::scope(|scope| {
+        let session = scope.spawn(move || {
+            serve(memory, &mut ours, tell).unwrap_or_else(|error| {
+                tell(&format!("the session ended: {error}"));
+                Served::default()
+            })
+        });
+        let answer = meanwhile(&mut child);
+        let status = child.wait()?;
+        Ok((answer, status, session.join().unwrap_or_default()))
+    })
+}

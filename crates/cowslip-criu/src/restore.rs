@@ -1,0 +1,129 @@
+//! A process, restored from its checkpoint, which runs before its memory is there.
+//!
+//! ```text
+//!  memory.image ──▶ [Memory] ──socket──▶ criu lazy-pages ──userfaultfd──▶ the process
+//!                                          ▲ ready            criu restore ──▲
+//! ```
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use cowslip::image::{OnDamage, RestoreOptions};
+use cowslip::{Error, ErrorKind, Result};
+use cowslip_sys::error::file_error;
+
+use crate::checkpoint::{About, MEMORY, REST};
+use crate::command::{Criu, run_served};
+use crate::memory::Memory;
+use crate::session::Served;
+
+const OPERATION: &str = "restore a process";
+
+/// A process that was restored, with all its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoredProcess {
+    /// Its number.
+    pub pid: i32,
+    /// The time until it ran.
+    pub ran_after: Duration,
+    /// Its memory, which came afterwards.
+    pub served: Served,
+}
+
+/// Restores a process, calls `running` once it runs, and returns when all its memory is there. Signals must not end the
+/// calling process before that: the process would lose what has not come yet.
+///
+/// # Errors
+/// [`ErrorKind::Busy`] if another process has its number, or that of a thread; [`ErrorKind::Corrupt`] if the checkpoint is
+/// damaged; [`ErrorKind::Unsupported`] with CRIU's own words if it cannot restore it.
+pub fn restore(
+    folder: &Path,
+    criu: &Path,
+    tell: &(dyn Fn(&str) + Sync),
+    running: impl FnOnce(i32),
+) -> Result<RestoredProcess> {
+    let began = Instant::now();
+    let about = About::read(folder)?;
+    let criu = Criu::find(criu)?;
+    if let Some(taken) = about.threads.iter().find(|id| is_taken(**id)) {
+        let name = fs::read_to_string(format!("/proc/{taken}/comm")).unwrap_or_default();
+        let why = format!("its number {taken} is that of another process, {}", name.trim());
+        return Err(Error::new(ErrorKind::Busy, OPERATION).because(why).advise(
+            "end that one, or restore in a PID namespace (unshare --pid --fork --mount-proc)",
+        ));
+    }
+    let on_damage = OnDamage::new(|_, _| ());
+    let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
+    let memory = Memory::restore(&folder.join(MEMORY), &options)?;
+    // CRIU changes its folder.
+    let rest = std::path::absolute(folder.join(REST))
+        .map_err(|error| file_error(OPERATION, folder, error))?;
+    let work = Work::create()?;
+    let mut lazy = criu.action("lazy-pages", &rest, &work.path);
+    lazy.args(["--log-file", "lazy.log", "--status-fd", "1"]);
+    // Ctrl-C must not end it before the memory is there.
+    lazy.stdout(Stdio::piped()).process_group(0);
+    let served = run_served(&memory, &mut lazy, tell, |child| {
+        let restored = wait_ready(child).and_then(|()| {
+            let mut command = criu.action("restore", &rest, &work.path);
+            command.args(["--restore-detached", "--lazy-pages", "--shell-job", "--file-locks"]);
+            command.args(["--tcp-close", "--ext-unix-sk"]);
+            criu.run(&mut command, &work.path)
+        });
+        match &restored {
+            Ok(()) => running(about.pid),
+            Err(_) => _ = child.kill(),
+        }
+        restored.map(|()| began.elapsed())
+    });
+    let (restored, status, served) =
+        served.map_err(|error| Error::from_io("run criu lazy-pages", &error))?;
+    let ran_after = restored?;
+    if !status.success() {
+        let why = format!("criu lazy-pages ended before all memory was there: {status}");
+        return Err(Error::new(ErrorKind::Vanished, OPERATION).because(why));
+    }
+    Ok(RestoredProcess { pid: about.pid, ran_after, served })
+}
+
+/// True if a thread has the number.
+fn is_taken(id: i32) -> bool {
+    Path::new(&format!("/proc/{id}")).exists()
+}
+
+/// Waits until `criu lazy-pages` says that it listens.
+fn wait_ready(child: &mut Child) -> Result<()> {
+    let output = child.stdout.as_mut().expect("it is piped");
+    match output.read(&mut [0]) {
+        Ok(1..) => Ok(()),
+        answer => {
+            let error = answer.err().unwrap_or(io::ErrorKind::UnexpectedEof.into());
+            Err(Error::from_io("start criu lazy-pages", &error))
+        }
+    }
+}
+
+/// A folder for sockets and logs, removed at the end.
+struct Work {
+    path: PathBuf,
+}
+
+impl Work {
+    fn create() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("cowslip-restore-{}", std::process::id()));
+        let created = DirBuilder::new().mode(0o700).create(&path);
+        created.map_err(|error| file_error(OPERATION, &path, error))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
