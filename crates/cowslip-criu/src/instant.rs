@@ -23,6 +23,7 @@ use crate::wire::Message;
 
 const COMMON: u32 = 0x5456_4319;
 const CORE: &[u32] = &[COMMON, 0x5505_3847];
+const MM: &[u32] = &[COMMON, 0x5749_2820];
 const PSTREE: &[u32] = &[COMMON, 0x5027_3030];
 const FDINFO: &[u32] = &[COMMON, 0x5621_3732];
 const FILES: &[u32] = &[COMMON, 0x5630_3138];
@@ -44,7 +45,31 @@ pub(crate) fn apply(folder: &Path, holder: &Holder) -> Result<()> {
         process.set_numbers(5, holder.threads().iter().map(|thread| thread.id as u64));
         Ok(())
     })?;
+    kept(folder, holder)?;
     descriptors(folder, holder)
+}
+
+/// Marks memory that the program keeps from its children, which the holder has: `vma_entry` of `mm-PID.img`.
+fn kept(folder: &Path, holder: &Holder) -> Result<()> {
+    const MAPPINGS: u32 = 14;
+    const ADVICE: u32 = 9;
+    const DONT_FORK: u64 = 1 << 10;
+    if holder.kept().is_empty() {
+        return Ok(());
+    }
+    edit(folder.join(format!("mm-{}.img", holder.program())), MM, |memory| {
+        memory.iter_mut().try_for_each(|memory| {
+            memory.edit(MAPPINGS, |mapping| {
+                let [start, end] = [1, 2].map(|field| mapping.number(field) as usize);
+                let is_kept =
+                    holder.kept().iter().any(|kept| kept.start <= start && end <= kept.end());
+                if is_kept && start < end {
+                    mapping.set(ADVICE, mapping.number(ADVICE) | DONT_FORK);
+                }
+                Ok(())
+            })
+        })
+    })
 }
 
 /// Reads a file of messages, changes them, and writes it.
@@ -284,10 +309,14 @@ mod tests {
         file.set_message(12, &timer);
         let text = "pos:\t77\nflags:\t02\nticks: 3\nit_value: (0, 0)\nit_interval: (1, 0)\n";
         of_file(&mut file, &FileState { text }).unwrap();
-        let regular = file.message(3).unwrap().unwrap();
-        assert_eq!((regular.number(3), regular.has(8)), (77, false));
-        let timer = file.message(12).unwrap().unwrap();
-        assert_eq!([5, 7, 8, 9].map(|field| timer.number(field)), [3, 0, 1, 1]);
+        let mut seen = Vec::new();
+        let mut see = |message: &mut Message| {
+            seen.push([3, 5, 7, 8, 9].map(|field| message.number(field)));
+            Ok(())
+        };
+        file.edit(3, &mut see).unwrap();
+        file.edit(12, &mut see).unwrap();
+        assert_eq!(seen, [[77, 0, 0, 0, 0], [0, 3, 0, 1, 1]]);
     }
 
     #[test]
@@ -300,13 +329,16 @@ mod tests {
         of_vectors(&mut entry, &state).unwrap();
         assert_eq!(entry.numbers(9).next(), Some(0x2322_2120));
         assert_eq!(entry.numbers(10).count(), 64);
-        let xsave = entry.message(13).unwrap().unwrap();
-        assert_eq!(xsave.number(1), 7);
-        if let Some(ymm) = XsaveLayout::of_component(2) {
-            let first = u32::from_le_bytes(state[ymm.offset..][..4].try_into().unwrap());
-            assert_eq!(xsave.numbers(2).next(), Some(first.into()));
-            assert_eq!(xsave.numbers(2).count(), 64);
-        }
+        let see = |xsave: &mut Message| {
+            assert_eq!(xsave.number(1), 7);
+            if let Some(ymm) = XsaveLayout::of_component(2) {
+                let first = u32::from_le_bytes(state[ymm.offset..][..4].try_into().unwrap());
+                assert_eq!(xsave.numbers(2).next(), Some(first.into()));
+                assert_eq!(xsave.numbers(2).count(), 64);
+            }
+            Ok(())
+        };
+        entry.edit(13, see).unwrap();
         assert!(of_vectors(&mut entry, &state[..300]).is_err());
     }
 }

@@ -94,15 +94,6 @@ impl Message {
         })
     }
 
-    /// The first message that is the value of a field.
-    pub(crate) fn message(&self, field: u32) -> Result<Option<Self>, String> {
-        let content = self.fields.iter().find_map(|(number, value)| match value {
-            Value::Bytes(content) if *number == field => Some(content),
-            _ => None,
-        });
-        content.map(|content| Self::decode(content)).transpose()
-    }
-
     /// Gives a field one value, in its place if it has one.
     fn put(&mut self, field: u32, value: Value) {
         let mut left = Some(value);
@@ -140,15 +131,21 @@ impl Message {
         self.fields.retain(|(number, _)| *number != field);
     }
 
-    /// Changes the message that is a field's value; nothing if there is none.
+    /// Changes each message that is a value of a field.
     pub(crate) fn edit(
         &mut self,
         field: u32,
-        change: impl FnOnce(&mut Self) -> Result<(), String>,
+        mut change: impl FnMut(&mut Self) -> Result<(), String>,
     ) -> Result<(), String> {
-        let Some(mut inner) = self.message(field)? else { return Ok(()) };
-        change(&mut inner)?;
-        self.set_message(field, &inner);
+        for (number, value) in &mut self.fields {
+            if let Value::Bytes(content) = value
+                && *number == field
+            {
+                let mut inner = Self::decode(content)?;
+                change(&mut inner)?;
+                *content = inner.encode();
+            }
+        }
         Ok(())
     }
 }
@@ -187,7 +184,7 @@ mod tests {
         };
         message.edit(5, change).unwrap();
         assert_eq!(message.encode(), [0x2a, 5, 8, 1, 8, 0xac, 2]);
-        assert_eq!(message.message(5).unwrap().unwrap().number(1), 300);
+        message.edit(5, |inner| Ok(assert_eq!(inner.number(1), 300))).unwrap();
     }
 
     #[test]

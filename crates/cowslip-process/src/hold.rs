@@ -1,14 +1,17 @@
 //! The instant.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, Errno, process};
 
 use crate::descriptors;
 use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
+use crate::kept::{from_smaps, missing};
 use crate::look::{OPERATION, Plan, failed};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
@@ -23,13 +26,14 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
 /// dropped, or with the thread that made this.
 #[derive(Debug)]
 pub struct Holder {
-    target: Target,
+    target: Arc<Target>,
     sites: Sites,
     pid: i32,
     /// `None` once it is [lent](Holder::lend).
     child: Option<Tracee>,
     threads: Vec<ThreadState>,
     descriptors: Vec<(i32, String)>,
+    kept: Vec<VirtRange>,
     pause: Duration,
 }
 
@@ -40,18 +44,39 @@ impl Plan {
     /// [`ErrorKind::Unsupported`] if the plan says that a copy is [not possible](crate::Lack::is_fatal);
     /// [`ErrorKind::Denied`] without the right to trace it; [`ErrorKind::Vanished`] once it has ended; what `fork(2)`
     /// answered. The program goes on in any case.
-    pub fn hold(self) -> Result<Holder> {
+    pub fn hold(mut self) -> Result<Holder> {
         if let Some(lack) = self.lacks().iter().find(|lack| lack.is_fatal) {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string()));
         }
-        let Self { target, sites, .. } = self;
+        loop {
+            let (holder, lacking) = self.hold_once()?;
+            match lacking.first() {
+                None => return Ok(holder),
+                // It has come since the look.
+                Some(_) if !self.keeps => self.keeps = true,
+                Some(range) => {
+                    return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                        .on(*range)
+                        .because("the kernel gives it to no child"));
+                }
+            }
+        }
+    }
+
+    /// Holds the process, and finds out which parts of its memory the holder lacks.
+    fn hold_once(&self) -> Result<(Holder, Vec<VirtRange>)> {
+        let Self { target, sites, keeps, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let answers = threads.ask(&target, memory.as_fd(), sites).map_err(failed)?;
+        let answers = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
         for _ in 0..ATTEMPTS {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
             let maps = target.read_file("maps").map_err(failed)?;
+            // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
+            let smaps =
+                if *keeps { target.read_file("smaps").map_err(failed)? } else { String::new() };
+            let kept = from_smaps(&smaps);
             let read = |tracee: &Tracee| {
                 let known = answers.get(&tracee.thread());
                 ThreadState::read(tracee, target.pid(), memory.as_fd(), known)
@@ -62,15 +87,27 @@ impl Plan {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
-            let injection = Injection::prepare(roomy, memory.as_fd(), sites).map_err(failed)?;
-            let mut child = injection.fork().map_err(failed)?;
+            let injection = Injection::prepare(roomy, memory.as_fd(), *sites).map_err(failed)?;
+            let mut child = injection.fork(&kept).map_err(failed)?;
             let descriptors = descriptors::states(target.pid());
             threads.go_on();
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
-            let descriptors = descriptors.map_err(failed)?;
-            let (pid, child) = (child.thread(), Some(child));
-            return Ok(Holder { target, sites, pid, child, threads: states, descriptors, pause });
+            let holder = Holder {
+                target: Arc::clone(target),
+                sites: *sites,
+                pid: child.thread(),
+                child: Some(child),
+                threads: states,
+                descriptors: descriptors.map_err(failed)?,
+                kept,
+                pause,
+            };
+            // Its end is a call of the program's.
+            drop(threads);
+            let of_holder = Target::open(holder.pid).and_then(|child| child.read_file("maps"));
+            let lacking = missing(&maps, &of_holder.map_err(failed)?);
+            return Ok((holder, lacking));
         }
         Err(Error::new(ErrorKind::Busy, OPERATION)
             .because("none of its threads was on a stack of the kernel's or of libc's")
@@ -109,6 +146,11 @@ impl Holder {
     /// What `proc_pid_fdinfo(5)` said of each descriptor at the instant.
     pub fn descriptors(&self) -> &[(i32, String)] {
         &self.descriptors
+    }
+
+    /// The memory that the program keeps from its children, and that the holder has nevertheless.
+    pub fn kept(&self) -> &[VirtRange] {
+        &self.kept
     }
 
     /// The time for which the program was stopped.

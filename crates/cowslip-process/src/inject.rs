@@ -17,6 +17,7 @@
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::ptrace::{Registers, Stop, Tracee};
 use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 
 /// `syscall; ret`.
@@ -25,6 +26,7 @@ const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
 const POLL: u64 = 7;
+const MADVISE: u64 = 28;
 const CLONE: u64 = 56;
 const WAIT4: u64 = 61;
 const SIGALTSTACK: u64 = 131;
@@ -150,10 +152,22 @@ impl<'a> Injection<'a> {
         Ok(injection)
     }
 
-    /// Forks. The child is seized, and stops before it runs; let go, it would end.
-    pub(crate) fn fork(mut self) -> Result<Tracee> {
+    /// Forks. The child is seized, and stops before it runs; let go, it would end. It has memory that is `kept` from other
+    /// children, too. A thread that ends here leaves that to its next children.
+    pub(crate) fn fork(mut self, kept: &[VirtRange]) -> Result<Tracee> {
+        const DONT_FORK: u64 = 10;
+        const DO_FORK: u64 = 11;
+        let advise = |injection: &mut Self, advice| {
+            kept.iter().try_for_each(|range| {
+                let [start, len] = [range.start as u64, range.len as u64];
+                injection.call(MADVISE, [start, len, advice, 0]).map(drop)
+            })
+        };
         let child_stack = self.at + FRAME_PLACE as u64;
-        match self.call(CLONE, [0, child_stack, 0, 0])? {
+        let forked =
+            advise(&mut self, DO_FORK).and_then(|()| self.call(CLONE, [0, child_stack, 0, 0]));
+        advise(&mut self, DONT_FORK)?;
+        match forked? {
             (1.., Some(child)) => Ok(child),
             (answer, _) => Err(Errno::from_raw_os_error(i32::try_from(-answer).unwrap_or(0))),
         }

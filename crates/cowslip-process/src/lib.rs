@@ -24,6 +24,7 @@
 mod descriptors;
 mod hold;
 mod inject;
+mod kept;
 mod look;
 mod stop;
 mod thread;

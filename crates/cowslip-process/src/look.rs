@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, Mapping};
@@ -10,6 +11,7 @@ use cowslip_sys::{Errno, process};
 
 use crate::descriptors;
 use crate::inject::Sites;
+use crate::kept::from_smaps;
 use crate::stop::children;
 
 pub(crate) const OPERATION: &str = "hold a process";
@@ -48,8 +50,10 @@ impl fmt::Display for Lack {
 /// A look at a process, to be [held](Plan::hold).
 #[derive(Debug)]
 pub struct Plan {
-    pub(crate) target: Target,
+    pub(crate) target: Arc<Target>,
     pub(crate) sites: Sites,
+    /// It keeps memory from its children.
+    pub(crate) keeps: bool,
     lacks: Vec<Lack>,
 }
 
@@ -82,7 +86,8 @@ pub fn look(pid: i32) -> Result<Plan> {
     let mut lacks = Vec::new();
     in_status(&target.read_file("status").map_err(failed)?, &mut lacks);
     in_memory(&maps, &mut lacks);
-    in_flags(&target.read_file("smaps").map_err(failed)?, &mut lacks);
+    let smaps = target.read_file("smaps").map_err(failed)?;
+    in_flags(&smaps, &mut lacks);
     if namespace(&pid.to_string()) != namespace("self") {
         lack(&mut lacks, "its PID namespace", "numbers of processes mean others there", true);
     }
@@ -102,7 +107,7 @@ pub fn look(pid: i32) -> Result<Plan> {
     if locks.lines().any(|line| is_record_lock(line, pid)) {
         lack(&mut lacks, "record locks (fcntl(2))", "a copy has none", false);
     }
-    Ok(Plan { target, sites, lacks })
+    Ok(Plan { target: Arc::new(target), sites, keeps: !from_smaps(&smaps).is_empty(), lacks })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fatal: bool) {
@@ -143,13 +148,11 @@ fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
     }
 }
 
-/// Finds memory that a fork leaves out or empties, by the text of `/proc/PID/smaps`.
+/// Finds memory that a fork empties, by the text of `/proc/PID/smaps`.
 fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
-    let flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
-    let has =
-        |flag| flags.clone().any(|flags| flags.split_ascii_whitespace().any(|one| one == flag));
-    if has("dc") || has("wf") {
-        let what = "memory kept from children (MADV_DONTFORK, MADV_WIPEONFORK)";
+    let mut flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    if flags.any(|flags| flags.split_ascii_whitespace().any(|flag| flag == "wf")) {
+        let what = "memory that is empty in children (MADV_WIPEONFORK)";
         lack(lacks, what, "a copy has none of it", true);
     }
 }

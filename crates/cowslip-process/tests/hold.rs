@@ -255,6 +255,49 @@ sys.stdin.read()
     assert!(child.wait().unwrap().success());
 }
 
+/// Memory with `MADV_DONTFORK`, before and after the look, is in the holder, and stays kept from other children.
+#[test]
+fn a_holder_has_memory_that_the_program_keeps_from_its_children() {
+    const SCRIPT: &str = "
+import ctypes, mmap, sys
+MADV_DONTFORK = 10
+for byte in (b'a', b'b'):
+    memory = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(MADV_DONTFORK)
+    memory.write(byte * (1 << 20))
+    print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True)
+    sys.stdin.readline()
+    globals()[byte] = memory
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    let pid = child.id().cast_signed();
+    let mut next = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        VirtRange::new(line.trim().parse().unwrap(), 1 << 20)
+    };
+    let first = next();
+    let plan = look(pid).unwrap();
+    writeln!(input).unwrap();
+    let second = next();
+    for plan in [plan, look(pid).unwrap()] {
+        let holder = plan.hold().unwrap();
+        let memory = Target::open(holder.pid()).unwrap();
+        for (place, byte) in [(first, b'a'), (second, b'b')] {
+            let bytes = memory.read_memory(place).unwrap();
+            assert!(bytes.iter().all(|other| *other == byte), "{place}");
+            assert!(holder.kept().iter().any(|kept| kept.contains(place.start)));
+        }
+    }
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    assert!(smaps.lines().any(|line| line.starts_with("VmFlags:") && line.contains(" dc")));
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn what_a_copy_would_lack_is_named_and_refused() {
     const SCRIPT: &str = "
