@@ -184,7 +184,11 @@ mod tests {
         };
         message.edit(5, change).unwrap();
         assert_eq!(message.encode(), [0x2a, 5, 8, 1, 8, 0xac, 2]);
-        message.edit(5, |inner| Ok(assert_eq!(inner.number(1), 300))).unwrap();
+        let see = |inner: &mut Message| {
+            assert_eq!(inner.number(1), 300);
+            Ok(())
+        };
+        message.edit(5, see).unwrap();
     }
 
     #[test]

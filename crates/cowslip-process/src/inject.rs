@@ -305,17 +305,20 @@ pub(crate) fn let_wait(child: &Tracee, sites: Sites) -> Result<()> {
 }
 
 /// Returns true if `/proc/PID/stat` is that of a child that an [injection](Injection::fork) made, and that has been left alone or
-/// killed. Its parent never waits for it.
+/// killed: also by a fault, where another process that had it was killed. Its parent never waits for it.
 pub(crate) fn was_left_alone(stat: &str) -> bool {
-    const KILLED: &str = "9";
+    /// `SIGILL`, `SIGTRAP`, `SIGBUS`, `SIGKILL`, `SIGSEGV`
+    const KILLED: [u64; 5] = [4, 5, 7, 9, 11];
+    const CORE_DUMPED: u64 = 0x80;
     const STATE: usize = 3;
     const EXIT_SIGNAL: usize = 38;
     const EXIT_CODE: usize = 52;
     let Some(end) = stat.rfind(')') else { return false };
     let words: Vec<&str> = stat[end + 1..].split_ascii_whitespace().collect();
     let field = |number: usize| words.get(number - STATE).copied().unwrap_or("");
-    let code = (LEFT_ALONE << 8).to_string();
-    (field(STATE), field(EXIT_SIGNAL)) == ("Z", "0") && [KILLED, &code].contains(&field(EXIT_CODE))
+    let Ok(code) = field(EXIT_CODE).parse::<u64>() else { return false };
+    let has_fallen = KILLED.contains(&(code & !CORE_DUMPED)) || code == LEFT_ALONE << 8;
+    (field(STATE), field(EXIT_SIGNAL)) == ("Z", "0") && has_fallen
 }
 
 /// The registers with which an interrupted call begins anew, as the kernel would have it.
