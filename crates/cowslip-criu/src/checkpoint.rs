@@ -64,7 +64,7 @@ pub struct About {
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Unsupported`] with CRIU's own words if it cannot dump the
-/// holder; the file system's. Nothing of the folder is left then.
+/// holder; the file system's. Nothing of the folder is left then, unless the disk failed at the very end.
 pub fn checkpoint(
     holder: Holder,
     folder: &Path,
@@ -154,10 +154,10 @@ impl Partial {
             }
             File::open(part).and_then(|part| part.sync_all()).map_err(failed)?;
         }
-        fs::rename(&self.path, folder).map_err(failed)?;
         let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let parent = File::open(parent.unwrap_or(Path::new(".")));
-        parent.and_then(|parent| parent.sync_all()).map_err(failed)
+        let parent = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+        fs::rename(&self.path, folder).map_err(failed)?;
+        parent.sync_all().map_err(failed)
     }
 }
 

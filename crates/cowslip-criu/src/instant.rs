@@ -259,20 +259,17 @@ impl FileState<'_> {
 
 /// `file_entry`
 fn of_file(file: &mut Message, state: &FileState<'_>) -> std::result::Result<(), String> {
-    const WRITABLE: u64 = 3;
     // `reg_file_entry`
     file.edit(3, |regular| {
         if let Some(offset) = state.number("pos", 10) {
             regular.set(3, offset);
         }
-        if regular.number(2) & WRITABLE != 0 {
-            // It may have grown since, and CRIU would refuse it.
-            regular.remove(8);
-        }
+        // It may have grown since, and CRIU would refuse it.
+        regular.remove(8);
         Ok(())
     })?;
     // `eventfd_file_entry`
-    file.edit(9, |eventfd| {
+    file.edit(8, |eventfd| {
         if let Some(count) = state.number("eventfd-count", 16) {
             eventfd.set(4, count);
         }
@@ -303,20 +300,24 @@ mod tests {
             .into_iter()
             .for_each(|(field, value)| regular.set(field, value));
         file.set_message(3, &regular);
+        let mut eventfd = Message::default();
+        eventfd.set(4, 0);
+        file.set_message(8, &eventfd);
         let mut timer = Message::default();
         let values = [(7, 9), (8, 9), (9, 1), (10, 0)];
         values.into_iter().for_each(|(field, value)| timer.set(field, value));
         file.set_message(12, &timer);
-        let text = "pos:\t77\nflags:\t02\nticks: 3\nit_value: (0, 0)\nit_interval: (1, 0)\n";
+        let text = "pos:\t77\nflags:\t02\nticks: 3\nit_value: (0, 0)\nit_interval: (1, 0)\neventfd-count:               1f\n";
         of_file(&mut file, &FileState { text }).unwrap();
         let mut seen = Vec::new();
         let mut see = |message: &mut Message| {
-            seen.push([3, 5, 7, 8, 9].map(|field| message.number(field)));
+            seen.push([3, 4, 5, 7, 8, 9].map(|field| message.number(field)));
             Ok(())
         };
         file.edit(3, &mut see).unwrap();
+        file.edit(8, &mut see).unwrap();
         file.edit(12, &mut see).unwrap();
-        assert_eq!(seen, [[77, 0, 0, 0, 0], [0, 3, 0, 1, 1]]);
+        assert_eq!(seen, [[77, 0, 0, 0, 0, 0], [0, 0x1f, 0, 0, 0, 0], [0, 0, 3, 0, 1, 1]]);
     }
 
     #[test]

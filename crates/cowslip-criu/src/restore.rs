@@ -6,7 +6,7 @@
 //! ```
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use cowslip::image::{OnDamage, RestoreOptions};
 use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
+use cowslip_sys::process;
+use cowslip_sys::target::Target;
 
 use crate::checkpoint::{About, MEMORY, REST};
 use crate::command::{Criu, run_served};
@@ -47,14 +49,22 @@ pub fn restore(
     tell: &(dyn Fn(&str) + Sync),
     running: impl FnOnce(i32),
 ) -> Result<RestoredProcess> {
+    const FIRST: i32 = 1;
     let began = Instant::now();
+    if process::pid() == FIRST {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .because(
+                "this is the first process of its PID namespace, whose end would end the other",
+            )
+            .advise("run it in a shell of that namespace"));
+    }
     let about = About::read(folder)?;
     let criu = Criu::find(criu)?;
     if let Some(taken) = about.threads.iter().find(|id| is_taken(**id)) {
         let name = fs::read_to_string(format!("/proc/{taken}/comm")).unwrap_or_default();
         let why = format!("its number {taken} is that of another process, {}", name.trim());
         return Err(Error::new(ErrorKind::Busy, OPERATION).because(why).advise(
-            "end that one, or restore in a PID namespace (unshare --pid --fork --mount-proc)",
+            "end that one, or restore in a PID namespace (unshare --pid --net --fork --mount-proc)",
         ));
     }
     let on_damage = OnDamage::new(|_, _| ());
@@ -71,6 +81,9 @@ pub fn restore(
     let served = run_served(&memory, &mut lazy, tell, |child| {
         let restored = wait_ready(child).and_then(|()| {
             let mut command = criu.action("restore", &rest, &work.path);
+            if io::stdin().is_terminal() {
+                command.stdin(Stdio::inherit());
+            }
             command.args(["--restore-detached", "--lazy-pages", "--shell-job", "--file-locks"]);
             command.args(["--tcp-close", "--ext-unix-sk"]);
             criu.run(&mut command, &work.path)
@@ -79,13 +92,18 @@ pub fn restore(
             Ok(()) => running(about.pid),
             Err(_) => _ = child.kill(),
         }
-        restored.map(|()| began.elapsed())
+        restored.map(|()| (began.elapsed(), Target::open(about.pid)))
     });
     let (restored, status, served) =
         served.map_err(|error| Error::from_io("run criu lazy-pages", &error))?;
-    let ran_after = restored?;
+    let (ran_after, target) = restored?;
     if !status.success() {
-        let why = format!("criu lazy-pages ended before all memory was there: {status}");
+        // It would read zeroes where memory is missing.
+        if target.is_ok_and(|target| target.has_ended() == Ok(false)) {
+            let _ = process::end(about.pid, true);
+        }
+        let why =
+            format!("criu lazy-pages ended before all memory was there, {status}; it was killed");
         return Err(Error::new(ErrorKind::Vanished, OPERATION).because(why));
     }
     Ok(RestoredProcess { pid: about.pid, ran_after, served })
@@ -115,7 +133,9 @@ struct Work {
 
 impl Work {
     fn create() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("cowslip-restore-{}", std::process::id()));
+        // In another PID namespace another process may have the same number.
+        let name = format!("cowslip-restore-{}-{}", process::pid(), process::now_ns());
+        let path = std::env::temp_dir().join(name);
         let created = DirBuilder::new().mode(0o700).create(&path);
         created.map_err(|error| file_error(OPERATION, &path, error))?;
         Ok(Self { path })

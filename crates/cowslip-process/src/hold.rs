@@ -7,7 +7,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, Errno, process};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 
 use crate::descriptors;
 use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
@@ -34,6 +34,7 @@ pub struct Holder {
     threads: Vec<ThreadState>,
     descriptors: Vec<(i32, String)>,
     kept: Vec<VirtRange>,
+    has_timers: bool,
     pause: Duration,
 }
 
@@ -83,7 +84,7 @@ impl Plan {
             };
             let states = threads.all.iter().map(read);
             let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-            let Some(roomy) = roomy(&mut threads, &maps) else {
+            let Some(roomy) = roomy(&mut threads, &maps, memory.as_fd()) else {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
@@ -101,6 +102,7 @@ impl Plan {
                 threads: states,
                 descriptors: descriptors.map_err(failed)?,
                 kept,
+                has_timers: answers.values().any(|answers| answers.has_timers),
                 pause,
             };
             // Its end is a call of the program's.
@@ -153,6 +155,11 @@ impl Holder {
         &self.kept
     }
 
+    /// True if the program has timers of `setitimer(2)`, which the holder has not.
+    pub fn lacks_timers(&self) -> bool {
+        self.has_timers
+    }
+
     /// The time for which the program was stopped.
     pub fn pause(&self) -> Duration {
         self.pause
@@ -171,7 +178,7 @@ impl Holder {
         for _ in 0..ATTEMPTS {
             threads.stop()?;
             let (maps, memory) = (self.target.read_file("maps")?, self.target.open_memory()?);
-            if let Some(roomy) = roomy(&mut threads, &maps) {
+            if let Some(roomy) = roomy(&mut threads, &maps, memory.as_fd()) {
                 let mut ended = left_alone(self.target.pid());
                 ended.push(self.pid());
                 return Injection::prepare(roomy, memory.as_fd(), self.sites)?.reap(&ended);
@@ -208,8 +215,12 @@ fn wait_ended(pid: i32) -> Result<(), Errno> {
 }
 
 /// A stopped thread that can make a call.
-fn roomy<'a>(threads: &'a mut Threads, maps: &str) -> Option<&'a mut Tracee> {
-    threads.all.iter_mut().find(|tracee| is_roomy(tracee, maps))
+fn roomy<'a>(
+    threads: &'a mut Threads,
+    maps: &str,
+    memory: BorrowedFd<'_>,
+) -> Option<&'a mut Tracee> {
+    threads.all.iter_mut().find(|tracee| is_roomy(tracee, maps, memory))
 }
 
 impl Drop for Holder {

@@ -28,6 +28,7 @@ const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 const POLL: u64 = 7;
 const MADVISE: u64 = 28;
 const CLONE: u64 = 56;
+const GETITIMER: u64 = 36;
 const WAIT4: u64 = 61;
 const SIGALTSTACK: u64 = 131;
 const PRCTL: u64 = 157;
@@ -106,9 +107,32 @@ fn has_room(registers: &Registers, maps: &str) -> bool {
     false
 }
 
-/// Returns true if a stopped thread's stack [has room](has_room).
-pub(crate) fn is_roomy(tracee: &Tracee, maps: &str) -> bool {
-    tracee.registers().is_ok_and(|now| has_room(&now, maps))
+/// Returns true if a stopped thread can make a call: its stack [has room](has_room), and it is in no restartable sequence,
+/// which the call would end without the program's knowledge.
+pub(crate) fn is_roomy(tracee: &Tracee, maps: &str, memory: BorrowedFd<'_>) -> bool {
+    let Ok(now) = tracee.registers() else { return false };
+    has_room(&now, maps) && abort_of_sequence(tracee, now.rip, memory).is_none()
+}
+
+/// The address at which a thread goes on that is interrupted in a restartable sequence (`rseq(2)`); `None` outside of one.
+pub(crate) fn abort_of_sequence(tracee: &Tracee, rip: u64, memory: BorrowedFd<'_>) -> Option<u64> {
+    /// `rseq_cs` in `struct rseq`
+    const SEQUENCE_AT: u64 = 8;
+    let words = |at: u64| {
+        let mut bytes = [0; 32];
+        memfile::read_exact_at(memory, &mut bytes, at).ok()?;
+        Some(core::array::from_fn(|i| {
+            u64::from_ne_bytes(bytes[8 * i..][..8].try_into().expect("8 bytes"))
+        }))
+    };
+    let (address, ..) = tracee.rseq().ok()??;
+    let [sequence, ..]: [u64; 4] = words(address + SEQUENCE_AT)?;
+    if sequence == 0 {
+        return None;
+    }
+    // `struct rseq_cs`: version and flags, start, length, abort.
+    let [_, start, len, abort]: [u64; 4] = words(sequence)?;
+    (rip.wrapping_sub(start) < len).then_some(abort)
 }
 
 /// A thread that is to make a call, and what it has to get back.
@@ -139,7 +163,7 @@ impl<'a> Injection<'a> {
         }
         let at = (registers.rsp - RED_ZONE_BYTES - len) & !63;
         let vectors_at = at + VECTORS_AT as u64;
-        let mut bytes = frame(&sites, &after_restart(registers), mask, vectors_at);
+        let mut bytes = frame(&sites, &after_restart(registers, None), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
         let ends = Registers { rip: sites.call, rax: EXIT_GROUP, rdi: LEFT_ALONE, ..registers };
         bytes.extend(frame(&sites, &ends, !0, 0));
@@ -176,6 +200,15 @@ impl<'a> Injection<'a> {
     /// Asks the kernel for what it tells a thread alone.
     pub(crate) fn ask(mut self) -> Result<Answers> {
         const GET_TID_ADDRESS: u64 = 40;
+        const INTERVAL_TIMERS: u64 = 3;
+        let mut has_timers = false;
+        for timer in 0..INTERVAL_TIMERS {
+            let place = self.at + ANSWERS_AT as u64;
+            let mut bytes = [0; 32];
+            self.call(GETITIMER, [timer, place, 0, 0])?;
+            memfile::read_exact_at(self.memory, &mut bytes, place)?;
+            has_timers |= bytes != [0; 32];
+        }
         let place = self.at + ANSWERS_AT as u64;
         let (stack, _) = self.call(SIGALTSTACK, [0, place, 0, 0])?;
         let (clear_tid, _) = self.call(PRCTL, [GET_TID_ADDRESS, place + 24, 0, 0])?;
@@ -183,7 +216,10 @@ impl<'a> Injection<'a> {
         memfile::read_exact_at(self.memory, &mut bytes, place)?;
         let word = |at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
         let known_stack = AlternateStack { start: word(0), bytes: word(16), flags: word(8) as u32 };
+        let is_waiting = self.registers.rax as i64 == ERESTART_RESTARTBLOCK;
         Ok(Answers {
+            waits_in: is_waiting.then_some((self.registers.orig_rax, self.registers.rip)),
+            has_timers,
             alternate_stack: (stack == 0).then_some(known_stack),
             clear_tid: (clear_tid == 0).then(|| word(24)),
         })
@@ -286,6 +322,11 @@ pub struct AlternateStack {
 pub(crate) struct Answers {
     pub(crate) alternate_stack: Option<AlternateStack>,
     pub(crate) clear_tid: Option<u64>,
+    /// The process has timers of `setitimer(2)`.
+    pub(crate) has_timers: bool,
+    /// The number of the call that it waits in with a time limit, and the address behind it. The kernel goes on with such a
+    /// call by another number.
+    pub(crate) waits_in: Option<(u64, u64)>,
 }
 
 /// Prepares a forked child, which is stopped, to be let go: it waits in a call until another process stops it. After an
@@ -321,17 +362,25 @@ pub(crate) fn was_left_alone(stat: &str) -> bool {
     (field(STATE), field(EXIT_SIGNAL)) == ("Z", "0") && has_fallen
 }
 
-/// The registers with which an interrupted call begins anew, as the kernel would have it.
-pub(crate) fn after_restart(mut registers: Registers) -> Registers {
-    /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`
-    const BEGINS_ANEW: [i64; 3] = [-512, -513, -514];
-    const ERESTART_RESTARTBLOCK: i64 = -516;
+const ERESTART_RESTARTBLOCK: i64 = -516;
+
+/// The registers with which an interrupted call begins anew. One with a relative time limit has all of its time again. If the
+/// kernel had gone on with it by `restart_syscall(2)`, and its number is not known, it fails with `EINTR`.
+pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<(u64, u64)>) -> Registers {
+    /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
+    const BEGINS_ANEW: [i64; 4] = [-512, -513, -514, ERESTART_RESTARTBLOCK];
+    const RESTART_SYSCALL: u64 = 219;
     let answer = registers.rax as i64;
-    if registers.orig_rax as i64 >= 0 && BEGINS_ANEW.contains(&answer) {
-        registers.rax = registers.orig_rax;
-        registers.rip -= CALL.len() as u64 - 1;
-    } else if registers.orig_rax as i64 >= 0 && answer == ERESTART_RESTARTBLOCK {
-        registers.rax = -i64::from(Errno::INTR.raw_os_error()) as u64;
+    if (registers.orig_rax as i64) < 0 || !BEGINS_ANEW.contains(&answer) {
+        return registers;
+    }
+    let number = match registers.orig_rax {
+        RESTART_SYSCALL => waits_in.filter(|(_, rip)| *rip == registers.rip),
+        number => Some((number, registers.rip)),
+    };
+    match number {
+        Some((number, rip)) => (registers.rax, registers.rip) = (number, rip - 2),
+        None => registers.rax = -i64::from(Errno::INTR.raw_os_error()) as u64,
     }
     registers
 }

@@ -88,8 +88,12 @@ pub fn look(pid: i32) -> Result<Plan> {
     in_memory(&maps, &mut lacks);
     let smaps = target.read_file("smaps").map_err(failed)?;
     in_flags(&smaps, &mut lacks);
-    if namespace(&pid.to_string()) != namespace("self") {
-        lack(&mut lacks, "its PID namespace", "numbers of processes mean others there", true);
+    // CRIU gives each process that it restores a time namespace.
+    for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {
+        if namespace(&pid.to_string(), kind) != namespace("self", kind) {
+            let what = format!("its {kind} namespace");
+            lack(&mut lacks, what, "names and numbers mean others there", true);
+        }
     }
     if !children(pid).is_empty() {
         lack(&mut lacks, "its children", "a copy has none", false);
@@ -122,6 +126,9 @@ fn in_status(status: &str, lacks: &mut Vec<Lack>) {
     };
     if !matches!(field("TracerPid"), "0" | "") {
         lack(lacks, format!("tracer {}", field("TracerPid")), "a debugger has it", true);
+    }
+    if [field("SigPnd"), field("ShdPnd")].iter().any(|set| set.contains(|digit| digit != '0')) {
+        lack(lacks, "pending signals", "a copy has none", false);
     }
     if !matches!(field("Seccomp"), "0" | "") {
         lack(lacks, "seccomp(2)", "its filter may end it for a call on its behalf", true);
@@ -157,16 +164,17 @@ fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
     }
 }
 
-/// The PID namespace of a process.
-fn namespace(process: &str) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{process}/ns/pid")).ok()
+/// A namespace of a process.
+fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
 }
 
 /// What becomes of a descriptor, and whether there can be no copy for it.
 fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
     let kind = link.strip_prefix("anon_inode:").map(|kind| kind.trim_matches(['[', ']']));
     match kind {
-        Some("eventpoll" | "eventfd" | "timerfd" | "signalfd") => None,
+        Some("eventfd" | "timerfd") => None,
+        Some("eventpoll" | "signalfd") => Some(("its set is that of later", false)),
         Some("io_uring" | "userfaultfd" | "perf_event" | "inotify" | "fanotify") => {
             Some(("a copy has none", true))
         }
@@ -175,6 +183,9 @@ fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
         }
         Some(_) => Some(("a copy shares it", false)),
         None if link.starts_with("socket:") => Some(("connections are closed in a copy", false)),
+        None if link.starts_with("/dev/pts/") || link.starts_with("/dev/tty") => {
+            Some(("a copy has the terminal of its restore", false))
+        }
         None if link.starts_with("pipe:") => Some(("its content is that of later", false)),
         None => None,
     }

@@ -86,11 +86,11 @@ impl Threads {
             if tracee.has_ended() {
                 continue;
             }
-            if !is_roomy(tracee, &maps) {
+            if !is_roomy(tracee, &maps, memory) {
                 // Its stack may be newer than that.
                 maps = target.read_file("maps")?;
             }
-            if is_roomy(tracee, &maps) {
+            if is_roomy(tracee, &maps, memory) {
                 let answer = Injection::prepare(tracee, memory, sites)?.ask()?;
                 answers.insert(tracee.thread(), answer);
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use cowslip_sys::ptrace::{Registers, Tracee};
 use cowslip_sys::{BorrowedFd, Errno, Result, memfile, procfs};
 
-use crate::inject::{AlternateStack, Answers, after_restart};
+use crate::inject::{AlternateStack, Answers, abort_of_sequence, after_restart};
 
 /// A thread at the instant of a [`Holder`](crate::Holder).
 #[derive(Clone)]
@@ -28,6 +28,9 @@ pub struct ThreadState {
     pub clear_tid: u64,
     /// Its alternate stack; `None` if the thread could not be asked.
     pub alternate_stack: Option<AlternateStack>,
+    waits_in: Option<(u64, u64)>,
+    /// It is in a restartable sequence, which ends there.
+    aborts_at: Option<u64>,
 }
 
 impl fmt::Debug for ThreadState {
@@ -41,9 +44,10 @@ impl fmt::Debug for ThreadState {
 const GLIBC_TID: u64 = 0x2d0;
 
 impl ThreadState {
-    /// Its registers, such that an interrupted call begins anew, or fails with `EINTR` if it waited with a time limit.
+    /// Its registers, such that an interrupted call begins anew, and a restartable sequence ends.
     pub fn restarted(&self) -> Registers {
-        after_restart(self.registers)
+        let registers = after_restart(self.registers, self.waits_in);
+        Registers { rip: self.aborts_at.unwrap_or(registers.rip), ..registers }
     }
 
     /// The state of a stopped thread, of process `pid`, with the answers that it gave before.
@@ -75,6 +79,8 @@ impl ThreadState {
             },
             clear_tid: answers.clear_tid.unwrap_or(if is_there { place } else { 0 }),
             alternate_stack: answers.alternate_stack,
+            waits_in: answers.waits_in,
+            aborts_at: abort_of_sequence(tracee, registers.rip, memory),
         })
     }
 }

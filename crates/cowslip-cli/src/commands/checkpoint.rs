@@ -56,9 +56,15 @@ pub(super) fn run(args: &Args) -> CommandResult {
     if is_possible {
         plan.lacks().iter().for_each(|lack| errln!("cowslip: {lack}"));
     }
-    let lacks = plan.lacks().to_vec();
+    let mut lacks = plan.lacks().to_vec();
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let holder = plan.hold()?;
+    if holder.lacks_timers() {
+        let (what, why) = ("timers of setitimer(2)".into(), "a copy has none");
+        let timers = Lack { what, why, is_fatal: false };
+        errln!("cowslip: {timers}");
+        lacks.push(timers);
+    }
     let mut progress = Progress::new();
     progress.phase(&format!("writing {}", folder.display()));
     let mut advanced = |done: Done| {
