@@ -141,9 +141,9 @@ impl Moving {
                 left_ns => Decision::After(left_ns),
             };
         }
-        if facts.is_short() {
+        if facts.is_short() && !self.wanted.is_empty() {
             // The chunks may no longer be written when there is memory again.
-            self.clear();
+            self.look_anew();
         }
         let has_any = map.count(Chunk::Frozen) + map.count(Chunk::Borrowed) > 0;
         if facts.is_short() || facts.is_hugetlb() || !has_any {
@@ -176,7 +176,12 @@ impl Moving {
         self.is_ahead = !self.ahead.is_empty();
         let next = self.ahead.pop_front().or_else(|| self.wanted.pop_front());
         let Some(chunk) = next else { return Ok(None) };
-        if !is_movable(facts.map().get(chunk)) || !facts.may_move(chunk) {
+        let is_frozen = is_movable(facts.map().get(chunk));
+        if !is_frozen || !facts.may_move(chunk) {
+            if is_frozen {
+                // It may be moved later, and nothing need be written to it until then.
+                self.faults = None;
+            }
             self.pass(facts.now_ns());
             return Ok(Some(Task::LookOn));
         }
@@ -212,6 +217,11 @@ impl Moving {
         if let Some(place) = self.wanted.iter().position(|chunk| Some(*chunk) == self.failed) {
             self.wanted.remove(place);
             self.wanted.extend(self.failed);
+        }
+        let found = self.wanted.len();
+        self.wanted.retain(|chunk| facts.may_move(*chunk));
+        if self.wanted.len() < found {
+            self.faults = None;
         }
         self.in_vain = if self.wanted.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
         let rest = REST << self.in_vain.min(MOST_DOUBLINGS);

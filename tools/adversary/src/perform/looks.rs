@@ -56,9 +56,10 @@ impl Me {
                 return SKIP;
             }
             if let Some(parent) = self.parents.as_ref().filter(|_| got != right) {
-                // Another of the parent's threads may have ended it.
+                // Another of the parent's threads may have ended it. The kernel shows no memory of a process by the number of a
+                // main thread that has left.
                 sys::pause(50);
-                if sys::parent() != parent.pid {
+                if sys::parent() != parent.pid || has_left(parent.pid) {
                     return SKIP;
                 }
             }
@@ -104,4 +105,10 @@ impl Me {
         self.expect("a poke into a child", got, Ok(PAGE));
         Some(())
     }
+}
+
+/// True if a process' main thread has ended.
+fn has_left(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
 }

@@ -78,6 +78,7 @@ struct Simulation {
 struct Case {
     has_no_service: bool,
     is_pinned: bool,
+    keeps_places: bool,
     is_hugetlb: bool,
     keeps_borrowed: bool,
     has_several_files: bool,
@@ -401,7 +402,7 @@ impl Facts for Simulation {
     }
 
     fn may_move(&self, _: usize) -> bool {
-        true
+        !self.case.keeps_places
     }
 
     fn live_runs(&self) -> Vec<Range<usize>> {

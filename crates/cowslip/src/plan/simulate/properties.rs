@@ -367,3 +367,21 @@ fn looks_take_a_small_part_of_the_time() {
     assert!(looked_ns > 0 && looked_ns < 9 * SECOND / 100, "{looked_ns}");
     assert_eq!(arena.moves(), 0);
 }
+
+#[test]
+fn a_chunk_that_may_not_move_moves_once_it_may_though_nothing_more_is_written() {
+    for is_short in [false, true] {
+        let mut all_pages = (0..pages()).cycle();
+        let writes = Box::new(move || (7, all_pages.next().unwrap()));
+        let mut arena = Simulation::new(500, SECOND / 50_000, writes);
+        arena.fork(30 * SECOND);
+        (arena.case.keeps_places, arena.is_short) = (!is_short, is_short);
+        arena.run_until(arena.now_ns.get() + SECOND);
+        assert_eq!(arena.moves(), 0);
+        arena.write_every_ns = 0;
+        (arena.case.keeps_places, arena.is_short) = (false, false);
+        arena.run_until(arena.now_ns.get() + 5 * SECOND);
+        assert_eq!(arena.moves(), 1, "short: {is_short}");
+        assert!(arena.looked_ns.get() < SECOND / 10, "{}", arena.looked_ns.get());
+    }
+}
