@@ -20,7 +20,7 @@ use cowslip_sys::Errno;
 use super::facts::{Counts, Facts};
 use super::pace::Turn;
 use super::settings::moving::{
-    FEW_FAULTS_NS, FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS,
+    DOUBLED_NS, FEW_FAULTS_NS, FRONT_BYTES, HOT_BYTES, KNOWN_NS, LOOK, MOST_AHEAD, MOST_BORDERS,
     MOST_DOUBLINGS, MOST_FRONTS, PASSED_BYTES, PURSUED_NS, PURSUIT_NS, PURSUIT_NS_PER_CHUNK, REST,
     RETRY, WORTH_A_LOOK,
 };
@@ -43,6 +43,8 @@ pub(crate) struct Moving {
     few_since_ns: Option<u64>,
     /// Looks in a row that found nothing.
     in_vain: u32,
+    /// Processor time of the last look.
+    price_ns: Option<u64>,
     /// Private pages of each chunk at the last look.
     counts: Vec<u16>,
     wanted: VecDeque<usize>,
@@ -224,8 +226,12 @@ impl Moving {
             self.faults = None;
         }
         self.in_vain = if self.wanted.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
-        let rest = REST << self.in_vain.min(MOST_DOUBLINGS);
-        let rest_ns = (facts.used_ns() - used_before_ns) * rest;
+        let price_ns = facts.used_ns() - used_before_ns;
+        // Where a host takes the processor of a virtual machine, that time is the look's in the guest's eyes: a single dear
+        // look says nothing.
+        let usual_ns = self.price_ns.replace(price_ns).unwrap_or(LOOK.last_ns).min(price_ns);
+        let doubled_ns = (usual_ns * REST) << self.in_vain.min(MOST_DOUBLINGS);
+        let rest_ns = doubled_ns.min(DOUBLED_NS).max(usual_ns * REST);
         self.turn.set(facts.now_ns() + rest_ns.max(LOOK.first_ns));
         Ok(())
     }

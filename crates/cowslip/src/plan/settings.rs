@@ -112,6 +112,8 @@ pub(crate) mod moving {
     /// The pause after a look is this many times its processor time, and doubles each time that a look finds nothing to move.
     pub(crate) const REST: u64 = 30;
     pub(crate) const MOST_DOUBLINGS: u32 = 3;
+    /// It doubles no further than to this.
+    pub(crate) const DOUBLED_NS: u64 = 2 * SECOND;
     /// After a move that failed.
     pub(crate) const RETRY: Delays = Delays::new(20 * MILLISECOND, 5 * SECOND);
     /// Borders between moved chunks and others.

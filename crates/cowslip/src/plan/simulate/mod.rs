@@ -46,6 +46,9 @@ struct Simulation {
     looked_ns: Cell<u64>,
     /// Time for which others have the processor during each look, and in all so far.
     preempted_ns: u64,
+    /// The time for which a host has the processor during every third look. The guest does not know.
+    stolen_ns: u64,
+    looks: Cell<u64>,
     waited_ns: Cell<u64>,
     generation: u64,
     child_until_ns: u64,
@@ -102,6 +105,8 @@ impl Simulation {
             faults: 0,
             looked_ns: Cell::new(0),
             preempted_ns: 0,
+            stolen_ns: 0,
+            looks: Cell::new(0),
             waited_ns: Cell::new(0),
             generation: 0,
             child_until_ns: 0,
@@ -373,6 +378,10 @@ impl Facts for Simulation {
         let cost_ns = LOOK_NS_PER_CHUNK * self.map.len() as u64;
         self.spend(cost_ns);
         self.looked_ns.set(self.looked_ns.get() + cost_ns);
+        self.looks.set(self.looks.get() + 1);
+        if self.looks.get().is_multiple_of(3) {
+            self.spend(self.stolen_ns);
+        }
         self.spend(self.preempted_ns);
         self.waited_ns.set(self.waited_ns.get() + self.preempted_ns);
         let least = settings::pages(moving::FRONT_BYTES) as usize;

@@ -369,6 +369,20 @@ fn looks_take_a_small_part_of_the_time() {
 }
 
 #[test]
+fn a_look_that_a_host_makes_dear_does_not_put_off_the_next() {
+    let mut random = Random(88172645463325252);
+    let writes = Box::new(move || (7, random.below(pages())));
+    let mut arena = Simulation::new(500, SECOND / 100, writes);
+    arena.stolen_ns = 500 * MILLISECOND;
+    arena.fork(100 * SECOND);
+    let began_ns = arena.now_ns.get();
+    arena.run_until(began_ns + 60 * SECOND);
+    let moved_ns = arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns;
+    // Enough of the chunk's pages are written after some seconds.
+    assert!(moved_ns < 10 * SECOND, "{:?}", Duration::from_nanos(moved_ns));
+}
+
+#[test]
 fn a_chunk_that_may_not_move_moves_once_it_may_though_nothing_more_is_written() {
     for is_short in [false, true] {
         let mut all_pages = (0..pages()).cycle();
