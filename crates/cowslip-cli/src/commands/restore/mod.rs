@@ -33,7 +33,8 @@ use args::Span;
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    if args.image.is_dir() {
+    let is_of_image = args.dump.is_some() || args.via.is_some() || args.arena != 0;
+    if args.image.is_dir() && !is_of_image {
         return process::run(args);
     }
     let image = remote::open(&args.image)?;

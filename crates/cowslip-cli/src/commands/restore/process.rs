@@ -9,13 +9,9 @@ use serde_json::json;
 
 use super::Args;
 use crate::commands::signals;
-use crate::exit::{self, CommandResult, Failure};
+use crate::exit::{self, CommandResult};
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    if args.dump.is_some() || args.via.is_some() || args.arena != 0 {
-        let message = format!("{} is a process: it has no arenas to choose", args.image.display());
-        return Err(Failure::new(exit::USAGE, message));
-    }
     // A signal that ended this process would take memory from the other.
     let _stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let tell = |message: &str| errln!("cowslip: {message}");
