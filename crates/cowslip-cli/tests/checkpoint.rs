@@ -136,6 +136,8 @@ fn criu() -> Option<PathBuf> {
     if check.status().is_ok_and(|status| status.success()) {
         return Some(program);
     }
+    let is_declared = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("criu"));
+    assert!(!is_declared, "criu is declared, and {} does not work", program.display());
     println!("SKIPPED: criu: {} is not there, or cannot work here", program.display());
     None
 }
@@ -249,7 +251,9 @@ fn a_folder_that_is_no_checkpoint_is_refused() {
     for wrong in [
         "",
         "{}",
-        r#"{"schema":"cowslip.process/9","pid":1,"threads":[],"name":"","pause_ns":0,"criu":""}"#,
+        r#"{"schema":"cowslip.process/9","pid":9,"threads":[9],"name":"","pause_ns":0,"criu":""}"#,
+        r#"{"schema":"cowslip.process/1","pid":1,"threads":[1],"name":"","pause_ns":0,"criu":""}"#,
+        r#"{"schema":"cowslip.process/1","pid":9,"threads":[8],"name":"","pause_ns":0,"criu":""}"#,
     ] {
         fs::write(folder.0.join("process.json"), wrong).unwrap();
         refused(6);

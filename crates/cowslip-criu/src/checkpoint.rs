@@ -5,19 +5,18 @@
 //! ```
 //! The folder appears under its name when it is whole.
 
-use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use cowslip::image::{Compression, OnProgress};
 use cowslip::{Error, ErrorKind, Result};
-use cowslip_process::Holder;
+use cowslip_process::{Holder, Plan};
 use cowslip_sys::error::file_error;
 use cowslip_sys::regular;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Criu;
-use crate::import::{ImportOptions, Imported, import};
+use crate::import::{ImportOptions, Imported, import, private_folder};
 use crate::instant;
 
 const OPERATION: &str = "write a checkpoint";
@@ -42,6 +41,8 @@ pub struct Checkpointed {
     pub process: About,
     /// Its memory.
     pub memory: Imported,
+    /// It had timers of `setitimer(2)`, which are not in it.
+    pub lacks_timers: bool,
 }
 
 /// A process in a checkpoint.
@@ -60,18 +61,22 @@ pub struct About {
     pub criu: String,
 }
 
-/// Writes a process that is held to a new folder. The program, which runs on, has forgotten the holder then.
+/// Holds a process, and writes it to a new folder. The program, which runs on, has forgotten the holder then.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Unsupported`] with CRIU's own words if it cannot dump the
-/// holder; the file system's. Nothing of the folder is left then, unless the disk failed at the very end.
+/// [`ErrorKind::Usage`] if the folder exists; those of [`Plan::hold`]; [`ErrorKind::Unsupported`] with CRIU's own words if it
+/// cannot dump the holder; the file system's. Nothing of the folder is left then, unless the disk failed at the very end.
 pub fn checkpoint(
-    holder: Holder,
+    plan: Plan,
     folder: &Path,
     options: &CheckpointOptions,
     progress: OnProgress<'_>,
 ) -> Result<Checkpointed> {
     let criu = Criu::find(&options.criu)?;
+    if fs::symlink_metadata(folder).is_ok() {
+        return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("it exists"));
+    }
+    let holder = plan.hold()?;
     let mute = holder.threads().iter().filter(|thread| thread.alternate_stack.is_none()).count();
     if mute > 0 {
         let why = format!(
@@ -80,9 +85,7 @@ pub fn checkpoint(
         );
         return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(why));
     }
-    if fs::symlink_metadata(folder).is_ok() {
-        return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("it exists"));
-    }
+    let lacks_timers = holder.lacks_timers();
     let partial = Partial::create(folder)?;
     let process = About {
         schema: SCHEMA.into(),
@@ -103,7 +106,7 @@ pub fn checkpoint(
     fs::write(&about, text + "\n").map_err(|error| file_error(OPERATION, &about, error))?;
     fs::remove_dir_all(&dump).map_err(|error| file_error(OPERATION, &dump, error))?;
     partial.finish(folder)?;
-    Ok(Checkpointed { process, memory })
+    Ok(Checkpointed { process, memory, lacks_timers })
 }
 
 /// Has CRIU dump the holder, makes that the program's, and ends the holder.
@@ -118,9 +121,7 @@ fn write_dump(mut holder: Holder, criu: &Criu, dump: &Path) -> Result<()> {
 }
 
 fn create(folder: &Path) -> Result<()> {
-    // It holds registers and stacks.
-    let created = DirBuilder::new().mode(0o700).create(folder);
-    created.map_err(|error| file_error(OPERATION, folder, error))
+    private_folder(folder).map_err(|error| file_error(OPERATION, folder, error))
 }
 
 /// A folder that is being written, and removed if it is not finished.
@@ -182,6 +183,10 @@ impl About {
             serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
         if about.schema != SCHEMA {
             return Err(corrupt(format!("its schema is {:?}, not {SCHEMA:?}", about.schema)));
+        }
+        // A restore looks at these numbers, and may end the process.
+        if about.threads.first() != Some(&about.pid) || about.threads.iter().any(|id| *id < 2) {
+            return Err(corrupt("its numbers are not those of a process".into()));
         }
         Ok(about)
     }

@@ -125,8 +125,7 @@ fn write_rest(
     inventory: Option<Vec<u8>>,
     rest: &Path,
 ) -> Result<()> {
-    // The dump holds registers and stacks.
-    DirBuilder::new().mode(0o700).create(rest).map_err(|error| not_written(rest, error))?;
+    private_folder(rest).map_err(|error| not_written(rest, error))?;
     let mut written = BTreeSet::new();
     let mut write = |name: String, bytes: Vec<u8>| {
         let path = rest.join(&name);
@@ -171,6 +170,11 @@ fn copy_others(pagemap: &Pagemap, dump: &Path, rest: &Path) -> Result<()> {
         at += stretch.pages * PAGE_BYTES;
     }
     to.set_len(at).map_err(failed)
+}
+
+/// Makes a folder for registers, stacks and sockets, which are the owner's alone.
+pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
 }
 
 fn not_written(path: &Path, error: io::Error) -> Error {

@@ -5,9 +5,8 @@
 //!                                          ▲ ready            criu restore ──▲
 //! ```
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, IsTerminal, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -21,6 +20,7 @@ use cowslip_sys::target::Target;
 
 use crate::checkpoint::{About, MEMORY, REST};
 use crate::command::{Criu, run_served};
+use crate::import::private_folder;
 use crate::memory::Memory;
 use crate::session::Served;
 
@@ -99,9 +99,7 @@ pub fn restore(
     let (ran_after, target) = restored?;
     if !status.success() {
         // It would read zeroes where memory is missing.
-        if target.is_ok_and(|target| target.has_ended() == Ok(false)) {
-            let _ = process::end(about.pid, true);
-        }
+        let _ = target.and_then(|target| target.end());
         let why =
             format!("criu lazy-pages ended before all memory was there, {status}; it was killed");
         return Err(Error::new(ErrorKind::Vanished, OPERATION).because(why));
@@ -136,8 +134,7 @@ impl Work {
         // In another PID namespace another process may have the same number.
         let name = format!("cowslip-restore-{}-{}", process::pid(), process::now_ns());
         let path = std::env::temp_dir().join(name);
-        let created = DirBuilder::new().mode(0o700).create(&path);
-        created.map_err(|error| file_error(OPERATION, &path, error))?;
+        private_folder(&path).map_err(|error| file_error(OPERATION, &path, error))?;
         Ok(Self { path })
     }
 }

@@ -7,7 +7,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
+use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
 use crate::descriptors;
 use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
@@ -28,7 +28,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
 pub struct Holder {
     target: Arc<Target>,
     sites: Sites,
-    pid: i32,
+    held: Target,
     /// `None` once it is [lent](Holder::lend).
     child: Option<Tracee>,
     threads: Vec<ThreadState>,
@@ -94,10 +94,11 @@ impl Plan {
             threads.go_on();
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
+            let held = Target::open(child.thread()).map_err(failed)?;
             let holder = Holder {
                 target: Arc::clone(target),
                 sites: *sites,
-                pid: child.thread(),
+                held,
                 child: Some(child),
                 threads: states,
                 descriptors: descriptors.map_err(failed)?,
@@ -107,8 +108,7 @@ impl Plan {
             };
             // Its end is a call of the program's.
             drop(threads);
-            let of_holder = Target::open(holder.pid).and_then(|child| child.read_file("maps"));
-            let lacking = missing(&maps, &of_holder.map_err(failed)?);
+            let lacking = missing(&maps, &holder.held.read_file("maps").map_err(failed)?);
             return Ok((holder, lacking));
         }
         Err(Error::new(ErrorKind::Busy, OPERATION)
@@ -120,7 +120,7 @@ impl Plan {
 impl Holder {
     /// The process that has the memory.
     pub fn pid(&self) -> i32 {
-        self.pid
+        self.held.pid()
     }
 
     /// The program that it was forked from.
@@ -167,12 +167,11 @@ impl Holder {
 
     /// Ends the holder, and has the program, its parent, forget it.
     fn end(&mut self) -> Result<(), Errno> {
-        const KILL: i32 = 9;
-        process::signal(self.pid(), KILL)?;
+        self.held.end()?;
         match &mut self.child {
             // Until its tracer has seen its end, its parent cannot.
             Some(child) => while child.wait_long()? != Stop::Ended {},
-            None => wait_ended(self.pid)?,
+            None => wait_ended(&self.held)?,
         }
         let mut threads = Threads::seize(self.target.pid())?;
         for _ in 0..ATTEMPTS {
@@ -198,15 +197,11 @@ fn left_alone(pid: i32) -> Vec<i32> {
     children(pid).into_iter().filter(is_stale).collect()
 }
 
-/// Waits for the end of a child of the program, which keeps its number until then.
-fn wait_ended(pid: i32) -> Result<(), Errno> {
+/// Waits for the end of a process that was killed.
+fn wait_ended(killed: &Target) -> Result<(), Errno> {
     const MOST_NAPS: u32 = 1000;
-    let target = match Target::open(pid) {
-        Err(Errno::SRCH) => return Ok(()),
-        opened => opened?,
-    };
     for _ in 0..MOST_NAPS {
-        if target.has_ended()? {
+        if killed.has_ended()? {
             return Ok(());
         }
         std::thread::sleep(BETWEEN_ATTEMPTS);

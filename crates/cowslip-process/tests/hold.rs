@@ -339,6 +339,10 @@ fn processes_that_cannot_be_held_are_left_alone() {
     assert_eq!(look(i32::MAX).unwrap_err().kind(), ErrorKind::Vanished);
     let mut stopped = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
     let pid = stopped.id().cast_signed();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while look(pid).is_err() {
+        assert!(Instant::now() < deadline, "it loads its libraries");
+    }
     cowslip_sys::process::stop_group(pid, true).unwrap();
     let mut plan = look(pid).unwrap();
     while plan.lacks().iter().all(|lack| !lack.is_fatal) {

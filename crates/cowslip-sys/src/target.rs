@@ -105,6 +105,11 @@ impl Target {
         Ok(ready[0])
     }
 
+    /// Ends it (`SIGKILL`), and no other that has its number by now; `ESRCH` if it is gone.
+    pub fn end(&self) -> Result<()> {
+        rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL)
+    }
+
     /// Opens one of its files in `/proc` for reading; `ESRCH` once it has ended.
     pub fn open_file(&self, name: &str) -> Result<OwnedFd> {
         self.open_as(name, OFlags::RDONLY)

@@ -58,13 +58,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let mut lacks = plan.lacks().to_vec();
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
-    let holder = plan.hold()?;
-    if holder.lacks_timers() {
-        let (what, why) = ("timers of setitimer(2)".into(), "a copy has none");
-        let timers = Lack { what, why, is_fatal: false };
-        errln!("cowslip: {timers}");
-        lacks.push(timers);
-    }
     let mut progress = Progress::new();
     progress.phase(&format!("writing {}", folder.display()));
     let mut advanced = |done: Done| {
@@ -72,8 +65,14 @@ pub(super) fn run(args: &Args) -> CommandResult {
         if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let options = CheckpointOptions { compression: args.compression, criu: args.criu.clone() };
-    let done = checkpoint(holder, folder, &options, &mut advanced)?;
+    let done = checkpoint(plan, folder, &options, &mut advanced)?;
     progress.finish();
+    if done.lacks_timers {
+        let (what, why) = ("timers of setitimer(2)".into(), "a copy has none");
+        let timers = Lack { what, why, is_fatal: false };
+        errln!("cowslip: {timers}");
+        lacks.push(timers);
+    }
     let process = &done.process;
     if let Some(file) = &args.json {
         let result = json!({

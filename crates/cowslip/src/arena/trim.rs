@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
-use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::uffd::{self, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile};
@@ -160,16 +159,13 @@ impl Shared {
         };
         let guard = own.as_ref().or(service.as_ref().map(|service| &service.uffd));
         let guard = guard.ok_or(Errno::NODEV)?;
-        let opened = if service.is_none() { Some(Scanner::open()?) } else { None };
-        let scanner = opened.as_ref().or(service.as_ref().map(|service| &service.scanner));
-        let scanner = scanner.ok_or(Errno::NODEV)?;
         let watch = Stopwatch::start();
         let pieces = state.pieces(range);
         let split = || {
             let trimmed = (|| {
                 for (piece, _) in &pieces {
                     guard.register(*piece, RegisterMode::WP)?;
-                    hold_writers(guard, scanner, *piece, true)?;
+                    hold_writers(guard, service.as_deref(), *piece, true)?;
                 }
                 let idle = self.idle_pages(state, range, kept)?;
                 idle.iter().try_for_each(|run| self.punch_in(&file, *run))?;

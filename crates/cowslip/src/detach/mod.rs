@@ -22,7 +22,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{Advice, Prot, Sharing};
-use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::procfs::own;
 use cowslip_sys::reserved_fd::ReservedFd;
@@ -287,11 +286,8 @@ impl Shared {
             // Without a file there are no markers for pages that are not there.
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
-        let own = if service.is_none() { Some(Scanner::open()?) } else { None };
-        let scanner = own.as_ref().or(service.map(|service| &service.scanner));
-        let scanner = scanner.ok_or(Errno::NODEV)?;
         self.by_chunk(range).try_for_each(|(i, part)| {
-            hold_writers(guard, scanner, part, state.chunk(i) != Chunk::Anonymous)
+            hold_writers(guard, service, part, state.chunk(i) != Chunk::Anonymous)
         })
     }
 }

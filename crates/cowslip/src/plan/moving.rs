@@ -143,8 +143,8 @@ impl Moving {
                 left_ns => Decision::After(left_ns),
             };
         }
-        if facts.is_short() && !self.wanted.is_empty() {
-            // The chunks may no longer be written when there is memory again.
+        if facts.is_short() {
+            // The chunks may no longer be written when there is memory again, or need not be to be hot.
             self.look_anew();
         }
         let has_any = map.count(Chunk::Frozen) + map.count(Chunk::Borrowed) > 0;

@@ -69,7 +69,7 @@ impl<'a> Hold<'a> {
                 let has_file = register_for_protection(uffd, *piece)?;
                 match shared.pages {
                     Pages::Hugetlb => write_protect(uffd, *piece, true)?,
-                    _ => hold_writers(uffd, &service.scanner, *piece, has_file)?,
+                    _ => hold_writers(uffd, Some(service), *piece, has_file)?,
                 }
             }
             return Ok(hold);

@@ -6,6 +6,8 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{Outcome, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
+use crate::service::Service;
+
 /// Halves a range that is several mappings to the kernel, between chunks if it is longer than one.
 pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
     let unit = if range.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
@@ -18,11 +20,13 @@ pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
 /// meanwhile, and says that all is done. With a file, a page that is not there has a marker.
 pub(crate) fn hold_writers(
     uffd: &Uffd<ReservedFd>,
-    scanner: &Scanner<ReservedFd>,
+    service: Option<&Service>,
     piece: VirtRange,
     has_file: bool,
 ) -> Result<(), Errno> {
     const ATTEMPTS: u32 = 100;
+    let own = if service.is_none() { Some(Scanner::open()?) } else { None };
+    let scanner = own.as_ref().or(service.map(|service| &service.scanner)).ok_or(Errno::NODEV)?;
     for _ in 0..ATTEMPTS {
         write_protect(uffd, piece, true)?;
         let mut holds_all = true;
