@@ -1,6 +1,7 @@
 //! The `criu` command: run, and its errors told.
 
 use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -45,30 +46,39 @@ impl Criu {
         command
     }
 
-    /// Runs an action to its end, with its log in a file of its folder `work`.
+    /// Runs an action to its end, with its log, and what it says before it has one, in files of its folder `work`.
     pub(crate) fn run(&self, command: &mut Command, work: &Path) -> Result<()> {
         const LOG: &str = "action.log";
+        const SAID_BEFORE: &str = "action.err";
         command.args(["--log-file", LOG]);
         let action = command.get_args().next().unwrap_or(OsStr::new("")).to_owned();
         let operation = format!("run criu {}", action.display());
-        let status = command.status().map_err(|error| Error::from_io(&operation, &error))?;
-        let log = work.join(LOG);
-        let text = std::fs::read(&log).unwrap_or_default();
-        // It would be kept with the images.
-        let _ = std::fs::remove_file(log);
-        if status.success() {
-            return Ok(());
-        }
-        Err(failure(operation, &String::from_utf8_lossy(&text), status))
+        let failed = |error| Error::from_io(&operation, &error);
+        // No pipe: the process that is restored may have it for as long as it lives.
+        let said = File::create(work.join(SAID_BEFORE)).map_err(failed)?;
+        command.stdout(said.try_clone().map_err(failed)?).stderr(said);
+        let status = command.status().map_err(failed)?;
+        let [text, before] = [LOG, SAID_BEFORE].map(|name| {
+            let text = fs::read(work.join(name)).unwrap_or_default();
+            // It would be kept with the images.
+            let _ = fs::remove_file(work.join(name));
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        if status.success() { Ok(()) } else { Err(failure(operation, &text, &before, status)) }
     }
 }
 
 /// The error of an action that failed, with the first lines by which CRIU explains it.
-fn failure(operation: String, log: &str, status: ExitStatus) -> Error {
+fn failure(operation: String, log: &str, before: &str, status: ExitStatus) -> Error {
     const MOST_LINES: usize = 4;
     const PASSCRED: &str = "Can't get 1:16 opt";
+    if before.contains("CAP_CHECKPOINT_RESTORE") {
+        return Error::new(ErrorKind::Denied, operation)
+            .because("CRIU has neither CAP_SYS_ADMIN nor CAP_CHECKPOINT_RESTORE")
+            .advise("run it as root");
+    }
     let errors = log.lines().filter_map(|line| line.split_once("Error ")).map(|(_, text)| text);
-    let told: Vec<_> = errors.take(MOST_LINES).collect();
+    let told: Vec<_> = errors.chain(before.lines()).take(MOST_LINES).collect();
     let because = if told.is_empty() { status.to_string() } else { told.join("; ") };
     let error = Error::new(ErrorKind::Unsupported, operation).because(because);
     if log.contains(PASSCRED) {

@@ -12,7 +12,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno};
 use crate::descriptors;
 use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
 use crate::kept::{from_smaps, missing};
-use crate::look::{OPERATION, Plan, failed};
+use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
 
@@ -46,9 +46,7 @@ impl Plan {
     /// [`ErrorKind::Denied`] without the right to trace it; [`ErrorKind::Vanished`] once it has ended; what `fork(2)`
     /// answered. The program goes on in any case.
     pub fn hold(mut self) -> Result<Holder> {
-        if let Some(lack) = self.lacks().iter().find(|lack| lack.is_fatal) {
-            return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string()));
-        }
+        refuse(self.lacks())?;
         loop {
             let (holder, lacking) = self.hold_once()?;
             match lacking.first() {
@@ -74,6 +72,10 @@ impl Plan {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
             let maps = target.read_file("maps").map_err(failed)?;
+            // Some may have come since the look.
+            let mut lacks = Vec::new();
+            in_memory(&maps, &mut lacks);
+            refuse(&lacks)?;
             // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
             let smaps =
                 if *keeps { target.read_file("smaps").map_err(failed)? } else { String::new() };
@@ -186,6 +188,14 @@ impl Holder {
         }
         Err(Errno::AGAIN)
     }
+}
+
+/// Fails for the first lack that allows no copy.
+fn refuse(lacks: &[Lack]) -> Result<()> {
+    let fatal = lacks.iter().find(|lack| lack.is_fatal);
+    let refused =
+        |lack: &Lack| Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string());
+    fatal.map_or(Ok(()), |lack| Err(refused(lack)))
 }
 
 /// Children that stayed where an earlier process like this one was killed.

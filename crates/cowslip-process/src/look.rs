@@ -142,7 +142,7 @@ fn in_status(status: &str, lacks: &mut Vec<Lack>) {
 }
 
 /// Finds lacks by the text of `/proc/PID/maps`.
-fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
+pub(crate) fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
     let is_shared = |mapping: &Mapping<'_>| {
         let is_memory =
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");

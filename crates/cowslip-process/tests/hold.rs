@@ -299,6 +299,29 @@ for byte in (b'a', b'b'):
 }
 
 #[test]
+fn memory_that_is_shared_since_the_look_is_refused() {
+    const SCRIPT: &str = "
+import mmap, sys
+for _ in range(2):
+    print('ready', flush=True)
+    sys.stdin.readline()
+    shared = mmap.mmap(-1, 1 << 20)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    output.read_line(&mut String::new()).unwrap();
+    let plan = look(child.id().cast_signed()).unwrap();
+    writeln!(input).unwrap();
+    output.read_line(&mut String::new()).unwrap();
+    let error = plan.hold().unwrap_err();
+    assert!(error.to_string().contains("shared memory"), "{error}");
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn what_a_copy_would_lack_is_named_and_refused() {
     const SCRIPT: &str = "
 import ctypes, fcntl, mmap, os, sys, tempfile

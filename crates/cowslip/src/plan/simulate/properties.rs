@@ -43,15 +43,20 @@ fn hot_neighbours_are_no_run() {
     assert_eq!(arena.moves(), 4, "these, and no chunk behind them");
 }
 
+/// Runs for so long; returns the time after which chunk 7 has moved.
+fn moved_after_ns(arena: &mut Simulation, ns: u64) -> u64 {
+    let began_ns = arena.now_ns.get();
+    arena.run_until(began_ns + ns);
+    arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns
+}
+
 #[test]
 fn a_chunk_that_is_written_much_moves_soon() {
     let mut random = Random(88172645463325252);
     let writes = Box::new(move || (7, random.below(pages())));
     let mut arena = Simulation::new(2_000, SECOND / 50_000, writes);
     arena.fork(10 * SECOND);
-    let began_ns = arena.now_ns.get();
-    arena.run_until(began_ns + SECOND);
-    let moved_ns = arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns;
+    let moved_ns = moved_after_ns(&mut arena, SECOND);
     assert!(moved_ns < 100 * MILLISECOND, "{:?}", Duration::from_nanos(moved_ns));
 }
 
@@ -62,9 +67,7 @@ fn a_look_that_waits_for_its_processor_does_not_put_off_the_next() {
     let mut arena = Simulation::new(500, SECOND / 1_000, writes);
     arena.preempted_ns = 20 * MILLISECOND;
     arena.fork(10 * SECOND);
-    let began_ns = arena.now_ns.get();
-    arena.run_until(began_ns + 10 * SECOND);
-    let moved_ns = arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns;
+    let moved_ns = moved_after_ns(&mut arena, 10 * SECOND);
     // Half of the chunk's pages are written after 0.36 s.
     assert!(moved_ns < 600 * MILLISECOND, "{:?}", Duration::from_nanos(moved_ns));
 }
@@ -375,9 +378,7 @@ fn a_look_that_a_host_makes_dear_does_not_put_off_the_next() {
     let mut arena = Simulation::new(500, SECOND / 100, writes);
     arena.stolen_ns = 500 * MILLISECOND;
     arena.fork(100 * SECOND);
-    let began_ns = arena.now_ns.get();
-    arena.run_until(began_ns + 60 * SECOND);
-    let moved_ns = arena.first_ns(|task| matches!(task, Task::Move(7, _))).unwrap() - began_ns;
+    let moved_ns = moved_after_ns(&mut arena, 60 * SECOND);
     // Enough of the chunk's pages are written after some seconds.
     assert!(moved_ns < 10 * SECOND, "{:?}", Duration::from_nanos(moved_ns));
 }
