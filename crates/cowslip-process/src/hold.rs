@@ -67,7 +67,7 @@ impl Plan {
         let Self { target, sites, keeps, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let answers = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
+        let (answers, has_timers) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
         for _ in 0..ATTEMPTS {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
@@ -105,7 +105,7 @@ impl Plan {
                 threads: states,
                 descriptors: descriptors.map_err(failed)?,
                 kept,
-                has_timers: answers.values().any(|answers| answers.has_timers),
+                has_timers,
                 pause,
             };
             // Its end is a call of the program's.

@@ -27,8 +27,8 @@ const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
 const POLL: u64 = 7;
 const MADVISE: u64 = 28;
-const CLONE: u64 = 56;
 const GETITIMER: u64 = 36;
+const CLONE: u64 = 56;
 const WAIT4: u64 = 61;
 const SIGALTSTACK: u64 = 131;
 const PRCTL: u64 = 157;
@@ -197,18 +197,23 @@ impl<'a> Injection<'a> {
         }
     }
 
-    /// Asks the kernel for what it tells a thread alone.
-    pub(crate) fn ask(mut self) -> Result<Answers> {
-        const GET_TID_ADDRESS: u64 = 40;
+    /// Asks the kernel for the process' timers.
+    pub(crate) fn has_timers(&mut self) -> Result<bool> {
         const INTERVAL_TIMERS: u64 = 3;
-        let mut has_timers = false;
+        let place = self.at + ANSWERS_AT as u64;
+        let mut has_any = false;
         for timer in 0..INTERVAL_TIMERS {
-            let place = self.at + ANSWERS_AT as u64;
             let mut bytes = [0; 32];
             self.call(GETITIMER, [timer, place, 0, 0])?;
             memfile::read_exact_at(self.memory, &mut bytes, place)?;
-            has_timers |= bytes != [0; 32];
+            has_any |= bytes != [0; 32];
         }
+        Ok(has_any)
+    }
+
+    /// Asks the kernel for what it tells a thread alone.
+    pub(crate) fn ask(mut self) -> Result<Answers> {
+        const GET_TID_ADDRESS: u64 = 40;
         let place = self.at + ANSWERS_AT as u64;
         let (stack, _) = self.call(SIGALTSTACK, [0, place, 0, 0])?;
         let (clear_tid, _) = self.call(PRCTL, [GET_TID_ADDRESS, place + 24, 0, 0])?;
@@ -218,8 +223,7 @@ impl<'a> Injection<'a> {
         let known_stack = AlternateStack { start: word(0), bytes: word(16), flags: word(8) as u32 };
         let is_waiting = self.registers.rax as i64 == ERESTART_RESTARTBLOCK;
         Ok(Answers {
-            waits_in: is_waiting.then_some((self.registers.orig_rax, self.registers.rip)),
-            has_timers,
+            waits_in: is_waiting.then_some(self.registers),
             alternate_stack: (stack == 0).then_some(known_stack),
             clear_tid: (clear_tid == 0).then(|| word(24)),
         })
@@ -322,11 +326,8 @@ pub struct AlternateStack {
 pub(crate) struct Answers {
     pub(crate) alternate_stack: Option<AlternateStack>,
     pub(crate) clear_tid: Option<u64>,
-    /// The process has timers of `setitimer(2)`.
-    pub(crate) has_timers: bool,
-    /// The number of the call that it waits in with a time limit, and the address behind it. The kernel goes on with such a
-    /// call by another number.
-    pub(crate) waits_in: Option<(u64, u64)>,
+    /// The registers in a call that it waits in with a time limit: the kernel goes on with such a call by another number.
+    pub(crate) waits_in: Option<Registers>,
 }
 
 /// Prepares a forked child, which is stopped, to be let go: it waits in a call until another process stops it. After an
@@ -366,7 +367,7 @@ const ERESTART_RESTARTBLOCK: i64 = -516;
 
 /// The registers with which an interrupted call begins anew. One with a relative time limit has all of its time again. If the
 /// kernel had gone on with it by `restart_syscall(2)`, and its number is not known, it fails with `EINTR`.
-pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<(u64, u64)>) -> Registers {
+pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<Registers>) -> Registers {
     /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
     const BEGINS_ANEW: [i64; 4] = [-512, -513, -514, ERESTART_RESTARTBLOCK];
     const RESTART_SYSCALL: u64 = 219;
@@ -374,13 +375,20 @@ pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<(u64, u64
     if (registers.orig_rax as i64) < 0 || !BEGINS_ANEW.contains(&answer) {
         return registers;
     }
+    let place = |r: &Registers| [r.rip, r.rsp, r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];
+    let same = waits_in.filter(|before| place(before) == place(&registers));
     let number = match registers.orig_rax {
-        RESTART_SYSCALL => waits_in.filter(|(_, rip)| *rip == registers.rip),
-        number => Some((number, registers.rip)),
+        RESTART_SYSCALL => same.map_or(RESTART_SYSCALL, |before| before.orig_rax),
+        number => number,
     };
     match number {
-        Some((number, rip)) => (registers.rax, registers.rip) = (number, rip - 2),
-        None => registers.rax = -i64::from(Errno::INTR.raw_os_error()) as u64,
+        RESTART_SYSCALL => {
+            registers.rax = -i64::from(Errno::INTR.raw_os_error()) as u64;
+        }
+        number => {
+            registers.rax = number;
+            registers.rip -= CALL.len() as u64 - 1;
+        }
     }
     registers
 }

@@ -68,14 +68,15 @@ impl Threads {
         if has_main { Ok(()) } else { Err(Errno::SRCH) }
     }
 
-    /// Stops one after the other, while the rest run, and asks those that can make a call. By the number of the thread.
+    /// Stops one after the other, while the rest run, and asks those that can make a call. Returns their answers, by the number
+    /// of the thread, and true if the process has timers of `setitimer(2)`.
     pub(crate) fn ask(
         &mut self,
         target: &Target,
         memory: BorrowedFd<'_>,
         sites: Sites,
-    ) -> Result<HashMap<i32, Answers>> {
-        let mut answers = HashMap::new();
+    ) -> Result<(HashMap<i32, Answers>, bool)> {
+        let (mut answers, mut has_timers) = (HashMap::new(), false);
         let mut maps = target.read_file("maps")?;
         for i in 0..self.all.len() {
             // Signals stop the others, which are traced too.
@@ -91,12 +92,16 @@ impl Threads {
                 maps = target.read_file("maps")?;
             }
             if is_roomy(tracee, &maps, memory) {
-                let answer = Injection::prepare(tracee, memory, sites)?.ask()?;
+                let mut injection = Injection::prepare(tracee, memory, sites)?;
+                if answers.is_empty() {
+                    has_timers = injection.has_timers()?;
+                }
+                let answer = injection.ask()?;
                 answers.insert(tracee.thread(), answer);
             }
             tracee.go_on()?;
         }
-        Ok(answers)
+        Ok((answers, has_timers))
     }
 
     /// Lets all of them go on.

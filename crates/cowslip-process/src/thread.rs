@@ -28,7 +28,7 @@ pub struct ThreadState {
     pub clear_tid: u64,
     /// Its alternate stack; `None` if the thread could not be asked.
     pub alternate_stack: Option<AlternateStack>,
-    waits_in: Option<(u64, u64)>,
+    waits_in: Option<Registers>,
     /// It is in a restartable sequence, which ends there.
     aborts_at: Option<u64>,
 }
