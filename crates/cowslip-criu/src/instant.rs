@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cowslip::{Error, ErrorKind, Result};
-use cowslip_process::{Holder, ThreadState};
+use cowslip_process::{DescriptorState, Holder, ThreadState};
 use cowslip_sys::error::file_error;
 use cowslip_sys::ptrace::XsaveLayout;
 use cowslip_sys::regular;
@@ -221,44 +221,21 @@ fn descriptors(folder: &Path, holder: &Holder) -> Result<()> {
             numbers.extend(entries.iter().map(|entry| (entry.number(1), entry.number(4))));
         }
     }
-    let states: HashMap<u64, &str> =
-        holder.descriptors().iter().map(|(number, text)| (*number as u64, &**text)).collect();
+    let states: HashMap<u64, &DescriptorState> =
+        holder.descriptors().iter().map(|state| (state.number as u64, state)).collect();
     edit(folder.join("files.img"), FILES, |files| {
         for file in files {
             let state = numbers.get(&file.number(2)).and_then(|number| states.get(number));
             if let Some(state) = state {
-                of_file(file, &FileState { text: state })?;
+                of_file(file, state)?;
             }
         }
         Ok(())
     })
 }
 
-/// The text of `/proc/PID/fdinfo/FD` (`proc_pid_fdinfo(5)`).
-struct FileState<'a> {
-    text: &'a str,
-}
-
-impl FileState<'_> {
-    fn field(&self, name: &str) -> Option<&str> {
-        let mut lines = self.text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-    }
-
-    fn number(&self, name: &str, radix: u32) -> Option<u64> {
-        u64::from_str_radix(self.field(name)?, radix).ok()
-    }
-
-    /// Seconds and nanoseconds, as in `(1, 500)`.
-    fn time(&self, name: &str) -> Option<(u64, u64)> {
-        let inner = self.field(name)?.strip_prefix('(')?.strip_suffix(')')?;
-        let (seconds, rest) = inner.split_once(',')?;
-        Some((seconds.trim().parse().ok()?, rest.trim().parse().ok()?))
-    }
-}
-
 /// `file_entry`
-fn of_file(file: &mut Message, state: &FileState<'_>) -> std::result::Result<(), String> {
+fn of_file(file: &mut Message, state: &DescriptorState) -> std::result::Result<(), String> {
     // `reg_file_entry`
     file.edit(3, |regular| {
         if let Some(offset) = state.number("pos", 10) {
@@ -308,7 +285,7 @@ mod tests {
         values.into_iter().for_each(|(field, value)| timer.set(field, value));
         file.set_message(12, &timer);
         let text = "pos:\t77\nflags:\t02\nticks: 3\nit_value: (0, 0)\nit_interval: (1, 0)\neventfd-count:               1f\n";
-        of_file(&mut file, &FileState { text }).unwrap();
+        of_file(&mut file, &DescriptorState { number: 3, text: text.to_owned() }).unwrap();
         let mut seen = Vec::new();
         let mut see = |message: &mut Message| {
             seen.push([3, 4, 5, 7, 8, 9].map(|field| message.number(field)));

@@ -9,8 +9,8 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
-use crate::descriptors;
-use crate::inject::{Injection, Sites, is_roomy, let_wait, was_left_alone};
+use crate::descriptors::{self, DescriptorState};
+use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
 use crate::stop::{Threads, children};
@@ -32,7 +32,7 @@ pub struct Holder {
     /// `None` once it is [lent](Holder::lend).
     child: Option<Tracee>,
     threads: Vec<ThreadState>,
-    descriptors: Vec<(i32, String)>,
+    descriptors: Vec<DescriptorState>,
     kept: Vec<VirtRange>,
     has_timers: bool,
     pause: Duration,
@@ -86,11 +86,12 @@ impl Plan {
             };
             let states = threads.all.iter().map(read);
             let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-            let Some(roomy) = roomy(&mut threads, &maps, memory.as_fd()) else {
+            let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd()) else {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
-            let injection = Injection::prepare(roomy, memory.as_fd(), *sites).map_err(failed)?;
+            let injection = Injection::prepare(caller, room, memory.as_fd(), *sites);
+            let injection = injection.map_err(failed)?;
             let mut child = injection.fork(&kept).map_err(failed)?;
             let descriptors = descriptors::states(target.pid());
             threads.go_on();
@@ -114,7 +115,7 @@ impl Plan {
             return Ok((holder, lacking));
         }
         Err(Error::new(ErrorKind::Busy, OPERATION)
-            .because("none of its threads was on a stack of the kernel's or of libc's")
+            .because("none of its threads had room for a call")
             .advise("try again when it is idle"))
     }
 }
@@ -147,8 +148,8 @@ impl Holder {
         &self.threads
     }
 
-    /// What `proc_pid_fdinfo(5)` said of each descriptor at the instant.
-    pub fn descriptors(&self) -> &[(i32, String)] {
+    /// The state of each descriptor at the instant.
+    pub fn descriptors(&self) -> &[DescriptorState] {
         &self.descriptors
     }
 
@@ -167,6 +168,15 @@ impl Holder {
         self.pause
     }
 
+    /// The holder, to make calls; `None` while it is lent.
+    pub(crate) fn stopped(&mut self) -> Option<&mut Tracee> {
+        self.child.as_mut()
+    }
+
+    pub(crate) fn sites(&self) -> Sites {
+        self.sites
+    }
+
     /// Ends the holder, and has the program, its parent, forget it.
     fn end(&mut self) -> Result<(), Errno> {
         self.held.end()?;
@@ -179,10 +189,10 @@ impl Holder {
         for _ in 0..ATTEMPTS {
             threads.stop()?;
             let (maps, memory) = (self.target.read_file("maps")?, self.target.open_memory()?);
-            if let Some(roomy) = roomy(&mut threads, &maps, memory.as_fd()) {
+            if let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd()) {
                 let mut ended = left_alone(self.target.pid());
                 ended.push(self.pid());
-                return Injection::prepare(roomy, memory.as_fd(), self.sites)?.reap(&ended);
+                return Injection::prepare(caller, room, memory.as_fd(), self.sites)?.reap(&ended);
             }
             threads.run_for(BETWEEN_ATTEMPTS);
         }
@@ -219,13 +229,20 @@ fn wait_ended(killed: &Target) -> Result<(), Errno> {
     Err(Errno::TIMEDOUT)
 }
 
-/// A stopped thread that can make a call.
-fn roomy<'a>(
+/// A thread that can make a call, all being stopped, and its room.
+fn with_room<'a>(
     threads: &'a mut Threads,
     maps: &str,
     memory: BorrowedFd<'_>,
-) -> Option<&'a mut Tracee> {
-    threads.all.iter_mut().find(|tracee| is_roomy(tracee, maps, memory))
+) -> Option<(&'a mut Tracee, u64)> {
+    let main_rsp = threads.all.first()?.registers().ok()?.rsp;
+    let rooms = |main_rsp| {
+        let mut all = threads.all.iter().enumerate();
+        all.find_map(|(i, tracee)| Some((i, room(tracee, main_rsp, maps, memory)?)))
+    };
+    // Each on its own stack, if one can.
+    let (i, room) = rooms(None).or_else(|| rooms(Some(main_rsp)))?;
+    Some((&mut threads.all[i], room))
 }
 
 impl Drop for Holder {

@@ -19,20 +19,15 @@ use cowslip_sys::ptrace::{Registers, Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
+use libc::{
+    SYS_clone, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_prctl,
+    SYS_restart_syscall, SYS_sigaltstack, SYS_wait4, c_long,
+};
 
 /// `syscall; ret`.
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// `mov $15, %rax; syscall`: the end of each signal handler.
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
-
-const POLL: u64 = 7;
-const MADVISE: u64 = 28;
-const GETITIMER: u64 = 36;
-const CLONE: u64 = 56;
-const WAIT4: u64 = 61;
-const SIGALTSTACK: u64 = 131;
-const PRCTL: u64 = 157;
-const EXIT_GROUP: u64 = 231;
 
 /// The exit code of a child that ended because no process traced it.
 const LEFT_ALONE: u64 = 0xc0;
@@ -40,7 +35,7 @@ const LEFT_ALONE: u64 = 0xc0;
 const RED_ZONE_BYTES: u64 = 128;
 /// A frame: the restorer's address, and `struct ucontext` of the kernel.
 const FRAME_BYTES: usize = 8 + 304;
-const FRAME_PLACE: usize = FRAME_BYTES.next_multiple_of(64);
+pub(crate) const FRAME_PLACE: usize = FRAME_BYTES.next_multiple_of(64);
 /// Room behind the frames, for answers that the kernel writes to memory.
 const ANSWERS_AT: usize = 2 * FRAME_PLACE;
 const ANSWERS_BYTES: usize = 64;
@@ -51,7 +46,7 @@ const MOST_BYTES: u64 = 16 << 10;
 /// Code of a program that an injection needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sites {
-    call: u64,
+    pub(crate) call: u64,
     restorer: u64,
 }
 
@@ -88,30 +83,49 @@ impl Sites {
     }
 }
 
-/// Returns true if the thread's stack has room for the frames: the main thread's own stack, or one with a guard below.
-/// A stack that a program cut out of its heap has other content below.
-fn has_room(registers: &Registers, maps: &str) -> bool {
+/// The end of free memory for the frames of a stopped thread's call: under its own stack, or else under the main thread's, if
+/// that is stopped, too. `None` in a restartable sequence, which the call would end without the program's knowledge.
+pub(crate) fn room(
+    tracee: &Tracee,
+    main_rsp: Option<u64>,
+    maps: &str,
+    memory: BorrowedFd<'_>,
+) -> Option<u64> {
+    let now = tracee.registers().ok()?;
+    if abort_of_sequence(tracee, now.rip, memory).is_some() {
+        return None;
+    }
+    under_own_stack(now.rsp, maps).or_else(|| under_main_stack(main_rsp?, maps))
+}
+
+/// The room under a thread's stack: the main thread's own, or one with a guard below. A stack that a program cut out of its
+/// heap has other content below.
+fn under_own_stack(rsp: u64, maps: &str) -> Option<u64> {
     /// Longer ones are heaps to come.
     const LONGEST_GUARD_BYTES: usize = 1 << 20;
-    let lowest = registers.rsp.saturating_sub(RED_ZONE_BYTES + MOST_BYTES) as usize;
+    let end = rsp.saturating_sub(RED_ZONE_BYTES);
     let mut guard_end = 0;
     for mapping in procfs::mappings(maps) {
-        if mapping.range.contains(registers.rsp as usize) {
+        if mapping.range.contains(rsp as usize) {
             let is_stack = mapping.name == "[stack]" || mapping.range.start == guard_end;
-            return is_stack && mapping.range.contains(lowest);
+            let fits = mapping.range.contains(end.saturating_sub(MOST_BYTES) as usize);
+            return (is_stack && fits).then_some(end);
         }
         if !mapping.is_accessible && mapping.range.len <= LONGEST_GUARD_BYTES {
             guard_end = mapping.range.end();
         }
     }
-    false
+    None
 }
 
-/// Returns true if a stopped thread can make a call: its stack [has room](has_room), and it is in no restartable sequence,
-/// which the call would end without the program's knowledge.
-pub(crate) fn is_roomy(tracee: &Tracee, maps: &str, memory: BorrowedFd<'_>) -> bool {
-    let Ok(now) = tracee.registers() else { return false };
-    has_room(&now, maps) && abort_of_sequence(tracee, now.rip, memory).is_none()
+/// The lowest part of the main thread's stack, far from its stack pointer. Go's threads run on stacks in its heap, and the main
+/// thread on the kernel's only now and then.
+fn under_main_stack(main_rsp: u64, maps: &str) -> Option<u64> {
+    const DISTANCE_BYTES: u64 = 16 << 10;
+    let stack = procfs::mappings(maps).find(|mapping| mapping.name == "[stack]")?.range;
+    let end = stack.start as u64 + MOST_BYTES;
+    let is_far = !stack.contains(main_rsp as usize) || end + DISTANCE_BYTES <= main_rsp;
+    (is_far && end + DISTANCE_BYTES <= stack.end() as u64).then_some(end)
 }
 
 /// The address at which a thread goes on that is interrupted in a restartable sequence (`rseq(2)`); `None` outside of one.
@@ -149,9 +163,10 @@ pub(crate) struct Injection<'a> {
 }
 
 impl<'a> Injection<'a> {
-    /// Writes the frames under the stack of a stopped thread that [has room](has_room).
+    /// Writes the frames of a stopped thread into its [room].
     pub(crate) fn prepare(
         tracee: &'a mut Tracee,
+        room: u64,
         memory: BorrowedFd<'a>,
         sites: Sites,
     ) -> Result<Self> {
@@ -161,11 +176,12 @@ impl<'a> Injection<'a> {
         if len > MOST_BYTES {
             return Err(Errno::NOMEM);
         }
-        let at = (registers.rsp - RED_ZONE_BYTES - len) & !63;
+        let at = (room - len) & !63;
         let vectors_at = at + VECTORS_AT as u64;
         let mut bytes = frame(&sites, &after_restart(registers, None), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
-        let ends = Registers { rip: sites.call, rax: EXIT_GROUP, rdi: LEFT_ALONE, ..registers };
+        let ends =
+            Registers { rip: sites.call, rax: SYS_exit_group as u64, rdi: LEFT_ALONE, ..registers };
         bytes.extend(frame(&sites, &ends, !0, 0));
         bytes.resize(VECTORS_AT, 0);
         bytes.extend(saved_vectors(vectors));
@@ -184,12 +200,12 @@ impl<'a> Injection<'a> {
         let advise = |injection: &mut Self, advice| {
             kept.iter().try_for_each(|range| {
                 let [start, len] = [range.start as u64, range.len as u64];
-                injection.call(MADVISE, [start, len, advice, 0]).map(drop)
+                injection.call(SYS_madvise, [start, len, advice, 0]).map(drop)
             })
         };
         let child_stack = self.at + FRAME_PLACE as u64;
         let forked =
-            advise(&mut self, DO_FORK).and_then(|()| self.call(CLONE, [0, child_stack, 0, 0]));
+            advise(&mut self, DO_FORK).and_then(|()| self.call(SYS_clone, [0, child_stack, 0, 0]));
         advise(&mut self, DONT_FORK)?;
         match forked? {
             (1.., Some(child)) => Ok(child),
@@ -204,7 +220,7 @@ impl<'a> Injection<'a> {
         let mut has_any = false;
         for timer in 0..INTERVAL_TIMERS {
             let mut bytes = [0; 32];
-            self.call(GETITIMER, [timer, place, 0, 0])?;
+            self.call(SYS_getitimer, [timer, place, 0, 0])?;
             memfile::read_exact_at(self.memory, &mut bytes, place)?;
             has_any |= bytes != [0; 32];
         }
@@ -215,8 +231,8 @@ impl<'a> Injection<'a> {
     pub(crate) fn ask(mut self) -> Result<Answers> {
         const GET_TID_ADDRESS: u64 = 40;
         let place = self.at + ANSWERS_AT as u64;
-        let (stack, _) = self.call(SIGALTSTACK, [0, place, 0, 0])?;
-        let (clear_tid, _) = self.call(PRCTL, [GET_TID_ADDRESS, place + 24, 0, 0])?;
+        let (stack, _) = self.call(SYS_sigaltstack, [0, place, 0, 0])?;
+        let (clear_tid, _) = self.call(SYS_prctl, [GET_TID_ADDRESS, place + 24, 0, 0])?;
         let mut bytes = [0; 32];
         memfile::read_exact_at(self.memory, &mut bytes, place)?;
         let word = |at: usize| u64::from_ne_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
@@ -233,19 +249,21 @@ impl<'a> Injection<'a> {
     pub(crate) fn reap(mut self, children: &[i32]) -> Result<()> {
         // __WALL | WNOHANG
         let how = 0x4000_0001;
-        children.iter().try_for_each(|child| self.call(WAIT4, [*child as u64, 0, how, 0]).map(drop))
+        children
+            .iter()
+            .try_for_each(|child| self.call(SYS_wait4, [*child as u64, 0, how, 0]).map(drop))
     }
 
     /// Makes one call. The frames stay as they are until this is dropped.
     fn call(
         &mut self,
-        number: u64,
+        number: c_long,
         [rdi, rsi, rdx, r10]: [u64; 4],
     ) -> Result<(i64, Option<Tracee>)> {
         let injected = Registers {
             rip: self.sites.call,
             rsp: self.at,
-            rax: number,
+            rax: number as u64,
             // No call is to be restarted.
             orig_rax: u64::MAX,
             rdi,
@@ -268,19 +286,7 @@ impl<'a> Injection<'a> {
     fn run(&mut self) -> Result<(i64, Option<Tracee>)> {
         self.tracee.set_blocked_signals(!0)?;
         self.tracee.trace_clones(true)?;
-        let (mut calls, mut child) = (0, None);
-        while calls < 2 {
-            self.tracee.go_on_to_call()?;
-            match self.tracee.wait_long()? {
-                Stop::Call => calls += 1,
-                Stop::Cloned => {
-                    child = Some(Tracee::cloned(self.tracee.event_message()? as i32));
-                }
-                Stop::Ended => return Err(Errno::SRCH),
-                Stop::Asked | Stop::WithAll | Stop::Signal(_) => {}
-            }
-        }
-        let answer = self.tracee.registers()?.rax as i64;
+        let answer = through_call(self.tracee)?;
         self.tracee.trace_clones(false)?;
         // The kernel restarts an interrupted call only behind a stop for a signal, or for an interrupt.
         self.tracee.interrupt()?;
@@ -288,7 +294,7 @@ impl<'a> Injection<'a> {
         loop {
             match self.tracee.wait_long()? {
                 Stop::Ended => return Err(Errno::SRCH),
-                Stop::Asked | Stop::WithAll => return Ok((answer, child)),
+                Stop::Asked | Stop::WithAll => return Ok(answer),
                 _ => self.tracee.go_on()?,
             }
         }
@@ -299,6 +305,22 @@ impl<'a> Injection<'a> {
         self.tracee.set_blocked_signals(self.mask)?;
         self.tracee.set_registers(&self.registers)
     }
+}
+
+/// Lets a stopped thread make the call that its registers say, and stops it behind the call. Returns the answer, and the task
+/// that the call started.
+pub(crate) fn through_call(tracee: &mut Tracee) -> Result<(i64, Option<Tracee>)> {
+    let (mut calls, mut started) = (0, None);
+    while calls < 2 {
+        tracee.go_on_to_call()?;
+        match tracee.wait_long()? {
+            Stop::Call => calls += 1,
+            Stop::Cloned => started = Some(Tracee::cloned(tracee.event_message()? as i32)),
+            Stop::Ended => return Err(Errno::SRCH),
+            Stop::Asked | Stop::WithAll | Stop::Signal(_) => {}
+        }
+    }
+    Ok((tracee.registers()?.rax as i64, started))
 }
 
 impl Drop for Injection<'_> {
@@ -337,7 +359,7 @@ pub(crate) fn let_wait(child: &Tracee, sites: Sites) -> Result<()> {
     let now = child.registers()?;
     child.set_registers(&Registers {
         rip: sites.call,
-        rax: POLL,
+        rax: SYS_poll as u64,
         orig_rax: u64::MAX,
         rdi: 0,
         rsi: 0,
@@ -370,7 +392,7 @@ const ERESTART_RESTARTBLOCK: i64 = -516;
 pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<Registers>) -> Registers {
     /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
     const BEGINS_ANEW: [i64; 4] = [-512, -513, -514, ERESTART_RESTARTBLOCK];
-    const RESTART_SYSCALL: u64 = 219;
+    const RESTART_SYSCALL: u64 = SYS_restart_syscall as u64;
     let answer = registers.rax as i64;
     if (registers.orig_rax as i64) < 0 || !BEGINS_ANEW.contains(&answer) {
         return registers;

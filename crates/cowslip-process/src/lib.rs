@@ -9,6 +9,8 @@
 //! [`Plan::hold`] seizes its threads (`ptrace(2)`), and has one of them fork. The child, the *holder*, never runs: its
 //! memory is that of the instant, for as long as it is needed.
 //!
+//! [`Holder::branch`] starts copies of the instant, which run with all threads.
+//!
 //! If this process ends at any moment, also by `kill -9`, the program goes on: `inject.rs` says how.
 //!
 //! ```no_run
@@ -21,6 +23,7 @@
 //! # Ok::<(), cowslip_sys::error::Error>(())
 //! ```
 
+mod branch;
 mod descriptors;
 mod hold;
 mod inject;
@@ -29,6 +32,8 @@ mod look;
 mod stop;
 mod thread;
 
+pub use branch::Copy;
+pub use descriptors::DescriptorState;
 pub use hold::Holder;
 pub use inject::AlternateStack;
 pub use look::{Lack, Plan, look};

@@ -7,7 +7,7 @@ use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::{BorrowedFd, Errno, Result};
 
-use crate::inject::{Answers, Injection, Sites, is_roomy};
+use crate::inject::{Answers, Injection, Sites, room};
 
 /// Between looks at threads that run.
 const NAP: Duration = Duration::from_micros(200);
@@ -81,18 +81,27 @@ impl Threads {
         for i in 0..self.all.len() {
             // Signals stop the others, which are traced too.
             self.pass_on();
-            let tracee = &mut self.all[i];
-            let _ = tracee.interrupt();
-            stop_one(tracee)?;
+            let (main, others) = self.all.split_first_mut().ok_or(Errno::SRCH)?;
+            let (tracee, mut main): (_, Option<&mut Tracee>) = match i {
+                0 => (main, None),
+                _ => (&mut others[i - 1], Some(main)),
+            };
+            interrupt(tracee)?;
             if tracee.has_ended() {
                 continue;
             }
-            if !is_roomy(tracee, &maps, memory) {
+            let mut place = room(tracee, None, &maps, memory);
+            if place.is_none() {
                 // Its stack may be newer than that.
                 maps = target.read_file("maps")?;
+                if let Some(main) = &mut main {
+                    interrupt(main)?;
+                }
+                let main_rsp = main.as_deref().unwrap_or(tracee).registers()?.rsp;
+                place = room(tracee, Some(main_rsp), &maps, memory);
             }
-            if is_roomy(tracee, &maps, memory) {
-                let mut injection = Injection::prepare(tracee, memory, sites)?;
+            if let Some(place) = place {
+                let mut injection = Injection::prepare(tracee, place, memory, sites)?;
                 if answers.is_empty() {
                     has_timers = injection.has_timers()?;
                 }
@@ -100,6 +109,9 @@ impl Threads {
                 answers.insert(tracee.thread(), answer);
             }
             tracee.go_on()?;
+            if let Some(main) = main.filter(|main| main.is_stopped()) {
+                main.go_on()?;
+            }
         }
         Ok((answers, has_timers))
     }
@@ -140,6 +152,12 @@ impl Drop for Threads {
             drop(tracee);
         }
     }
+}
+
+/// Stops a thread, or finds that it has ended.
+fn interrupt(tracee: &mut Tracee) -> Result<()> {
+    let _ = tracee.interrupt();
+    stop_one(tracee)
 }
 
 /// Waits for the stop that a thread was asked for. Signals that come first are passed on.

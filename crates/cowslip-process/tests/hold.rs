@@ -134,7 +134,7 @@ fn a_holder_keeps_the_instant_and_the_program_goes_on() {
         assert!(held.chunks(2).all(|pair| pair[0] - pair[1] < 2), "{held:?}");
         assert!(holder.threads().len() > THREADS);
         let states = holder.descriptors();
-        assert!(states.iter().any(|(number, state)| *number == 0 && state.contains("pos:")));
+        assert!(states.iter().any(|state| state.number == 0 && state.field("pos").is_some()));
         program.wait_counted();
         assert_eq!(program.counts(holder.pid()), held, "the holder does not run");
     }

@@ -29,6 +29,7 @@
 //! * [`terminal`]: its size and its keys.
 //! * [`out_of_memory`]: ends a command when memory runs out.
 //! * [`socket`], [`packets`]: descriptors passed to another process, and whole messages.
+//! * [`shared_queue`]: bytes in a pipe of another process, and the peers of Unix sockets.
 //! * [`supervision`]: copies of a program, and the process that answers for them.
 //! * [`dynamic`]: functions of other libraries in this process.
 //! * [`user_memory`]: reads the memory that a program's calls point to, before the kernel does.
@@ -80,6 +81,7 @@ pub mod ptrace;
 pub mod regular;
 pub mod reserved_fd;
 pub mod scheduling;
+pub mod shared_queue;
 pub mod socket;
 pub mod streaming;
 pub mod supervision;

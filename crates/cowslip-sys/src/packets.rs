@@ -41,6 +41,14 @@ pub fn listen(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Listens at an abstract name (`unix(7)`), which any process of this network namespace can connect to: see [`peer`].
+pub fn listen_at_name(name: &[u8]) -> Result<OwnedFd> {
+    let socket = socket(SocketFlags::NONBLOCK)?;
+    net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
 /// The next connection; `EAGAIN` if there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
     net::accept_with(listener, SocketFlags::CLOEXEC)

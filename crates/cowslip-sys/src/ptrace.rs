@@ -22,6 +22,11 @@ pub type Registers = libc::user_regs_struct;
 /// The most bytes that [`Tracee::extended_state`] returns.
 const MOST_EXTENDED_BYTES: usize = 1 << 16;
 
+const CLONES: i32 = libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACESYSGOOD;
+
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const NT_X86_XSTATE: usize = 0x202;
 
@@ -194,12 +199,16 @@ impl Tracee {
 
     /// Makes each task that it starts stop at once, or no longer.
     pub fn trace_clones(&self, traced: bool) -> Result<()> {
-        const CLONES: i32 = libc::PTRACE_O_TRACECLONE
-            | libc::PTRACE_O_TRACEFORK
-            | libc::PTRACE_O_TRACEVFORK
-            | libc::PTRACE_O_TRACESYSGOOD;
-        let options = if traced { CLONES as usize } else { 0 };
-        request(libc::PTRACE_SETOPTIONS, self.thread, 0, options).map(drop)
+        self.set_options(if traced { CLONES } else { 0 })
+    }
+
+    /// Makes each task that it starts stop at once. It, and they, end with this process, until they are let go.
+    pub fn take_over(&self) -> Result<()> {
+        self.set_options(CLONES | libc::PTRACE_O_EXITKILL)
+    }
+
+    fn set_options(&self, options: i32) -> Result<()> {
+        request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map(drop)
     }
 
     /// The task that it has started.
@@ -231,6 +240,15 @@ impl Tracee {
         request(libc::PTRACE_GETREGSET, self.thread, NT_X86_XSTATE, place_of)?;
         state.truncate(place.iov_len);
         Ok(state)
+    }
+
+    /// Sets its floating point and vector registers, to those of a thread on a processor of this kind.
+    pub fn set_extended_state(&self, state: &[u8]) -> Result<()> {
+        // The kernel only reads it.
+        let start = state.as_ptr().cast_mut().cast();
+        let mut place = libc::iovec { iov_base: start, iov_len: state.len() };
+        let place_of = (&raw mut place).expose_provenance();
+        request(libc::PTRACE_SETREGSET, self.thread, NT_X86_XSTATE, place_of).map(drop)
     }
 
     /// The signals that it blocks; the lowest bit is signal 1.

@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
-use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result, process};
+use crate::{AsFd, AsRawFd, BorrowedFd, Errno, OwnedFd, Result, process};
 
 /// Longest text of a file in `/proc` that is read: a process may have mappings of long names in any number.
 pub const MOST_TEXT_BYTES: usize = 64 << 20;
@@ -70,6 +70,13 @@ pub struct Target {
     directory: OwnedFd,
 }
 
+impl AsFd for Target {
+    /// Readable once it has ended (`pidfd_open(2)`).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
 impl Target {
     /// The process that has the number `pid` now; `ESRCH` if there is none.
     pub fn open(pid: i32) -> Result<Self> {
@@ -108,6 +115,29 @@ impl Target {
     /// Ends it (`SIGKILL`), and no other that has its number by now; `ESRCH` if it is gone.
     pub fn end(&self) -> Result<()> {
         rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL)
+    }
+
+    /// Sends it a signal that has a name; `ESRCH` if it is gone.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        let signal = rustix::process::Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+        rustix::process::pidfd_send_signal(&self.pidfd, signal)
+    }
+
+    /// Returns true if two of its descriptors refer to one open file (`kcmp(2)`).
+    pub fn is_same_file(&self, one: i32, other: i32) -> Result<bool> {
+        const FILE: libc::c_int = 0;
+        // SAFETY: the call takes numbers, and changes nothing.
+        let answer = unsafe {
+            crate::passthrough::by_number()(
+                libc::SYS_kcmp,
+                self.pid,
+                self.pid,
+                FILE,
+                libc::c_ulong::from(one.cast_unsigned()),
+                libc::c_ulong::from(other.cast_unsigned()),
+            )
+        };
+        if answer < 0 { Err(crate::errno::last()) } else { Ok(answer == 0) }
     }
 
     /// Opens one of its files in `/proc` for reading; `ESRCH` once it has ended.

@@ -11,11 +11,13 @@ const EXAMPLES: &str = "Examples:
   cowslip branch 4711 -n 8                      # COWSLIP_BRANCH is 0 to 7
   cowslip branch shop 'rate 0.9' 'rate 1.1'     # two, each with its COWSLIP_BRANCH_ARG
   cowslip branch shop -n 8 --output runs/%i.out
+  cowslip branch 4711 -n 8 --net                # a server, with all its threads: see nsenter(1)
 
-The program runs under `cowslip run` and calls cowslip_branch_point(). A signal is passed on to the copies; they are \
-killed if this command is.";
+A program that runs under `cowslip run` is copied when it calls cowslip_branch_point(). Any other is copied as it runs, \
+with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on to the copies; \
+they are killed if this command is.";
 
-/// Copy a warm program that waits at its branch point, and run the copies to their end
+/// Copy a warm program, and run the copies to their end
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("{EXAMPLES}\n\n{OF_COMMANDS} Of several copies the highest."))]
 pub(crate) struct Args {
@@ -28,6 +30,9 @@ pub(crate) struct Args {
     /// How many copies, of each ARG if there are some
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = whole(1..=4096u32))]
     pub(super) copies: u32,
+    /// Give each copy a network of its own, in which it listens at the program's ports
+    #[arg(long)]
+    pub(super) net: bool,
     /// A variable for the environment of the copies
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(super) env: Vec<String>,
@@ -47,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Make no copies: have the program go on from its branch point
-    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json"])]
+    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json", "net"])]
     pub(super) release: bool,
     /// Say which programs can be branched
     #[arg(long, exclusive = true)]

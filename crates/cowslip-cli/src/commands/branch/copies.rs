@@ -90,10 +90,10 @@ impl Connection {
 }
 
 /// The result of a copy.
-struct Copy {
-    pid: Option<i32>,
-    argument: Option<String>,
-    status: Option<ExitStatus>,
+pub(super) struct Copy {
+    pub(super) pid: Option<i32>,
+    pub(super) argument: Option<String>,
+    pub(super) status: Option<ExitStatus>,
 }
 
 /// Copies that are running, or about to run.
@@ -184,7 +184,12 @@ impl Branch {
             }
         }
         let is_over = self.copies.iter().all(|copy| copy.status.is_some());
-        Ok(Report { copies: self.copies, all_running, ended_by: passed_on.filter(|_| !is_over) })
+        Ok(Report {
+            copies: self.copies,
+            all_running,
+            ended_by: passed_on.filter(|_| !is_over),
+            pause: None,
+        })
     }
 
     fn copy(&mut self, number: u32) -> Option<&mut Copy> {
@@ -220,11 +225,13 @@ fn not_made(errno: i32, started: u32) -> Failure {
 
 /// The results of all copies.
 pub(super) struct Report {
-    copies: Vec<Copy>,
+    pub(super) copies: Vec<Copy>,
     /// From the request until the last of them ran.
-    all_running: Option<Duration>,
+    pub(super) all_running: Option<Duration>,
     /// The signal after which this command stopped waiting.
-    ended_by: Option<i32>,
+    pub(super) ended_by: Option<i32>,
+    /// The time for which the program stood still, where that is known.
+    pub(super) pause: Option<Duration>,
 }
 
 impl Report {
@@ -253,6 +260,7 @@ impl Report {
             "pid": pid,
             "name": name,
             "all_running_ns": self.all_running.map(|time| time.as_nanos() as u64),
+            "pause_ns": self.pause.map(|time| time.as_nanos() as u64),
             "copies": copies,
         })
     }

@@ -2,6 +2,7 @@
 
 mod args;
 mod copies;
+mod running;
 mod streams;
 mod target;
 
@@ -16,7 +17,7 @@ use cowslip_report::text::printable;
 
 use crate::exit::{self, CommandResult, Failure, NO, USAGE};
 pub(super) use args::Args;
-use copies::{Branch, Connection};
+use copies::{Branch, Connection, Report};
 use target::Target;
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -33,13 +34,24 @@ fn branch(args: &Args, program: &str) -> CommandResult {
         let why = "--json - goes where the copies' output goes: say --output FILE too";
         return Err(Failure::new(USAGE, why));
     }
+    if let Some(pid) = target::without_library(program)? {
+        let report = running::branch(args, pid)?;
+        return finish(args, &report, pid, None);
+    }
+    if args.net {
+        return Err(Failure::new(USAGE, "--net is for programs without a branch point"));
+    }
     let target = target::find(program, args.timeout)?;
     let began = Instant::now();
     let (pid, name) = (target.pid, target.name.clone());
     let branch = Branch::make(args, target, began)?;
     let report = branch.attend()?;
+    finish(args, &report, pid, name.as_deref())
+}
+
+fn finish(args: &Args, report: &Report, pid: i32, name: Option<&str>) -> CommandResult {
     if let Some(file) = &args.json {
-        let whole = report.to_json(pid, name.as_deref());
+        let whole = report.to_json(pid, name);
         json::write(&whole, file).map_err(exit::io("write what became of the copies"))?;
     }
     Ok(ExitCode::from(report.worst()))

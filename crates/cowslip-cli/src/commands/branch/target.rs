@@ -5,7 +5,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -126,13 +125,17 @@ fn not_found(text: &str) -> Failure {
     Failure::new(NO, why)
 }
 
-/// Returns true if it was started with `cowslip run`, is still that command, or may not be looked into.
+/// The process that `text` names, if it runs without Cowslip's library.
+pub(super) fn without_library(text: &str) -> Result<Option<i32>, Failure> {
+    let pid = text.parse().ok().filter(|pid| *pid > 0 && !is_under_cowslip(*pid));
+    // One that may not be looked into can have a branch point.
+    pid.map_or(Ok(None), |pid| Ok(by_pid(pid)?.is_none().then_some(pid)))
+}
+
+/// Returns true if it was started with `cowslip run`, or is still that command, as far as it may be looked into.
 fn is_under_cowslip(pid: i32) -> bool {
-    let maps = match fs::read(format!("/proc/{pid}/maps")) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => return true,
-        // A kernel thread and an ended process map nothing.
-        maps => maps.unwrap_or_default(),
-    };
+    // A kernel thread and an ended process map nothing.
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_of_cowslip = |line: &[u8]| {
         let name = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         name.starts_with(b"libcowslip") || name == b"cowslip"

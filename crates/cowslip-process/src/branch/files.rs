@@ -1,0 +1,290 @@
+//! Open files of a copy's own.
+//!
+//! A fork shares open files, not only descriptors: offsets, counts and timers would be those of the program that goes on.
+//! Each is made anew with the state of the instant, and takes the numbers that the old one had. What cannot be made anew
+//! stays shared, as after `fork(2)`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cowslip_sys::target::Target;
+use cowslip_sys::{Errno, Result, shared_queue};
+use libc::{
+    AT_FDCWD, O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_LARGEFILE, O_NOATIME, O_NOFOLLOW,
+    O_NONBLOCK, O_PATH, O_SYNC, O_WRONLY, SEEK_SET, SYS_close, SYS_dup3, SYS_epoll_create1,
+    SYS_epoll_ctl, SYS_eventfd2, SYS_lseek, SYS_openat, SYS_pipe2, SYS_signalfd4,
+    SYS_timerfd_create, SYS_timerfd_settime,
+};
+
+use super::caller::Caller;
+use super::sockets;
+use crate::descriptors::{self, DescriptorState};
+
+/// One open file, and the descriptors that refer to it.
+pub(super) struct OpenFile<'a> {
+    /// The first is the one of least number.
+    pub(super) numbers: Vec<&'a DescriptorState>,
+    /// The name that the kernel gives it.
+    link: String,
+    /// As of `open(2)`.
+    pub(super) flags: i32,
+}
+
+impl OpenFile<'_> {
+    pub(super) fn first(&self) -> i32 {
+        self.numbers[0].number
+    }
+
+    pub(super) fn state(&self) -> &DescriptorState {
+        self.numbers[0]
+    }
+
+    pub(super) fn nonblocking(&self) -> i32 {
+        self.flags & O_NONBLOCK
+    }
+
+    /// The inode number in a name such as `pipe:[4711]`.
+    pub(super) fn inode(&self, kind: &str) -> Option<u64> {
+        self.link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
+    }
+
+    /// The kind of an anonymous file, such as `eventfd`.
+    fn anonymous(&self) -> Option<&str> {
+        self.link.strip_prefix("anon_inode:").map(|kind| kind.trim_matches(['[', ']']))
+    }
+
+    fn is_only_written(&self) -> bool {
+        self.flags & O_ACCMODE == O_WRONLY
+    }
+}
+
+/// Renews the open files of a copy; `streams` are its descriptors of new standard streams.
+pub(super) fn renew(
+    copy: &mut Caller<'_>,
+    holder: &Target,
+    states: &[DescriptorState],
+    streams: [u64; 3],
+    copy_pid: i32,
+    has_own_network: bool,
+) -> Result<()> {
+    let files = open_files(holder, states)?;
+    let peers = shared_queue::unix_peers().unwrap_or_default();
+    let pipe = |file: &OpenFile<'_>| file.inode("pipe");
+    for file in &files {
+        let new = match file.anonymous() {
+            // Descriptors are in ascending order.
+            _ if file.first() < 3 => {
+                take_streams(copy, streams, file)?;
+                None
+            }
+            Some(kind) => of_kind(copy, kind, file)?,
+            None if pipe(file).is_some() => {
+                let write = files.iter().find(|other| {
+                    pipe(other) == pipe(file) && other.is_only_written() && !file.is_only_written()
+                });
+                renew_pipe(copy, holder.pid(), copy_pid, file, write)?;
+                None
+            }
+            None if file.link.starts_with("socket:") => {
+                sockets::renew(copy, file, &files, &peers, has_own_network)?
+            }
+            None => reopened(copy, holder.pid(), file)?,
+        };
+        if let Some(new) = new {
+            take_numbers(copy, new, file)?;
+        }
+    }
+    for stream in streams {
+        copy.call(SYS_close, &[stream])?;
+    }
+    // Sets of files are filled once all files are there.
+    for file in files.iter().filter(|file| file.anonymous() == Some("eventpoll")) {
+        fill_set(copy, file)?;
+    }
+    Ok(())
+}
+
+/// The open files of the holder: its descriptors are those of the instant.
+fn open_files<'a>(holder: &Target, states: &'a [DescriptorState]) -> Result<Vec<OpenFile<'a>>> {
+    let states: BTreeMap<i32, &DescriptorState> =
+        states.iter().map(|state| (state.number, state)).collect();
+    let mut files: Vec<OpenFile<'a>> = Vec::new();
+    for (number, link) in descriptors::links(holder.pid())? {
+        // It was opened while the states were read: by another process that shares the descriptors.
+        let Some(state) = states.get(&number) else { continue };
+        let mut same = None;
+        for file in files.iter_mut().filter(|file| file.link == link) {
+            if holder.is_same_file(file.first(), number)? {
+                same = Some(file);
+                break;
+            }
+        }
+        match same {
+            Some(file) => file.numbers.push(state),
+            None => {
+                let flags = state.number("flags", 8).unwrap_or(0) as i32;
+                files.push(OpenFile { numbers: vec![state], link, flags });
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Gives new standard streams the numbers of an old one. Others of its numbers follow the first.
+fn take_streams(copy: &mut Caller<'_>, streams: [u64; 3], file: &OpenFile<'_>) -> Result<()> {
+    for state in &file.numbers {
+        let of_number = |number: i32| streams.get(number as usize).copied();
+        let stream = of_number(state.number).or(of_number(file.first())).ok_or(Errno::BADF)?;
+        copy.call(SYS_dup3, &[stream, state.number as u64, state.closes_at_exec()])?;
+    }
+    Ok(())
+}
+
+/// Gives a new open file the numbers of an old one.
+pub(super) fn take_numbers(copy: &mut Caller<'_>, new: u64, file: &OpenFile<'_>) -> Result<()> {
+    for state in &file.numbers {
+        copy.call(SYS_dup3, &[new, state.number as u64, state.closes_at_exec()])?;
+    }
+    copy.call(SYS_close, &[new]).map(drop)
+}
+
+/// Makes an anonymous file anew; `None` if that is not possible.
+fn of_kind(copy: &mut Caller<'_>, kind: &str, file: &OpenFile<'_>) -> Result<Option<u64>> {
+    let (state, nonblocking) = (file.state(), file.nonblocking() as u64);
+    match kind {
+        "eventfd" => {
+            let count = state.number("eventfd-count", 16).unwrap_or(0);
+            let semaphore = state.number("eventfd-semaphore", 10).unwrap_or(0);
+            // The flags of a new one have the numbers of these.
+            copy.call(SYS_eventfd2, &[count & 0xffff_ffff, nonblocking | semaphore]).map(Some)
+        }
+        "timerfd" => timer(copy, state, nonblocking).map(Some),
+        "signalfd" => {
+            let mask = state.number("sigmask", 16).unwrap_or(0);
+            let place = copy.put_words(0, &[mask])?;
+            copy.call(SYS_signalfd4, &[!0, place, 8, nonblocking]).map(Some)
+        }
+        "eventpoll" => copy.call(SYS_epoll_create1, &[0]).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn timer(copy: &mut Caller<'_>, state: &DescriptorState, nonblocking: u64) -> Result<u64> {
+    let new =
+        copy.call(SYS_timerfd_create, &[state.number("clockid", 10).unwrap_or(0), nonblocking])?;
+    let (interval, left) = (state.time("it_interval"), state.time("it_value"));
+    let (Some(interval), Some(left)) = (interval, left) else { return Ok(new) };
+    // One that has expired, and was not read, would be taken for one that is not set.
+    let has_expired = left == (0, 0) && interval != (0, 0);
+    let left = if has_expired { (0, 1) } else { left };
+    let place = copy.put_words(0, &[interval.0, interval.1, left.0, left.1])?;
+    copy.call(SYS_timerfd_settime, &[new, 0, place, 0])?;
+    Ok(new)
+}
+
+/// Opens a file or a folder once more, at the offset of the instant. `None` if it stays shared: a device, or a file that the
+/// program could no longer open.
+fn reopened(copy: &mut Caller<'_>, holder: i32, file: &OpenFile<'_>) -> Result<Option<u64>> {
+    const KEPT: i32 =
+        O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_DSYNC | O_SYNC | O_NOATIME | O_LARGEFILE;
+    let kind =
+        fs::metadata(format!("/proc/{holder}/fd/{}", file.first())).map(|file| file.file_type());
+    if file.flags & O_PATH != 0 || !kind.is_ok_and(|kind| kind.is_file() || kind.is_dir()) {
+        return Ok(None);
+    }
+    let path = copy.put(0, format!("/proc/self/fd/{}\0", file.first()).as_bytes())?;
+    let flags = (file.flags & KEPT & !O_NOFOLLOW) as u64;
+    let Ok(new) = copy.call(SYS_openat, &[AT_FDCWD as u64, path, flags, 0]) else {
+        return Ok(None);
+    };
+    let offset = file.state().number("pos", 10).unwrap_or(0);
+    copy.call(SYS_lseek, &[new, offset, SEEK_SET as u64])?;
+    Ok(Some(new))
+}
+
+/// Makes a pipe anew: with the bytes that wait in it, if the program has both ends; at its end, if it only reads it. One that it
+/// only writes stays shared.
+fn renew_pipe(
+    copy: &mut Caller<'_>,
+    holder: i32,
+    copy_pid: i32,
+    file: &OpenFile<'_>,
+    write: Option<&OpenFile<'_>>,
+) -> Result<()> {
+    if file.is_only_written() {
+        return Ok(());
+    }
+    let place = copy.place(0);
+    copy.call(SYS_pipe2, &[place, 0])?;
+    let ends = copy.get::<8>(0)?;
+    let [read_end, write_end] = [&ends[..4], &ends[4..]]
+        .map(|end| u64::from(u32::from_ne_bytes(end.try_into().expect("4 bytes"))));
+    set_nonblocking(copy, read_end, file)?;
+    take_numbers(copy, read_end, file)?;
+    let Some(write) = write else {
+        return copy.call(SYS_close, &[write_end]).map(drop);
+    };
+    let waiting = shared_queue::waiting_in_pipe(&descriptor(holder, file.first()))?;
+    if !waiting.is_empty() {
+        shared_queue::fill_pipe(&descriptor(copy_pid, write_end as i32), &waiting)?;
+    }
+    set_nonblocking(copy, write_end, write)?;
+    take_numbers(copy, write_end, write)
+}
+
+fn descriptor(pid: i32, number: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join("fd").join(number.to_string())
+}
+
+pub(super) fn set_nonblocking(copy: &mut Caller<'_>, new: u64, file: &OpenFile<'_>) -> Result<()> {
+    let flags = file.nonblocking() as u64;
+    copy.call(libc::SYS_fcntl, &[new, libc::F_SETFL as u64, flags]).map(drop)
+}
+
+/// Adds the files to a new set that the old one had (`epoll(7)`).
+fn fill_set(copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<()> {
+    const ADD: u64 = libc::EPOLL_CTL_ADD as u64;
+    for watched in file.state().text.lines().filter_map(Watched::parse) {
+        let event = [&watched.events.to_ne_bytes()[..], &watched.data.to_ne_bytes()].concat();
+        let place = copy.put(0, &event)?;
+        match copy.call(SYS_epoll_ctl, &[file.first() as u64, ADD, watched.number as u64, place]) {
+            // A descriptor that was closed, while another kept its file open; a file that is always ready.
+            Ok(_) | Err(Errno::BADF | Errno::PERM | Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// A file in a set, such as `tfd:        5 events:       19 data:         40000000005`.
+#[derive(PartialEq, Eq, Debug)]
+struct Watched {
+    number: u32,
+    events: u32,
+    data: u64,
+}
+
+impl Watched {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("tfd:")?.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut after = |name: &str| words.find(|word| *word == name).and_then(|_| words.next());
+        let events = u32::from_str_radix(after("events:")?, 16).ok()?;
+        let data = u64::from_str_radix(after("data:")?, 16).ok()?;
+        Some(Self { number, events, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_set_is_read() {
+        let line = "tfd:        5 events: 80000019 data:         400000005  pos:0 ino:9 sdev:a";
+        let watched = Watched { number: 5, events: 0x8000_0019, data: 0x4_0000_0005 };
+        assert_eq!(Watched::parse(line), Some(watched));
+        assert_eq!(Watched::parse("pos:\t0"), None);
+    }
+}

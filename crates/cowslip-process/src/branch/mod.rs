@@ -1,0 +1,174 @@
+//! Copies of a held process that run, side by side with it.
+//!
+//! ```text
+//!  program ──fork──▶ holder ──clone(VM, NEWPID)──▶ first process of a PID namespace ──clone3(set_tid)──▶ copy
+//!  goes on           stopped, one instant           stopped, shares the holder's memory                   its threads,
+//!                    ends when all copies are made  ends with this process, and the copy with it          files, registers
+//! ```
+//! A copy has the program's thread numbers, in a PID namespace of its own. The kernel shares its memory with the holder
+//! until one of them writes. Open files are made [anew](files), threads with the state of the [instant](threads), all by
+//! calls that the copy makes before it runs.
+//!
+//! Not as in the program: children, record locks, timers of `setitimer(2)`, the affinity and the priority of single threads.
+
+mod caller;
+mod files;
+mod namespaces;
+mod sockets;
+mod streams;
+mod threads;
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::target::Target;
+use cowslip_sys::{AsFd, BorrowedFd, OwnedFd};
+use libc::{MADV_DONTFORK, SYS_close_range, SYS_madvise, SYS_setsid, SYS_wait4};
+
+use crate::hold::Holder;
+use crate::inject::Sites;
+use caller::{Caller, memory_of};
+
+const OPERATION: &str = "branch a process";
+
+/// A running copy. It ends when this is dropped, or with the thread that made this.
+#[derive(Debug)]
+pub struct Copy {
+    process: Target,
+    /// The process' number in its namespace.
+    number: i32,
+    first: Tracee,
+    memory: OwnedFd,
+    sites: Sites,
+}
+
+impl AsFd for Copy {
+    /// Readable once the copy has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+}
+
+impl Holder {
+    /// Starts a copy. Its standard streams are `streams`, where the program has such. It has a network of its own if that is asked
+    /// for, with the program's ports.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] without the right to make namespaces; [`ErrorKind::Unsupported`] if a thread could not be asked for
+    /// its state; what a call on the copy's behalf answered. There is no copy then.
+    pub fn branch(&mut self, streams: [BorrowedFd<'_>; 3], has_own_network: bool) -> Result<Copy> {
+        if self.threads().iter().any(|thread| thread.alternate_stack.is_none()) {
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                .because("a thread could not be asked for its stack"));
+        }
+        let sites = self.sites();
+        let Some(child) = self.stopped() else {
+            return Err(Error::new(ErrorKind::Busy, OPERATION).because("the holder is lent"));
+        };
+        child.take_over().during(OPERATION)?;
+        let (held, held_memory) = memory_of(child).during(OPERATION)?;
+        let needs_user = !namespaces::may_make_namespaces(&held).during(OPERATION)?;
+        let mut holder = Caller::new(child, &held_memory, sites).during(OPERATION)?;
+        let mut first = namespaces::start_first(&mut holder, needs_user)?;
+        let (_, memory) = memory_of(&first).during(OPERATION)?;
+        let main = self.threads()[0].id;
+        let mut caller = Caller::new(&mut first, &memory, sites).during(OPERATION)?;
+        let mut copy =
+            threads::start(&mut caller, 0, main, 0, 0).during("fork in a PID namespace")?;
+        // Connections are the program's to close.
+        caller.call(SYS_close_range, &[0, u64::from(u32::MAX), 0]).during(OPERATION)?;
+        let (process, copy_memory) = memory_of(&copy).during(OPERATION)?;
+        let made = Copy { process, number: main, first, memory, sites };
+        let pid = copy.thread();
+        let mut caller = Caller::new(&mut copy, &copy_memory, sites).during(OPERATION)?;
+        let numbers = streams::pass(&mut caller, pid, streams)?;
+        caller.call(SYS_setsid, &[]).during(OPERATION)?;
+        if has_own_network {
+            namespaces::own_network(&mut caller)?;
+        }
+        let files =
+            files::renew(&mut caller, &held, self.descriptors(), numbers, pid, has_own_network);
+        files.during("open a copy's files")?;
+        for range in self.kept() {
+            let (start, len) = (range.start as u64, range.len as u64);
+            let advice = MADV_DONTFORK as u64;
+            caller.call(SYS_madvise, &[start, len, advice]).during(OPERATION)?;
+        }
+        // The program's `/proc` does in most places.
+        let _ = namespaces::own_proc(&mut caller);
+        self.start_threads(copy, &copy_memory, needs_user).during("start a copy's threads")?;
+        Ok(made)
+    }
+
+    /// Starts the threads beside the main one, and lets all of them go.
+    fn start_threads(
+        &self,
+        mut main: Tracee,
+        memory: &OwnedFd,
+        has_new_capabilities: bool,
+    ) -> cowslip_sys::Result<()> {
+        let sites = self.sites();
+        let states = self.threads();
+        let mut others = Vec::new();
+        let mut caller = Caller::new(&mut main, memory, sites)?;
+        for state in &states[1..] {
+            others.push(threads::start_thread(&mut caller, state)?);
+        }
+        let mut all = vec![main];
+        all.extend(others);
+        for (tracee, state) in all.iter_mut().zip(states) {
+            let mut caller = Caller::new(tracee, memory, sites)?;
+            threads::equip(&mut caller, state, state.id == states[0].id)?;
+            if has_new_capabilities {
+                namespaces::drop_capabilities(&mut caller)?;
+            }
+        }
+        for (tracee, state) in all.iter().zip(states) {
+            threads::set_state(tracee, state)?;
+        }
+        // They go on.
+        drop(all);
+        Ok(())
+    }
+}
+
+impl Copy {
+    /// The process, by its number here.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Sends it a signal that has a name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Vanished`] once it has ended.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.process.signal(signal).during("send a signal to a copy")
+    }
+
+    /// The status with which it ended, as of `wait(2)`: once [`as_fd`](AsFd::as_fd) is readable, and once only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`] if it was called before.
+    pub fn status(&mut self) -> Result<i32> {
+        const ALL_KINDS: u64 = libc::__WALL as u64;
+        let operation = "wait for a copy";
+        let mut first = Caller::new(&mut self.first, &self.memory, self.sites).during(operation)?;
+        let place = first.place(0);
+        loop {
+            let ended = first.call(SYS_wait4, &[!0, place, ALL_KINDS, 0]).during(operation)?;
+            // Orphans of the copy are the first process' children.
+            if ended == self.number as u64 {
+                return first.get(0).map(i32::from_ne_bytes).during(operation);
+            }
+        }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        // All of its namespace ends with it.
+        if Target::open(self.first.thread()).and_then(|first| first.end()).is_ok() {
+            while !matches!(self.first.wait_long(), Ok(Stop::Ended) | Err(_)) {}
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The namespaces of a copy: thread numbers of its own, and, if asked for, a network.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::ptrace::Tracee;
+use cowslip_sys::target::Target;
+use cowslip_sys::{Errno, process};
+use libc::{
+    CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_VM, IFF_RUNNING, IFF_UP,
+    MS_PRIVATE, MS_REC, SIOCSIFFLAGS, SOCK_DGRAM, SYS_capset, SYS_clone, SYS_close, SYS_ioctl,
+    SYS_mount, SYS_socket, SYS_unshare,
+};
+
+use super::caller::Caller;
+
+/// Starts the first process of a new PID namespace. It shares the holder's memory, and never runs.
+pub(super) fn start_first(holder: &mut Caller<'_>, needs_user: bool) -> Result<Tracee> {
+    let user = if needs_user { CLONE_NEWUSER } else { 0 };
+    let flags = (CLONE_VM | CLONE_NEWPID | user) as u64;
+    let first = holder.start(SYS_clone, &[flags]).map_err(refused)?;
+    if needs_user {
+        map_users(first.thread()).during("map the users of a namespace")?;
+    }
+    Ok(first)
+}
+
+fn refused(errno: Errno) -> Error {
+    let error = Error::from_errno("make a PID namespace", errno);
+    match errno {
+        Errno::PERM | Errno::NOSPC | Errno::USERS => error.advise(
+            "run as root, or see user.max_user_namespaces and kernel.unprivileged_userns_clone",
+        ),
+        _ => error,
+    }
+}
+
+/// Users keep their numbers: all of them if this process is root's, else its own.
+fn map_users(pid: i32) -> Result<(), Errno> {
+    let write = |name: &str, text: &str| {
+        fs::write(format!("/proc/{pid}/{name}"), text)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    let uid = process::effective_uid();
+    if uid == 0 {
+        write("uid_map", "0 0 4294967295")?;
+        return write("gid_map", "0 0 4294967295");
+    }
+    let gid = fs::metadata("/proc/self").map_or(0, |metadata| metadata.gid());
+    write("setgroups", "deny")?;
+    write("uid_map", &format!("{uid} {uid} 1"))?;
+    write("gid_map", &format!("{gid} {gid} 1"))
+}
+
+/// True if a process may make namespaces without one of users.
+pub(super) fn may_make_namespaces(target: &Target) -> Result<bool, Errno> {
+    const SYS_ADMIN: u64 = 1 << 21;
+    let status = target.read_file("status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    Ok(set.is_some_and(|set| set & SYS_ADMIN != 0))
+}
+
+/// Gives the copy a network of its own, whose loopback interface is up.
+pub(super) fn own_network(copy: &mut Caller<'_>) -> Result<()> {
+    // `struct ifreq`: a name of 16 bytes, the flags.
+    let mut request = [0; 40];
+    request[..2].copy_from_slice(b"lo");
+    request[16..18].copy_from_slice(&((IFF_UP | IFF_RUNNING) as u16).to_ne_bytes());
+    let mut make = || {
+        copy.call(SYS_unshare, &[CLONE_NEWNET as u64])?;
+        let socket = copy.call(SYS_socket, &[libc::AF_INET as u64, SOCK_DGRAM as u64, 0])?;
+        let place = copy.put(0, &request)?;
+        copy.call(SYS_ioctl, &[socket, SIOCSIFFLAGS, place])?;
+        copy.call(SYS_close, &[socket])
+    };
+    make().map(drop).during("make a network namespace")
+}
+
+/// Shows the copy its own numbers in `/proc`. Where that is refused it has the program's `/proc`.
+pub(super) fn own_proc(copy: &mut Caller<'_>) -> Result<(), Errno> {
+    copy.call(SYS_unshare, &[CLONE_NEWNS as u64])?;
+    let root = copy.put(0, b"/\0")?;
+    copy.call(SYS_mount, &[root, root, 0, MS_REC | MS_PRIVATE])?;
+    let kind = copy.put(8, b"proc\0")?;
+    let place = copy.put(16, b"/proc\0")?;
+    copy.call(SYS_mount, &[kind, place, kind]).map(drop)
+}
+
+/// Takes the capabilities of a thread away that came with a user namespace.
+pub(super) fn drop_capabilities(copy: &mut Caller<'_>) -> Result<(), Errno> {
+    const VERSION_3: u64 = 0x2008_0522;
+    let header = copy.put_words(0, &[VERSION_3])?;
+    let none = copy.put_words(8, &[0; 3])?;
+    copy.call(SYS_capset, &[header, none]).map(drop)
+}

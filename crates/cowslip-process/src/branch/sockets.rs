@@ -1,0 +1,181 @@
+//! Sockets of a copy.
+//!
+//! | of the program | in the copy |
+//! | --- | --- |
+//! | a pair, both ends its own | a new pair |
+//! | a connection | closed by the other side |
+//! | one that listens, or receives datagrams | in a network of the copy's own: at the same address; else at another |
+//! | another | a new one |
+
+use std::collections::HashMap;
+
+use cowslip_sys::{Errno, Result};
+use libc::{
+    AF_INET, AF_INET6, AF_UNIX, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, IPV6_V6ONLY,
+    SO_ACCEPTCONN, SO_DOMAIN, SO_PROTOCOL, SO_REUSEADDR, SO_REUSEPORT, SO_TYPE, SOCK_DGRAM,
+    SOCK_STREAM, SOL_SOCKET, SYS_bind, SYS_close, SYS_getpeername, SYS_getsockname, SYS_getsockopt,
+    SYS_listen, SYS_setsockopt, SYS_socket, SYS_socketpair,
+};
+
+use super::caller::Caller;
+use super::files::{OpenFile, set_nonblocking, take_numbers};
+
+/// The longest address: `struct sockaddr_storage`.
+const ADDRESS_BYTES: usize = 128;
+const BACKLOG: u64 = 1024;
+
+/// The place of an address, behind its length.
+const ADDRESS_AT: usize = 16;
+
+/// Makes a socket anew. `None` if it has its numbers already.
+pub(super) fn renew(
+    copy: &mut Caller<'_>,
+    file: &OpenFile<'_>,
+    files: &[OpenFile<'_>],
+    peers: &HashMap<u64, u64>,
+    has_own_network: bool,
+) -> Result<Option<u64>> {
+    let old = file.first() as u64;
+    let inode = |file: &OpenFile<'_>| file.inode("socket");
+    let other = inode(file).and_then(|inode| peers.get(&inode));
+    let other = files.iter().find(|end| other.is_some() && inode(end).as_ref() == other);
+    let kind = Kind::new(copy, old)?;
+    if let Some(other) = other {
+        // The later end of a pair has been renewed with the first.
+        if other.first() < file.first() {
+            return Ok(None);
+        }
+        let [one, second] = kind.pair(copy)?;
+        for (new, end) in [(one, file), (second, other)] {
+            set_nonblocking(copy, new, end)?;
+            take_numbers(copy, new, end)?;
+        }
+        return Ok(None);
+    }
+    let listens = option(copy, old, SOL_SOCKET, SO_ACCEPTCONN)? == 1;
+    let new = if listens || kind.receives() {
+        kind.bound(copy, old, listens, has_own_network)?
+    } else if is_connected(copy, old)? {
+        // Closed by the other side, for any kind of socket.
+        let [one, second] = Kind { domain: AF_UNIX, kind: SOCK_STREAM, protocol: 0 }.pair(copy)?;
+        copy.call(SYS_close, &[second])?;
+        one
+    } else {
+        kind.fresh(copy)?
+    };
+    set_nonblocking(copy, new, file)?;
+    Ok(Some(new))
+}
+
+/// The arguments of `socket(2)`.
+struct Kind {
+    domain: i32,
+    kind: i32,
+    protocol: i32,
+}
+
+impl Kind {
+    fn new(copy: &mut Caller<'_>, socket: u64) -> Result<Self> {
+        let mut get = |name| option(copy, socket, SOL_SOCKET, name);
+        Ok(Self { domain: get(SO_DOMAIN)?, kind: get(SO_TYPE)?, protocol: get(SO_PROTOCOL)? })
+    }
+
+    fn is_internet(&self) -> bool {
+        [AF_INET, AF_INET6].contains(&self.domain)
+    }
+
+    /// Receives datagrams at an address.
+    fn receives(&self) -> bool {
+        self.is_internet() && self.kind == SOCK_DGRAM
+    }
+
+    fn arguments(&self) -> [u64; 3] {
+        [self.domain, self.kind, self.protocol].map(|number| number as u64)
+    }
+
+    fn fresh(&self, copy: &mut Caller<'_>) -> Result<u64> {
+        copy.call(SYS_socket, &self.arguments())
+    }
+
+    fn pair(&self, copy: &mut Caller<'_>) -> Result<[u64; 2]> {
+        let [domain, kind, protocol] = self.arguments();
+        let place = copy.place(0);
+        copy.call(SYS_socketpair, &[domain, kind, protocol, place])?;
+        let ends: [u8; 8] = copy.get(0)?;
+        let end =
+            |at: usize| u32::from_ne_bytes(ends[at..][..4].try_into().expect("4 bytes")).into();
+        Ok([end(0), end(4)])
+    }
+
+    /// A socket like an old one that is bound. In the program's own network it cannot have the same address: it gets another,
+    /// where no client looks for it.
+    fn bound(
+        &self,
+        copy: &mut Caller<'_>,
+        old: u64,
+        listens: bool,
+        has_own_network: bool,
+    ) -> Result<u64> {
+        let new = self.fresh(copy)?;
+        if self.is_internet() && has_own_network {
+            for name in [SO_REUSEADDR, SO_REUSEPORT] {
+                inherit(copy, old, new, SOL_SOCKET, name)?;
+            }
+            if self.domain == AF_INET6 {
+                inherit(copy, old, new, IPPROTO_IPV6, IPV6_V6ONLY)?;
+                set_option(copy, new, IPPROTO_IPV6, IPV6_FREEBIND, 1)?;
+            }
+            // The address of an interface that the new network lacks.
+            set_option(copy, new, IPPROTO_IP, IP_FREEBIND, 1)?;
+            let len = address(copy, SYS_getsockname, old)?;
+            bind(copy, new, len)?;
+        } else if self.domain == AF_UNIX && listens {
+            // A name alone makes the kernel choose one.
+            copy.put(ADDRESS_AT, &(AF_UNIX as u16).to_ne_bytes())?;
+            bind(copy, new, 2)?;
+        }
+        if listens {
+            copy.call(SYS_listen, &[new, BACKLOG])?;
+        }
+        Ok(new)
+    }
+}
+
+fn bind(copy: &mut Caller<'_>, socket: u64, len: u64) -> Result<()> {
+    let place = copy.place(ADDRESS_AT);
+    copy.call(SYS_bind, &[socket, place, len]).map(drop)
+}
+
+/// Writes an address of a socket to its place; returns the length.
+fn address(copy: &mut Caller<'_>, call: libc::c_long, socket: u64) -> Result<u64> {
+    let place = copy.put(0, &(ADDRESS_BYTES as u32).to_ne_bytes())?;
+    let address = copy.place(ADDRESS_AT);
+    copy.call(call, &[socket, address, place])?;
+    Ok(u32::from_ne_bytes(copy.get(0)?).into())
+}
+
+fn is_connected(copy: &mut Caller<'_>, socket: u64) -> Result<bool> {
+    match address(copy, SYS_getpeername, socket) {
+        Ok(_) => Ok(true),
+        // Its other side is gone: it was connected.
+        Err(Errno::INVAL) => Ok(true),
+        Err(_) => Ok(false),
+    }
+}
+
+fn option(copy: &mut Caller<'_>, socket: u64, level: i32, name: i32) -> Result<i32> {
+    let len = copy.put(8, &4_u32.to_ne_bytes())?;
+    let place = copy.put(0, &[0; 4])?;
+    copy.call(SYS_getsockopt, &[socket, level as u64, name as u64, place, len])?;
+    copy.get(0).map(i32::from_ne_bytes)
+}
+
+fn set_option(copy: &mut Caller<'_>, socket: u64, level: i32, name: i32, value: i32) -> Result<()> {
+    let place = copy.put(0, &value.to_ne_bytes())?;
+    copy.call(SYS_setsockopt, &[socket, level as u64, name as u64, place, 4]).map(drop)
+}
+
+fn inherit(copy: &mut Caller<'_>, old: u64, new: u64, level: i32, name: i32) -> Result<()> {
+    let value = option(copy, old, level, name)?;
+    set_option(copy, new, level, name, value)
+}

@@ -1,0 +1,157 @@
+//! Bytes that wait in a pipe of another process, and the other ends of Unix sockets.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
+
+use crate::{Errno, Result};
+
+/// The most bytes of a pipe that are copied.
+const MOST_BYTES: usize = 1 << 20;
+
+/// The bytes that wait in a pipe (`tee(2)`), which keeps them; `path` is that of its descriptor in `/proc`.
+pub fn waiting_in_pipe(path: &Path) -> Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let shared = rustix::fs::open(path, flags, Mode::empty())?;
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // A shorter one takes a part.
+    let _ = rustix::pipe::fcntl_setpipe_size(&write, MOST_BYTES);
+    match tee(&shared, &write, MOST_BYTES, SpliceFlags::NONBLOCK) {
+        Err(Errno::AGAIN) | Ok(0) => return Ok(Vec::new()),
+        copied => copied?,
+    };
+    drop(write);
+    let mut bytes = vec![0; MOST_BYTES];
+    let mut len = 0;
+    loop {
+        match rustix::io::read(&read, &mut bytes[len..])? {
+            0 => break,
+            count => len += count,
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// Fills a pipe that nothing else writes; `path` is that of its descriptor in `/proc`. `EAGAIN` if it is too short.
+pub fn fill_pipe(path: &Path, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let pipe = rustix::fs::open(path, flags, Mode::empty())?;
+    let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes.len());
+    match rustix::io::write(&pipe, bytes)? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(Errno::AGAIN),
+    }
+}
+
+/// The inode numbers of connected Unix sockets of this network namespace, and of their peers (`sock_diag(7)`).
+pub fn unix_peers() -> Result<HashMap<u64, u64>> {
+    const DUMP_REQUEST: u16 = 0x301;
+    const BY_FAMILY: u16 = 20;
+    const SHOW_PEER: u32 = 4;
+    const PEER: u16 = 2;
+    const DONE: u16 = 3;
+    const FAILED: u16 = 2;
+    const HEADER: usize = 16;
+    /// `struct unix_diag_msg`
+    const ABOUT: usize = 16;
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG))?;
+    // `struct nlmsghdr`, then `struct unix_diag_req`: family, states, inode, what to show, a cookie.
+    let words = [
+        40,
+        u32::from(BY_FAMILY) | u32::from(DUMP_REQUEST) << 16,
+        1,
+        0,
+        1,
+        !0,
+        0,
+        SHOW_PEER,
+        !0,
+        !0,
+    ];
+    let request: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+    net::send(&socket, &request, SendFlags::empty())?;
+    let mut peers = HashMap::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let (len, _) = net::recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        let mut rest = &buffer[..len];
+        while let Some((message, kind, next)) = first_message(rest) {
+            rest = next;
+            match kind {
+                DONE => return Ok(peers),
+                FAILED => return Err(Errno::IO),
+                _ => {}
+            }
+            let Some(about) = message.get(HEADER..) else { continue };
+            let Some(inode) = word(about, 4) else { continue };
+            let mut attributes = about.get(ABOUT..).unwrap_or_default();
+            while let (Some(len), Some(kind)) = (half(attributes, 0), half(attributes, 2)) {
+                if kind == PEER
+                    && let Some(peer) = word(attributes, 4)
+                {
+                    peers.insert(u64::from(inode), u64::from(peer));
+                }
+                let next = usize::from(len).max(4).next_multiple_of(4);
+                attributes = attributes.get(next..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+/// A message, its kind, and the bytes behind it.
+fn first_message(bytes: &[u8]) -> Option<(&[u8], u16, &[u8])> {
+    let len = word(bytes, 0)? as usize;
+    let message = bytes.get(..len.max(8))?;
+    let next = bytes.get(len.max(8).next_multiple_of(4)..).unwrap_or_default();
+    Some((message, half(bytes, 4)?, next))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn path(descriptor: &impl AsRawFd) -> std::path::PathBuf {
+        format!("/proc/self/fd/{}", descriptor.as_raw_fd()).into()
+    }
+
+    #[test]
+    fn a_pair_of_sockets_is_one_of_peers() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let inode = |socket: &UnixStream| std::fs::metadata(path(socket)).unwrap().ino();
+        assert_eq!(unix_peers().unwrap().get(&inode(&one)), Some(&inode(&other)));
+    }
+
+    #[test]
+    fn a_pipe_keeps_its_bytes_and_another_gets_them() {
+        let pipes =
+            [pipe_with(PipeFlags::CLOEXEC).unwrap(), pipe_with(PipeFlags::CLOEXEC).unwrap()];
+        assert_eq!(waiting_in_pipe(&path(&pipes[0].0)), Ok(Vec::new()));
+        rustix::io::write(&pipes[0].1, b"a few bytes").unwrap();
+        let waiting = waiting_in_pipe(&path(&pipes[0].0)).unwrap();
+        fill_pipe(&path(&pipes[1].1), &waiting).unwrap();
+        for (read, _) in &pipes {
+            let mut buffer = [0; 32];
+            assert_eq!(rustix::io::read(read, &mut buffer), Ok(11));
+            assert_eq!(&buffer[..11], b"a few bytes");
+        }
+    }
+}
