@@ -9,9 +9,13 @@ use super::*;
 
 /// Commits in the measured crates after which results are of another program.
 const MOST_COMMITS: u32 = 30;
-/// The measured sources: no bench runs what the two crates of whole processes do.
-const MEASURED: [&str; 3] =
-    [":(glob)crates/cowslip*/src/**", ":!crates/cowslip-process", ":!crates/cowslip-criu"];
+/// The measured sources. No bench runs what the two crates of whole processes do, nor measures what the command prints.
+const MEASURED: [&str; 4] = [
+    ":(glob)crates/cowslip*/src/**",
+    ":!crates/cowslip-process",
+    ":!crates/cowslip-criu",
+    ":!crates/cowslip-cli",
+];
 
 fn benchmarks() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks")
