@@ -42,14 +42,13 @@ impl DescriptorState {
 
 /// The state of each descriptor.
 pub(crate) fn states(pid: i32) -> Result<Vec<DescriptorState>> {
-    let mut states = Vec::new();
-    for number in ids(pid, "fdinfo")? {
-        // Closed since, if the process runs.
-        if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) {
-            states.push(DescriptorState { number, text });
-        }
-    }
-    Ok(states)
+    Ok(ids(pid, "fdinfo")?.into_iter().filter_map(|number| state(pid, number)).collect())
+}
+
+/// The state of a descriptor; `None` if it is not open.
+pub(crate) fn state(pid: i32, number: i32) -> Option<DescriptorState> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")).ok()?;
+    Some(DescriptorState { number, text })
 }
 
 /// The descriptors, and what they refer to.
@@ -59,4 +58,9 @@ pub(crate) fn links(pid: i32) -> Result<Vec<(i32, String)>> {
         Some((number, link.to_string_lossy().into_owned()))
     };
     Ok(ids(pid, "fd")?.into_iter().filter_map(link).collect())
+}
+
+/// The inode number in the name of a descriptor's file, such as `pipe:[4711]`.
+pub(crate) fn inode(link: &str, kind: &str) -> Option<u64> {
+    link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }

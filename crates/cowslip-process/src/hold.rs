@@ -13,11 +13,14 @@ use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
+use crate::queues::{self, Waiting};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
 
 /// Attempts to find a thread on a stack with room.
 const ATTEMPTS: u32 = 50;
+/// Attempts to have all threads answer.
+const ATTEMPTS_TO_ASK: u32 = 5;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
 
 /// A stopped child of a process, with its memory at one instant, and the state of all its threads then.
@@ -33,6 +36,7 @@ pub struct Holder {
     child: Option<Tracee>,
     threads: Vec<ThreadState>,
     descriptors: Vec<DescriptorState>,
+    queues: Waiting,
     kept: Vec<VirtRange>,
     has_timers: bool,
     pause: Duration,
@@ -64,11 +68,12 @@ impl Plan {
 
     /// Holds the process, and finds out which parts of its memory the holder lacks.
     fn hold_once(&self) -> Result<(Holder, Vec<VirtRange>)> {
-        let Self { target, sites, keeps, .. } = self;
+        let Self { target, sites, keeps, queues: queues_of_look, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let (answers, has_timers) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
-        for _ in 0..ATTEMPTS {
+        let (mut answers, has_timers) =
+            threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
+        for attempt in 0..ATTEMPTS {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
             let maps = target.read_file("maps").map_err(failed)?;
@@ -86,6 +91,14 @@ impl Plan {
             };
             let states = threads.all.iter().map(read);
             let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+            // Some threads are younger than the questions, or had no room then.
+            let are_all_known = states.iter().all(|state| state.alternate_stack.is_some());
+            if !are_all_known && attempt < ATTEMPTS_TO_ASK {
+                threads.run_for(BETWEEN_ATTEMPTS);
+                let (more, _) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
+                answers.extend(more);
+                continue;
+            }
             let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd()) else {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
@@ -94,6 +107,7 @@ impl Plan {
             let injection = injection.map_err(failed)?;
             let mut child = injection.fork(&kept).map_err(failed)?;
             let descriptors = descriptors::states(target.pid());
+            let queues = queues::waiting(target, queues_of_look);
             threads.go_on();
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
@@ -105,6 +119,7 @@ impl Plan {
                 child: Some(child),
                 threads: states,
                 descriptors: descriptors.map_err(failed)?,
+                queues: queues.map_err(failed)?,
                 kept,
                 has_timers,
                 pause,
@@ -173,6 +188,16 @@ impl Holder {
         self.child.as_mut()
     }
 
+    /// The program, and the process that has its memory.
+    pub(crate) fn both(&self) -> (&Target, &Target) {
+        (&self.target, &self.held)
+    }
+
+    /// Bytes that the program had sent to itself.
+    pub(crate) fn queues(&self) -> &Waiting {
+        &self.queues
+    }
+
     pub(crate) fn sites(&self) -> Sites {
         self.sites
     }
@@ -230,7 +255,7 @@ fn wait_ended(killed: &Target) -> Result<(), Errno> {
 }
 
 /// A thread that can make a call, all being stopped, and its room.
-fn with_room<'a>(
+pub(crate) fn with_room<'a>(
     threads: &'a mut Threads,
     maps: &str,
     memory: BorrowedFd<'_>,

@@ -107,7 +107,9 @@ fn under_own_stack(rsp: u64, maps: &str) -> Option<u64> {
     let mut guard_end = 0;
     for mapping in procfs::mappings(maps) {
         if mapping.range.contains(rsp as usize) {
-            let is_stack = mapping.name == "[stack]" || mapping.range.start == guard_end;
+            // A stack in shared memory is written by others, too.
+            let is_stack = mapping.is_private
+                && (mapping.name == "[stack]" || mapping.range.start == guard_end);
             let fits = mapping.range.contains(end.saturating_sub(MOST_BYTES) as usize);
             return (is_stack && fits).then_some(end);
         }
@@ -243,6 +245,16 @@ impl<'a> Injection<'a> {
             alternate_stack: (stack == 0).then_some(known_stack),
             clear_tid: (clear_tid == 0).then(|| word(24)),
         })
+    }
+
+    /// Makes calls that change the process; ends with the first that fails.
+    pub(crate) fn make(mut self, calls: &[(c_long, [u64; 4])]) -> Result<()> {
+        for (number, arguments) in calls {
+            if let (errno @ -4095..0, _) = self.call(*number, *arguments)? {
+                return Err(Errno::from_raw_os_error(-errno as i32));
+            }
+        }
+        Ok(())
     }
 
     /// Waits for children that have ended.

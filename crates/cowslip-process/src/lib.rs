@@ -9,7 +9,7 @@
 //! [`Plan::hold`] seizes its threads (`ptrace(2)`), and has one of them fork. The child, the *holder*, never runs: its
 //! memory is that of the instant, for as long as it is needed.
 //!
-//! [`Holder::branch`] starts copies of the instant, which run with all threads.
+//! [`Holder::branch`] starts copies of the instant, which run with all threads. A [`Mark`] takes the program itself back to it.
 //!
 //! If this process ends at any moment, also by `kill -9`, the program goes on: `inject.rs` says how.
 //!
@@ -29,12 +29,15 @@ mod hold;
 mod inject;
 mod kept;
 mod look;
+mod queues;
+mod rollback;
 mod stop;
 mod thread;
 
-pub use branch::Copy;
+pub use branch::{Copy, CopyOptions};
 pub use descriptors::DescriptorState;
 pub use hold::Holder;
 pub use inject::AlternateStack;
 pub use look::{Lack, Plan, look};
+pub use rollback::{Mark, RolledBack};
 pub use thread::ThreadState;

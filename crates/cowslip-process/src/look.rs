@@ -9,10 +9,10 @@ use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::target::Target;
 use cowslip_sys::{Errno, process};
 
-use crate::descriptors;
 use crate::inject::Sites;
 use crate::kept::from_smaps;
 use crate::stop::children;
+use crate::{descriptors, queues};
 
 pub(crate) const OPERATION: &str = "hold a process";
 
@@ -54,6 +54,8 @@ pub struct Plan {
     pub(crate) sites: Sites,
     /// It keeps memory from its children.
     pub(crate) keeps: bool,
+    /// The ends of its own queues.
+    pub(crate) queues: Vec<(i32, String)>,
     lacks: Vec<Lack>,
 }
 
@@ -95,6 +97,9 @@ pub fn look(pid: i32) -> Result<Plan> {
             lack(&mut lacks, what, "names and numbers mean others there", true);
         }
     }
+    if pid == 1 {
+        lack(&mut lacks, "process 1", "its number is that of each namespace's first process", true);
+    }
     if !children(pid).is_empty() {
         lack(&mut lacks, "its children", "a copy has none", false);
     }
@@ -102,8 +107,9 @@ pub fn look(pid: i32) -> Result<Plan> {
     if timers.is_ok_and(|timers| !timers.is_empty()) {
         lack(&mut lacks, "timers of timer_create(2)", "a copy has none", true);
     }
-    for (number, link) in descriptors::links(pid).map_err(failed)? {
-        if let Some((why, is_fatal)) = of_descriptor(&link) {
+    let links = descriptors::links(pid).map_err(failed)?;
+    for (number, link) in &links {
+        if let Some((why, is_fatal)) = of_descriptor(link) {
             lack(&mut lacks, format!("descriptor {number}, {link}"), why, is_fatal);
         }
     }
@@ -111,7 +117,9 @@ pub fn look(pid: i32) -> Result<Plan> {
     if locks.lines().any(|line| is_record_lock(line, pid)) {
         lack(&mut lacks, "record locks (fcntl(2))", "a copy has none", false);
     }
-    Ok(Plan { target: Arc::new(target), sites, keeps: !from_smaps(&smaps).is_empty(), lacks })
+    let keeps = !from_smaps(&smaps).is_empty();
+    let queues = queues::own(&links).map_err(failed)?;
+    Ok(Plan { target: Arc::new(target), sites, keeps, queues, lacks })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fatal: bool) {
@@ -183,8 +191,16 @@ fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
         }
         Some(_) => Some(("a copy shares it", false)),
         None if link.starts_with("socket:") => Some(("connections are closed in a copy", false)),
+        None if link.starts_with("/proc/") && link.ends_with("/mem") => {
+            Some(("a copy would write the program's memory", true))
+        }
         None if link.starts_with("/dev/pts/") || link.starts_with("/dev/tty") => {
             Some(("a copy has the terminal of its restore", false))
+        }
+        None if link.starts_with("/dev/") && !link.starts_with("/dev/shm/") => {
+            const WITHOUT_STATE: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+            let has_state = !WITHOUT_STATE.contains(&&link["/dev/".len()..]);
+            has_state.then_some(("a copy would share it", true))
         }
         None if link.starts_with("pipe:") => Some(("its content is that of later", false)),
         None => None,

@@ -49,6 +49,11 @@ pub fn listen_at_name(name: &[u8]) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to the listener at an abstract name, as [`connect`].
+pub fn connect_to_name(name: &[u8]) -> Result<OwnedFd> {
+    connect_at(&SocketAddrUnix::new_abstract_name(name)?)
+}
+
 /// The next connection; `EAGAIN` if there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
     net::accept_with(listener, SocketFlags::CLOEXEC)
@@ -56,8 +61,12 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// Connects to the listener at a path. `ECONNREFUSED` if there is none any more, `EAGAIN` if its queue is full.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
+    connect_at(&SocketAddrUnix::new(path)?)
+}
+
+fn connect_at(address: &SocketAddrUnix) -> Result<OwnedFd> {
     let socket = socket(SocketFlags::NONBLOCK)?;
-    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    net::connect(&socket, address)?;
     rustix::io::ioctl_fionbio(&socket, false)?;
     Ok(socket)
 }

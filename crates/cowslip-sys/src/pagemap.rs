@@ -117,6 +117,11 @@ impl Entry {
         self.0 & (ENTRY_PRESENT | ENTRY_SWAPPED | ENTRY_PROTECTED) == 0
     }
 
+    /// A page of a file or of shared memory, not a private copy.
+    pub fn is_file(self) -> bool {
+        self.0 & ENTRY_FILE != 0
+    }
+
     /// Stores to it wait for userfaultfd. A file's page that is not in memory has a marker then (Linux 5.19).
     pub fn is_protected(self) -> bool {
         self.0 & ENTRY_PROTECTED != 0

@@ -186,6 +186,11 @@ pub fn is_own_task(task: i32) -> bool {
         }
 }
 
+/// Keeps a descriptor open at exec, so that each program that this process starts from now on inherits it.
+pub fn keep_at_exec(descriptor: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())
+}
+
 /// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).
 pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     let mut done = 0;

@@ -300,7 +300,10 @@ impl Drop for Tracee {
             let _ = self.poll();
             return;
         }
-        let _ = request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize);
+        if request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_err() {
+            // It has been killed. Until its tracer has seen its end, its parent cannot.
+            let _ = self.wait();
+        }
     }
 }
 

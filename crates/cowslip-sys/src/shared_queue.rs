@@ -8,7 +8,7 @@ use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 
-use crate::{Errno, Result};
+use crate::{BorrowedFd, Errno, Result};
 
 /// The most bytes of a pipe that are copied.
 const MOST_BYTES: usize = 1 << 20;
@@ -37,15 +37,37 @@ pub fn waiting_in_pipe(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fills a pipe that nothing else writes; `path` is that of its descriptor in `/proc`. `EAGAIN` if it is too short.
-pub fn fill_pipe(path: &Path, bytes: &[u8]) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let pipe = rustix::fs::open(path, flags, Mode::empty())?;
-    let _ = rustix::pipe::fcntl_setpipe_size(&pipe, bytes.len());
-    match rustix::io::write(&pipe, bytes)? {
-        written if written == bytes.len() => Ok(()),
-        _ => Err(Errno::AGAIN),
+/// The bytes that wait in a Unix stream socket, which keeps them (`MSG_PEEK`). None in another socket.
+pub fn waiting_in_socket(socket: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    if net::sockopt::socket_type(socket)? != SocketType::STREAM {
+        return Ok(Vec::new());
     }
+    let mut bytes = vec![0; MOST_BYTES];
+    match net::recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Err(Errno::AGAIN) => bytes.clear(),
+        received => bytes.truncate(received?.0),
+    }
+    Ok(bytes)
+}
+
+/// Fills a pipe, by a descriptor that may write it; no other file. `EAGAIN` if it is too short. It does not block afterwards.
+pub fn fill_pipe(pipe: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode);
+    if kind != rustix::fs::FileType::Fifo {
+        return Err(Errno::INVAL);
+    }
+    rustix::fs::fcntl_setfl(pipe, OFlags::NONBLOCK)?;
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, bytes.len());
+    whole(rustix::io::write(pipe, bytes)?, bytes)
+}
+
+/// Sends bytes over a connected socket, without waiting. `EAGAIN` if they do not fit.
+pub fn fill_socket(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<()> {
+    whole(net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?, bytes)
+}
+
+fn whole(written: usize, bytes: &[u8]) -> Result<()> {
+    if written == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
 /// The inode numbers of connected Unix sockets of this network namespace, and of their peers (`sock_diag(7)`).
@@ -128,6 +150,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::AsFd;
 
     fn path(descriptor: &impl AsRawFd) -> std::path::PathBuf {
         format!("/proc/self/fd/{}", descriptor.as_raw_fd()).into()
@@ -138,6 +161,11 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let inode = |socket: &UnixStream| std::fs::metadata(path(socket)).unwrap().ino();
         assert_eq!(unix_peers().unwrap().get(&inode(&one)), Some(&inode(&other)));
+        assert_eq!(waiting_in_socket(one.as_fd()), Ok(Vec::new()));
+        fill_socket(other.as_fd(), b"bytes").unwrap();
+        assert_eq!(waiting_in_socket(one.as_fd()), Ok(b"bytes".to_vec()));
+        assert_eq!(waiting_in_socket(one.as_fd()), Ok(b"bytes".to_vec()));
+        assert_eq!(fill_pipe(one.as_fd(), b"bytes"), Err(Errno::INVAL));
     }
 
     #[test]
@@ -147,7 +175,7 @@ mod tests {
         assert_eq!(waiting_in_pipe(&path(&pipes[0].0)), Ok(Vec::new()));
         rustix::io::write(&pipes[0].1, b"a few bytes").unwrap();
         let waiting = waiting_in_pipe(&path(&pipes[0].0)).unwrap();
-        fill_pipe(&path(&pipes[1].1), &waiting).unwrap();
+        fill_pipe(pipes[1].1.as_fd(), &waiting).unwrap();
         for (read, _) in &pipes {
             let mut buffer = [0; 32];
             assert_eq!(rustix::io::read(read, &mut buffer), Ok(11));

@@ -11,6 +11,7 @@
 use core::mem::MaybeUninit;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::PidfdGetfdFlags;
 
 use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
@@ -121,6 +122,11 @@ impl Target {
     pub fn signal(&self, signal: i32) -> Result<()> {
         let signal = rustix::process::Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
         rustix::process::pidfd_send_signal(&self.pidfd, signal)
+    }
+
+    /// One of its open files, shared with it (`pidfd_getfd(2)`).
+    pub fn descriptor(&self, number: i32) -> Result<OwnedFd> {
+        rustix::process::pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())
     }
 
     /// Returns true if two of its descriptors refer to one open file (`kcmp(2)`).

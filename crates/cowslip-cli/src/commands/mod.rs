@@ -7,6 +7,7 @@ mod completions;
 mod doctor;
 mod image;
 mod man;
+mod mark;
 mod promote;
 mod restore;
 mod run;
@@ -14,6 +15,7 @@ mod serve;
 mod setup;
 mod status;
 mod trace;
+mod warm;
 
 mod numbers;
 mod passed_on;
@@ -64,6 +66,10 @@ pub(crate) enum Command {
     Image(image::Action),
     Checkpoint(checkpoint::Args),
     Restore(restore::Args),
+    Mark(mark::Args),
+    Rollback(mark::RollbackArgs),
+    Warm(warm::Args),
+    Start(warm::StartArgs),
     Serve(serve::Args),
     Completions(completions::Args),
     #[command(hide = true)]
@@ -99,6 +105,10 @@ impl Command {
             Self::Image(action) => image::run(&action),
             Self::Checkpoint(args) => checkpoint::run(&args),
             Self::Restore(args) => restore::run(&args),
+            Self::Mark(args) => mark::run(&args),
+            Self::Rollback(args) => mark::roll_back(&args),
+            Self::Warm(args) => warm::run(&args),
+            Self::Start(args) => warm::start(&args),
             Self::Serve(args) => serve::run(args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

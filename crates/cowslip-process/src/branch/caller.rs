@@ -14,7 +14,7 @@ use crate::inject::{FRAME_PLACE, Sites, through_call};
 const SCRATCH_BYTES: usize = 768;
 
 /// See the [module](self).
-pub(super) struct Caller<'a> {
+pub(crate) struct Caller<'a> {
     tracee: &'a mut Tracee,
     memory: &'a OwnedFd,
     sites: Sites,
@@ -23,14 +23,14 @@ pub(super) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// A stopped task. Its stack pointer is that of the [injected fork](crate::inject::Injection::fork).
-    pub(super) fn new(tracee: &'a mut Tracee, memory: &'a OwnedFd, sites: Sites) -> Result<Self> {
+    pub(crate) fn new(tracee: &'a mut Tracee, memory: &'a OwnedFd, sites: Sites) -> Result<Self> {
         let registers = tracee.registers()?;
         tracee.set_blocked_signals(!0)?;
         Ok(Self { tracee, memory, sites, registers })
     }
 
     /// Makes a call.
-    pub(super) fn call(&mut self, number: c_long, arguments: &[u64]) -> Result<u64> {
+    pub(crate) fn call(&mut self, number: c_long, arguments: &[u64]) -> Result<u64> {
         self.run(number, arguments).map(|(answer, _)| answer)
     }
 
@@ -95,7 +95,7 @@ impl<'a> Caller<'a> {
 }
 
 /// Opens the memory of a task that is about to make calls.
-pub(super) fn memory_of(task: &Tracee) -> Result<(Target, OwnedFd)> {
+pub(crate) fn memory_of(task: &Tracee) -> Result<(Target, OwnedFd)> {
     let target = Target::open(task.thread())?;
     let memory = target.open_memory()?;
     Ok((target, memory))

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use cowslip_sys::target::Target;
-use cowslip_sys::{Errno, Result, shared_queue};
+use cowslip_sys::{AsFd, Errno, Result, shared_queue};
 use libc::{
     AT_FDCWD, O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_LARGEFILE, O_NOATIME, O_NOFOLLOW,
     O_NONBLOCK, O_PATH, O_SYNC, O_WRONLY, SEEK_SET, SYS_close, SYS_dup3, SYS_epoll_create1,
@@ -20,13 +21,14 @@ use libc::{
 use super::caller::Caller;
 use super::sockets;
 use crate::descriptors::{self, DescriptorState};
+use crate::queues::Waiting;
 
 /// One open file, and the descriptors that refer to it.
 pub(super) struct OpenFile<'a> {
     /// The first is the one of least number.
     pub(super) numbers: Vec<&'a DescriptorState>,
     /// The name that the kernel gives it.
-    link: String,
+    pub(super) link: String,
     /// As of `open(2)`.
     pub(super) flags: i32,
 }
@@ -44,9 +46,8 @@ impl OpenFile<'_> {
         self.flags & O_NONBLOCK
     }
 
-    /// The inode number in a name such as `pipe:[4711]`.
     pub(super) fn inode(&self, kind: &str) -> Option<u64> {
-        self.link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
+        descriptors::inode(&self.link, kind)
     }
 
     /// The kind of an anonymous file, such as `eventfd`.
@@ -59,37 +60,57 @@ impl OpenFile<'_> {
     }
 }
 
-/// Renews the open files of a copy; `streams` are its descriptors of new standard streams.
+/// The surroundings of new files.
+pub(super) struct Surroundings<'a> {
+    /// The copy.
+    pub(super) process: &'a Target,
+    /// Bytes that the program had sent to itself.
+    pub(super) queues: &'a Waiting,
+    /// The copy's descriptors of new standard streams.
+    pub(super) streams: [u64; 3],
+    /// The program's number.
+    pub(super) program: i32,
+    pub(super) has_own_network: bool,
+    /// The number of a pipe that the program reads, and what the copy reads there.
+    pub(super) job: Option<(i32, &'a [u8])>,
+}
+
+/// Renews the open files of a copy.
 pub(super) fn renew(
     copy: &mut Caller<'_>,
     holder: &Target,
     states: &[DescriptorState],
-    streams: [u64; 3],
-    copy_pid: i32,
-    has_own_network: bool,
+    around: &Surroundings<'_>,
 ) -> Result<()> {
+    let streams = around.streams;
     let files = open_files(holder, states)?;
-    let peers = shared_queue::unix_peers().unwrap_or_default();
+    let peers = shared_queue::unix_peers()?;
     let pipe = |file: &OpenFile<'_>| file.inode("pipe");
     for file in &files {
         let new = match file.anonymous() {
             // Descriptors are in ascending order.
-            _ if file.first() < 3 => {
+            None if file.first() < 3 => {
                 take_streams(copy, streams, file)?;
                 None
             }
             Some(kind) => of_kind(copy, kind, file)?,
+            None if around.job.is_some_and(|(number, _)| file.first() == number) => {
+                let [read, write] = new_pipe(copy)?;
+                let (_, job) = around.job.unwrap_or_default();
+                fill_pipe(around, write, job)?;
+                copy.call(SYS_close, &[write])?;
+                Some(read)
+            }
             None if pipe(file).is_some() => {
                 let write = files.iter().find(|other| {
-                    pipe(other) == pipe(file) && other.is_only_written() && !file.is_only_written()
+                    pipe(other) == pipe(file) && other.is_only_written() && other.first() > 2
                 });
-                renew_pipe(copy, holder.pid(), copy_pid, file, write)?;
-                None
+                renew_pipe(copy, &files, around, file, write)?
             }
             None if file.link.starts_with("socket:") => {
-                sockets::renew(copy, file, &files, &peers, has_own_network)?
+                sockets::renew(copy, file, &files, &peers, around)?
             }
-            None => reopened(copy, holder.pid(), file)?,
+            None => reopened(copy, holder, around.program, file)?,
         };
         if let Some(new) = new {
             take_numbers(copy, new, file)?;
@@ -176,61 +197,110 @@ fn timer(copy: &mut Caller<'_>, state: &DescriptorState, nonblocking: u64) -> Re
     let (interval, left) = (state.time("it_interval"), state.time("it_value"));
     let (Some(interval), Some(left)) = (interval, left) else { return Ok(new) };
     // One that has expired, and was not read, would be taken for one that is not set.
-    let has_expired = left == (0, 0) && interval != (0, 0);
+    let ticks = state.number("ticks", 10).unwrap_or(0);
+    let has_expired = left == (0, 0) && (interval != (0, 0) || ticks != 0);
     let left = if has_expired { (0, 1) } else { left };
     let place = copy.put_words(0, &[interval.0, interval.1, left.0, left.1])?;
     copy.call(SYS_timerfd_settime, &[new, 0, place, 0])?;
     Ok(new)
 }
 
-/// Opens a file or a folder once more, at the offset of the instant. `None` if it stays shared: a device, or a file that the
-/// program could no longer open.
-fn reopened(copy: &mut Caller<'_>, holder: i32, file: &OpenFile<'_>) -> Result<Option<u64>> {
+/// Opens a file or a folder once more, at the offset of the instant. `None` if it stays shared: a device without a state, or a
+/// file that the program could no longer open.
+fn reopened(
+    copy: &mut Caller<'_>,
+    holder: &Target,
+    program: i32,
+    file: &OpenFile<'_>,
+) -> Result<Option<u64>> {
     const KEPT: i32 =
         O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_DSYNC | O_SYNC | O_NOATIME | O_LARGEFILE;
-    let kind =
-        fs::metadata(format!("/proc/{holder}/fd/{}", file.first())).map(|file| file.file_type());
-    if file.flags & O_PATH != 0 || !kind.is_ok_and(|kind| kind.is_file() || kind.is_dir()) {
+    let kind = fs::metadata(descriptor(holder.pid(), file.first())).map(|file| file.file_type());
+    let Ok(kind) = kind else { return Ok(None) };
+    if kind.is_fifo() {
+        return ended(copy, file).map(Some);
+    }
+    if file.link.starts_with("/dev/pts/") || file.link.starts_with("/dev/tty") {
+        return null(copy, file.flags & O_ACCMODE).map(Some);
+    }
+    if file.flags & O_PATH != 0 || !(kind.is_file() || kind.is_dir()) {
         return Ok(None);
     }
-    let path = copy.put(0, format!("/proc/self/fd/{}\0", file.first()).as_bytes())?;
+    // Its own, where the program has opened its own.
+    let own = file.link.strip_prefix(&format!("/proc/{program}/"));
+    let path = match own {
+        Some(rest) => format!("/proc/self/{rest}\0"),
+        None => format!("/proc/self/fd/{}\0", file.first()),
+    };
+    let path = copy.put(0, path.as_bytes())?;
     let flags = (file.flags & KEPT & !O_NOFOLLOW) as u64;
     let Ok(new) = copy.call(SYS_openat, &[AT_FDCWD as u64, path, flags, 0]) else {
         return Ok(None);
     };
     let offset = file.state().number("pos", 10).unwrap_or(0);
-    copy.call(SYS_lseek, &[new, offset, SEEK_SET as u64])?;
-    Ok(Some(new))
+    match copy.call(SYS_lseek, &[new, offset, SEEK_SET as u64]) {
+        // A file without offsets, such as a namespace's.
+        Ok(_) | Err(Errno::SPIPE | Errno::INVAL) => Ok(Some(new)),
+        Err(errno) => Err(errno),
+    }
 }
 
-/// Makes a pipe anew: with the bytes that wait in it, if the program has both ends; at its end, if it only reads it. One that it
-/// only writes stays shared.
+/// Makes a pipe anew, with the bytes that wait in it, if the program has both ends. `None` if that is done.
 fn renew_pipe(
     copy: &mut Caller<'_>,
-    holder: i32,
-    copy_pid: i32,
+    files: &[OpenFile<'_>],
+    around: &Surroundings<'_>,
     file: &OpenFile<'_>,
     write: Option<&OpenFile<'_>>,
-) -> Result<()> {
+) -> Result<Option<u64>> {
     if file.is_only_written() {
-        return Ok(());
+        let has_reader = |other: &OpenFile<'_>| {
+            other.link == file.link && !other.is_only_written() && other.first() > 2
+        };
+        // Made with the end to read.
+        return if files.iter().any(has_reader) { Ok(None) } else { ended(copy, file).map(Some) };
     }
+    let Some(write) = write else { return ended(copy, file).map(Some) };
+    let [read_end, write_end] = new_pipe(copy)?;
+    set_nonblocking(copy, read_end, file)?;
+    take_numbers(copy, read_end, file)?;
+    if let Some(waiting) = around.queues.get(&file.link).filter(|bytes| !bytes.is_empty()) {
+        fill_pipe(around, write_end, waiting)?;
+    }
+    set_nonblocking(copy, write_end, write)?;
+    take_numbers(copy, write_end, write)?;
+    Ok(None)
+}
+
+/// Fills a pipe of the copy. Its number is read from memory that others may write: the file is looked at.
+fn fill_pipe(around: &Surroundings<'_>, number: u64, bytes: &[u8]) -> Result<()> {
+    let pipe = around.process.descriptor(number as i32)?;
+    shared_queue::fill_pipe(pipe.as_fd(), bytes)
+}
+
+/// A pipe whose other end is another program's: the copy reads its end, and writes nowhere.
+fn ended(copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<u64> {
+    if file.is_only_written() {
+        return null(copy, O_WRONLY);
+    }
+    let [read, write] = new_pipe(copy)?;
+    copy.call(SYS_close, &[write])?;
+    set_nonblocking(copy, read, file)?;
+    Ok(read)
+}
+
+fn null(copy: &mut Caller<'_>, access: i32) -> Result<u64> {
+    let path = copy.put(0, b"/dev/null\0")?;
+    copy.call(SYS_openat, &[AT_FDCWD as u64, path, access as u64, 0])
+}
+
+/// A pipe of the copy: its end to read, and its end to write.
+fn new_pipe(copy: &mut Caller<'_>) -> Result<[u64; 2]> {
     let place = copy.place(0);
     copy.call(SYS_pipe2, &[place, 0])?;
     let ends = copy.get::<8>(0)?;
-    let [read_end, write_end] = [&ends[..4], &ends[4..]]
-        .map(|end| u64::from(u32::from_ne_bytes(end.try_into().expect("4 bytes"))));
-    set_nonblocking(copy, read_end, file)?;
-    take_numbers(copy, read_end, file)?;
-    let Some(write) = write else {
-        return copy.call(SYS_close, &[write_end]).map(drop);
-    };
-    let waiting = shared_queue::waiting_in_pipe(&descriptor(holder, file.first()))?;
-    if !waiting.is_empty() {
-        shared_queue::fill_pipe(&descriptor(copy_pid, write_end as i32), &waiting)?;
-    }
-    set_nonblocking(copy, write_end, write)?;
-    take_numbers(copy, write_end, write)
+    let end = |at: usize| u32::from_ne_bytes(ends[at..][..4].try_into().expect("4 bytes")).into();
+    Ok([end(0), end(4)])
 }
 
 fn descriptor(pid: i32, number: i32) -> PathBuf {

@@ -22,13 +22,29 @@ use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::{AsFd, BorrowedFd, OwnedFd};
-use libc::{MADV_DONTFORK, SYS_close_range, SYS_madvise, SYS_setsid, SYS_wait4};
+use libc::{
+    MADV_DONTFORK, SYS_close, SYS_close_range, SYS_fchdir, SYS_madvise, SYS_setsid, SYS_wait4,
+};
 
 use crate::hold::Holder;
 use crate::inject::Sites;
-use caller::{Caller, memory_of};
+pub(crate) use caller::{Caller, memory_of};
+pub(crate) use threads::set_state;
 
 const OPERATION: &str = "branch a process";
+
+/// How a copy differs from its program.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyOptions<'a> {
+    /// Its standard streams, where the program has such.
+    pub streams: [BorrowedFd<'a>; 3],
+    /// Its working directory, if that is not the program's.
+    pub folder: Option<BorrowedFd<'a>>,
+    /// It has a network of its own, with the program's ports.
+    pub has_own_network: bool,
+    /// The number of a pipe that the program reads, and what the copy reads there, to its end.
+    pub job: Option<(i32, &'a [u8])>,
+}
 
 /// A running copy. It ends when this is dropped, or with the thread that made this.
 #[derive(Debug)]
@@ -49,13 +65,12 @@ impl AsFd for Copy {
 }
 
 impl Holder {
-    /// Starts a copy. Its standard streams are `streams`, where the program has such. It has a network of its own if that is asked
-    /// for, with the program's ports.
+    /// Starts a copy.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] without the right to make namespaces; [`ErrorKind::Unsupported`] if a thread could not be asked for
     /// its state; what a call on the copy's behalf answered. There is no copy then.
-    pub fn branch(&mut self, streams: [BorrowedFd<'_>; 3], has_own_network: bool) -> Result<Copy> {
+    pub fn branch(&mut self, options: &CopyOptions<'_>) -> Result<Copy> {
         if self.threads().iter().any(|thread| thread.alternate_stack.is_none()) {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .because("a thread could not be asked for its stack"));
@@ -66,27 +81,42 @@ impl Holder {
         };
         child.take_over().during(OPERATION)?;
         let (held, held_memory) = memory_of(child).during(OPERATION)?;
-        let needs_user = !namespaces::may_make_namespaces(&held).during(OPERATION)?;
+        let users = namespaces::Users::needed_by(&held).during("find out the program's user")?;
         let mut holder = Caller::new(child, &held_memory, sites).during(OPERATION)?;
-        let mut first = namespaces::start_first(&mut holder, needs_user)?;
-        let (_, memory) = memory_of(&first).during(OPERATION)?;
+        let first = namespaces::start_first(&mut holder, users)?;
+        let (process, memory) = memory_of(&first).during(OPERATION)?;
         let main = self.threads()[0].id;
-        let mut caller = Caller::new(&mut first, &memory, sites).during(OPERATION)?;
-        let mut copy =
-            threads::start(&mut caller, 0, main, 0, 0).during("fork in a PID namespace")?;
+        let mut made = Copy { process, number: main, first, memory, sites };
+        let mut caller = Caller::new(&mut made.first, &made.memory, sites).during(OPERATION)?;
+        // Signals to the program's group or session are not for copies.
+        caller.call(SYS_setsid, &[]).during(OPERATION)?;
+        let copy = threads::start(&mut caller, 0, main, 0, 0).during("fork in a PID namespace")?;
+        let mut copy = Unfinished { tasks: vec![copy] };
         // Connections are the program's to close.
         caller.call(SYS_close_range, &[0, u64::from(u32::MAX), 0]).during(OPERATION)?;
-        let (process, copy_memory) = memory_of(&copy).during(OPERATION)?;
-        let made = Copy { process, number: main, first, memory, sites };
-        let pid = copy.thread();
-        let mut caller = Caller::new(&mut copy, &copy_memory, sites).during(OPERATION)?;
-        let numbers = streams::pass(&mut caller, pid, streams)?;
+        let pid = copy.tasks[0].thread();
+        let (process, copy_memory) = memory_of(&copy.tasks[0]).during(OPERATION)?;
+        made.process = process;
+        let mut caller = Caller::new(&mut copy.tasks[0], &copy_memory, sites).during(OPERATION)?;
+        let passed: Vec<_> = options.streams.into_iter().chain(options.folder).collect();
+        let numbers = streams::pass(&mut caller, pid, &passed)?;
+        if let Some(folder) = numbers.get(3) {
+            caller.call(SYS_fchdir, &[*folder]).during("change a copy's folder")?;
+            caller.call(SYS_close, &[*folder]).during(OPERATION)?;
+        }
         caller.call(SYS_setsid, &[]).during(OPERATION)?;
-        if has_own_network {
+        if options.has_own_network {
             namespaces::own_network(&mut caller)?;
         }
-        let files =
-            files::renew(&mut caller, &held, self.descriptors(), numbers, pid, has_own_network);
+        let around = files::Surroundings {
+            process: &made.process,
+            queues: self.queues(),
+            streams: [numbers[0], numbers[1], numbers[2]],
+            program: self.program(),
+            has_own_network: options.has_own_network,
+            job: options.job,
+        };
+        let files = files::renew(&mut caller, &held, self.descriptors(), &around);
         files.during("open a copy's files")?;
         for range in self.kept() {
             let (start, len) = (range.start as u64, range.len as u64);
@@ -95,39 +125,59 @@ impl Holder {
         }
         // The program's `/proc` does in most places.
         let _ = namespaces::own_proc(&mut caller);
-        self.start_threads(copy, &copy_memory, needs_user).during("start a copy's threads")?;
+        let threads = self.start_threads(&mut copy, &copy_memory, users.is_some());
+        threads.during("start a copy's threads")?;
+        copy.go_on();
         Ok(made)
     }
 
-    /// Starts the threads beside the main one, and lets all of them go.
+    /// Starts the threads beside the main one, and gives all of them their state.
     fn start_threads(
         &self,
-        mut main: Tracee,
+        copy: &mut Unfinished,
         memory: &OwnedFd,
         has_new_capabilities: bool,
     ) -> cowslip_sys::Result<()> {
         let sites = self.sites();
         let states = self.threads();
-        let mut others = Vec::new();
-        let mut caller = Caller::new(&mut main, memory, sites)?;
         for state in &states[1..] {
-            others.push(threads::start_thread(&mut caller, state)?);
+            let mut main = Caller::new(&mut copy.tasks[0], memory, sites)?;
+            let thread = threads::start_thread(&mut main, state)?;
+            copy.tasks.push(thread);
         }
-        let mut all = vec![main];
-        all.extend(others);
-        for (tracee, state) in all.iter_mut().zip(states) {
+        for (tracee, state) in copy.tasks.iter_mut().zip(states) {
             let mut caller = Caller::new(tracee, memory, sites)?;
             threads::equip(&mut caller, state, state.id == states[0].id)?;
             if has_new_capabilities {
                 namespaces::drop_capabilities(&mut caller)?;
             }
         }
-        for (tracee, state) in all.iter().zip(states) {
-            threads::set_state(tracee, state)?;
+        copy.tasks.iter().zip(states).try_for_each(|(task, state)| threads::set_state(task, state))
+    }
+}
+
+/// A copy that does not run yet, the main thread first. Dropped, it ends: a traced task that has ended must be waited for by
+/// its tracer before its parent can, and the kernel ends a namespace only then.
+struct Unfinished {
+    tasks: Vec<Tracee>,
+}
+
+impl Unfinished {
+    /// Lets its threads run, the main thread last: it may end the others, or be another program soon.
+    fn go_on(mut self) {
+        while let Some(task) = self.tasks.pop() {
+            drop(task);
         }
-        // They go on.
-        drop(all);
-        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let Some(main) = self.tasks.first() else { return };
+        let _ = Target::open(main.thread()).and_then(|copy| copy.end());
+        while let Some(mut task) = self.tasks.pop() {
+            while !matches!(task.wait(), Ok(Stop::Ended) | Err(_)) {}
+        }
     }
 }
 
@@ -168,7 +218,7 @@ impl Drop for Copy {
     fn drop(&mut self) {
         // All of its namespace ends with it.
         if Target::open(self.first.thread()).and_then(|first| first.end()).is_ok() {
-            while !matches!(self.first.wait_long(), Ok(Stop::Ended) | Err(_)) {}
+            while !matches!(self.first.wait(), Ok(Stop::Ended) | Err(_)) {}
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The namespaces of a copy: thread numbers of its own, and, if asked for, a network.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::ptrace::Tracee;
 use cowslip_sys::target::Target;
-use cowslip_sys::{Errno, process};
 use libc::{
     CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_VM, IFF_RUNNING, IFF_UP,
     MS_PRIVATE, MS_REC, SIOCSIFFLAGS, SOCK_DGRAM, SYS_capset, SYS_clone, SYS_close, SYS_ioctl,
@@ -15,13 +14,14 @@ use libc::{
 
 use super::caller::Caller;
 
-/// Starts the first process of a new PID namespace. It shares the holder's memory, and never runs.
-pub(super) fn start_first(holder: &mut Caller<'_>, needs_user: bool) -> Result<Tracee> {
-    let user = if needs_user { CLONE_NEWUSER } else { 0 };
+/// Starts the first process of a new PID namespace. It shares the holder's memory, and never runs. Without the right to make
+/// the other namespaces it is in one of users, too, in which the program's user is the only one.
+pub(super) fn start_first(holder: &mut Caller<'_>, users: Option<Users>) -> Result<Tracee> {
+    let user = if users.is_some() { CLONE_NEWUSER } else { 0 };
     let flags = (CLONE_VM | CLONE_NEWPID | user) as u64;
     let first = holder.start(SYS_clone, &[flags]).map_err(refused)?;
-    if needs_user {
-        map_users(first.thread()).during("map the users of a namespace")?;
+    if let Some(users) = users {
+        users.map(first.thread()).during("map the users of a namespace")?;
     }
     Ok(first)
 }
@@ -36,30 +36,47 @@ fn refused(errno: Errno) -> Error {
     }
 }
 
-/// Users keep their numbers: all of them if this process is root's, else its own.
-fn map_users(pid: i32) -> Result<(), Errno> {
-    let write = |name: &str, text: &str| {
-        fs::write(format!("/proc/{pid}/{name}"), text)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    };
-    let uid = process::effective_uid();
-    if uid == 0 {
-        write("uid_map", "0 0 4294967295")?;
-        return write("gid_map", "0 0 4294967295");
-    }
-    let gid = fs::metadata("/proc/self").map_or(0, |metadata| metadata.gid());
-    write("setgroups", "deny")?;
-    write("uid_map", &format!("{uid} {uid} 1"))?;
-    write("gid_map", &format!("{gid} {gid} 1"))
+/// The user and the group of a program. A namespace that its user owns must have no other user: its owner may become any that
+/// is mapped, root too.
+#[derive(Clone, Copy)]
+pub(super) struct Users {
+    user: u32,
+    group: u32,
 }
 
-/// True if a process may make namespaces without one of users.
-pub(super) fn may_make_namespaces(target: &Target) -> Result<bool, Errno> {
-    const SYS_ADMIN: u64 = 1 << 21;
-    let status = target.read_file("status")?;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let set = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    Ok(set.is_some_and(|set| set & SYS_ADMIN != 0))
+impl Users {
+    /// The program's, if it needs a namespace of users to make others. `EPERM` if it has several, as a setuid program.
+    pub(super) fn needed_by(target: &Target) -> Result<Option<Self>, Errno> {
+        const SYS_ADMIN: u64 = 1 << 21;
+        const NET_ADMIN: u64 = 1 << 12;
+        const ALL: u64 = SYS_ADMIN | NET_ADMIN;
+        let status = target.read_file("status")?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let set = field("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        if set.is_some_and(|set| set & ALL == ALL) {
+            return Ok(None);
+        }
+        let only = |name: &str| {
+            let ids = field(name)?.split_ascii_whitespace().map(|id| id.parse().ok());
+            let ids: Option<Vec<u32>> = ids.collect();
+            ids.filter(|ids| ids.iter().all(|id| *id == ids[0]))?.first().copied()
+        };
+        match (only("Uid:"), only("Gid:")) {
+            (Some(user), Some(group)) => Ok(Some(Self { user, group })),
+            _ => Err(Errno::PERM),
+        }
+    }
+
+    fn map(self, pid: i32) -> Result<(), Errno> {
+        let write = |name: &str, text: &str| {
+            fs::write(format!("/proc/{pid}/{name}"), text)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        };
+        let Self { user, group } = self;
+        write("setgroups", "deny")?;
+        write("uid_map", &format!("{user} {user} 1"))?;
+        write("gid_map", &format!("{group} {group} 1"))
+    }
 }
 
 /// Gives the copy a network of its own, whose loopback interface is up.

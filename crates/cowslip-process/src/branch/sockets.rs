@@ -4,21 +4,22 @@
 //! | --- | --- |
 //! | a pair, both ends its own | a new pair |
 //! | a connection | closed by the other side |
-//! | one that listens, or receives datagrams | in a network of the copy's own: at the same address; else at another |
+//! | one that listens, or receives datagrams | in a network of its own: at the same address; else at a port of loopback |
+//! | one that cannot be made | closed by the other side |
 //! | another | a new one |
 
 use std::collections::HashMap;
 
-use cowslip_sys::{Errno, Result};
+use cowslip_sys::{AsFd, Errno, Result, shared_queue};
 use libc::{
-    AF_INET, AF_INET6, AF_UNIX, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND, IPV6_V6ONLY,
-    SO_ACCEPTCONN, SO_DOMAIN, SO_PROTOCOL, SO_REUSEADDR, SO_REUSEPORT, SO_TYPE, SOCK_DGRAM,
-    SOCK_STREAM, SOL_SOCKET, SYS_bind, SYS_close, SYS_getpeername, SYS_getsockname, SYS_getsockopt,
-    SYS_listen, SYS_setsockopt, SYS_socket, SYS_socketpair,
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND,
+    IPV6_V6ONLY, SO_ACCEPTCONN, SO_DOMAIN, SO_PROTOCOL, SO_REUSEADDR, SO_REUSEPORT, SO_TYPE,
+    SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, SYS_bind, SYS_close, SYS_getpeername, SYS_getsockname,
+    SYS_getsockopt, SYS_listen, SYS_setsockopt, SYS_socket, SYS_socketpair,
 };
 
 use super::caller::Caller;
-use super::files::{OpenFile, set_nonblocking, take_numbers};
+use super::files::{OpenFile, Surroundings, set_nonblocking, take_numbers};
 
 /// The longest address: `struct sockaddr_storage`.
 const ADDRESS_BYTES: usize = 128;
@@ -33,12 +34,15 @@ pub(super) fn renew(
     file: &OpenFile<'_>,
     files: &[OpenFile<'_>],
     peers: &HashMap<u64, u64>,
-    has_own_network: bool,
+    around: &Surroundings<'_>,
 ) -> Result<Option<u64>> {
+    let has_own_network = around.has_own_network;
     let old = file.first() as u64;
     let inode = |file: &OpenFile<'_>| file.inode("socket");
     let other = inode(file).and_then(|inode| peers.get(&inode));
-    let other = files.iter().find(|end| other.is_some() && inode(end).as_ref() == other);
+    // A standard stream is not its own any more.
+    let other =
+        files.iter().find(|end| other.is_some() && inode(end).as_ref() == other && end.first() > 2);
     let kind = Kind::new(copy, old)?;
     if let Some(other) = other {
         // The later end of a pair has been renewed with the first.
@@ -46,25 +50,34 @@ pub(super) fn renew(
             return Ok(None);
         }
         let [one, second] = kind.pair(copy)?;
+        for (from, to) in [(second, file), (one, other)] {
+            if let Some(waiting) = around.queues.get(&to.link).filter(|bytes| !bytes.is_empty()) {
+                let from = around.process.descriptor(from as i32)?;
+                shared_queue::fill_socket(from.as_fd(), waiting)?;
+            }
+        }
         for (new, end) in [(one, file), (second, other)] {
             set_nonblocking(copy, new, end)?;
             take_numbers(copy, new, end)?;
         }
         return Ok(None);
     }
-    let listens = option(copy, old, SOL_SOCKET, SO_ACCEPTCONN)? == 1;
-    let new = if listens || kind.receives() {
-        kind.bound(copy, old, listens, has_own_network)?
-    } else if is_connected(copy, old)? {
-        // Closed by the other side, for any kind of socket.
-        let [one, second] = Kind { domain: AF_UNIX, kind: SOCK_STREAM, protocol: 0 }.pair(copy)?;
-        copy.call(SYS_close, &[second])?;
-        one
-    } else {
-        kind.fresh(copy)?
+    let new = match kind.anew(copy, old, has_own_network) {
+        Err(Errno::SRCH) => return Err(Errno::SRCH),
+        // Of a kind, or at an address, that the copy cannot have.
+        Err(_) => closed(copy)?,
+        Ok(new) => new,
     };
     set_nonblocking(copy, new, file)?;
     Ok(Some(new))
+}
+
+/// A socket that is closed by its other side, for one of any kind.
+fn closed(copy: &mut Caller<'_>) -> Result<u64> {
+    let pair = Kind { domain: AF_UNIX, kind: SOCK_STREAM, protocol: 0 };
+    let [one, second] = pair.pair(copy)?;
+    copy.call(SYS_close, &[second])?;
+    Ok(one)
 }
 
 /// The arguments of `socket(2)`.
@@ -78,6 +91,17 @@ impl Kind {
     fn new(copy: &mut Caller<'_>, socket: u64) -> Result<Self> {
         let mut get = |name| option(copy, socket, SOL_SOCKET, name);
         Ok(Self { domain: get(SO_DOMAIN)?, kind: get(SO_TYPE)?, protocol: get(SO_PROTOCOL)? })
+    }
+
+    fn anew(&self, copy: &mut Caller<'_>, old: u64, has_own_network: bool) -> Result<u64> {
+        let listens = option(copy, old, SOL_SOCKET, SO_ACCEPTCONN)? == 1;
+        if listens || self.receives() {
+            self.bound(copy, old, listens, has_own_network)
+        } else if self.domain != AF_NETLINK && is_connected(copy, old)? {
+            closed(copy)
+        } else {
+            self.fresh(copy)
+        }
     }
 
     fn is_internet(&self) -> bool {
@@ -107,6 +131,19 @@ impl Kind {
         Ok([end(0), end(4)])
     }
 
+    /// Port 0 of 127.0.0.1 or of ::1: its length, and `struct sockaddr_in` or `sockaddr_in6`.
+    fn loopback(&self) -> (u64, [u8; 28]) {
+        let mut address = [0; 28];
+        address[..2].copy_from_slice(&(self.domain as u16).to_ne_bytes());
+        if self.domain == AF_INET {
+            address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+            (16, address)
+        } else {
+            address[23] = 1;
+            (28, address)
+        }
+    }
+
     /// A socket like an old one that is bound. In the program's own network it cannot have the same address: it gets another,
     /// where no client looks for it.
     fn bound(
@@ -128,6 +165,11 @@ impl Kind {
             // The address of an interface that the new network lacks.
             set_option(copy, new, IPPROTO_IP, IP_FREEBIND, 1)?;
             let len = address(copy, SYS_getsockname, old)?;
+            bind(copy, new, len)?;
+        } else if self.is_internet() && listens {
+            // Any port, of this machine alone: no client looks for it.
+            let (len, address) = self.loopback();
+            copy.put(ADDRESS_AT, &address)?;
             bind(copy, new, len)?;
         } else if self.domain == AF_UNIX && listens {
             // A name alone makes the kernel choose one.

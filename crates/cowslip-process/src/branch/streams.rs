@@ -11,12 +11,12 @@ use super::caller::Caller;
 
 const OPERATION: &str = "pass standard streams to a copy";
 
-/// Gives a copy, the process `pid`, three descriptors, and returns their numbers there.
+/// Gives a copy, the process `pid`, at most four descriptors, and returns their numbers there.
 pub(super) fn pass(
     copy: &mut Caller<'_>,
     pid: i32,
-    streams: [BorrowedFd<'_>; 3],
-) -> Result<[u64; 3]> {
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<Vec<u64>> {
     let name = format!("cowslip-branch-{}-{}", process::pid(), process::now_ns());
     let listener = packets::listen_at_name(name.as_bytes()).during(OPERATION)?;
     let socket = connect(copy, &name).during(OPERATION)?;
@@ -27,9 +27,9 @@ pub(super) fn pass(
             break connection;
         }
     };
-    socket::send(connection.as_fd(), b"s", &streams).during(OPERATION)?;
-    let streams = receive(copy, socket).during(OPERATION)?;
-    streams.ok_or_else(|| Error::new(ErrorKind::System, OPERATION).because("they did not arrive"))
+    socket::send(connection.as_fd(), b"s", descriptors).during(OPERATION)?;
+    let numbers = receive(copy, socket, descriptors.len()).during(OPERATION)?;
+    numbers.ok_or_else(|| Error::new(ErrorKind::System, OPERATION).because("they did not arrive"))
 }
 
 fn connect(copy: &mut Caller<'_>, name: &str) -> Result<u64, Errno> {
@@ -42,7 +42,7 @@ fn connect(copy: &mut Caller<'_>, name: &str) -> Result<u64, Errno> {
 }
 
 /// Receives the message, which has been sent.
-fn receive(copy: &mut Caller<'_>, socket: u64) -> Result<Option<[u64; 3]>, Errno> {
+fn receive(copy: &mut Caller<'_>, socket: u64, count: usize) -> Result<Option<Vec<u64>>, Errno> {
     const VECTOR_AT: usize = 64;
     const BYTE_AT: usize = 80;
     const CONTROL_AT: usize = 96;
@@ -61,5 +61,5 @@ fn receive(copy: &mut Caller<'_>, socket: u64) -> Result<Option<[u64; 3]>, Errno
         let bytes = control[HEADER_BYTES + 4 * i..][..4].try_into().expect("4 bytes");
         u64::from(u32::from_ne_bytes(bytes))
     };
-    Ok((len == HEADER_BYTES + 12).then(|| [0, 1, 2].map(number)))
+    Ok((len == HEADER_BYTES + 4 * count).then(|| (0..count).map(number).collect()))
 }

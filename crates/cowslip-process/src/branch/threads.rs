@@ -69,7 +69,7 @@ pub(super) fn equip(caller: &mut Caller<'_>, thread: &ThreadState, is_main: bool
 }
 
 /// Sets the registers and the signal mask, with which the thread goes on.
-pub(super) fn set_state(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
+pub(crate) fn set_state(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
     tracee.set_extended_state(&thread.vectors)?;
     tracee.set_blocked_signals(thread.blocked)?;
     // No call is to be restarted: those that are to begin anew do so by their registers.

@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use cowslip_process::{Copy as RunningCopy, look};
-use cowslip_sys::{AsFd, process};
+use cowslip_process::{Copy as RunningCopy, CopyOptions, look};
+use cowslip_sys::{AsFd, OwnedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::args::Args;
@@ -33,10 +33,16 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
     let began = Instant::now();
     let mut holder = plan.hold()?;
     let pause = Some(holder.pause());
-    let start = |streams: &[_; 3]| {
-        holder.branch(streams.each_ref().map(|file: &cowslip_sys::OwnedFd| file.as_fd()), args.net)
+    let mut start = |streams: &[OwnedFd; 3]| {
+        holder.branch(&CopyOptions {
+            streams: streams.each_ref().map(|file| file.as_fd()),
+            folder: None,
+            has_own_network: args.net,
+            job: None,
+        })
     };
-    let mut running = files.iter().map(start).collect::<cowslip_sys::error::Result<Vec<_>>>()?;
+    let mut running =
+        files.iter().map(&mut start).collect::<cowslip_sys::error::Result<Vec<_>>>()?;
     let all_running = Some(began.elapsed());
     if args.net {
         for (copy, process) in running.iter().enumerate() {

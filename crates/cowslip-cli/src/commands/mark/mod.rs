@@ -1,0 +1,192 @@
+//! `cowslip mark` and `cowslip rollback`: a running program, taken back in place to an instant.
+//!
+//! ```text
+//!  cowslip mark PID ──starts──▶ keeper ──holds──▶ holder: the memory, the registers
+//!  cowslip rollback PID ──────▶   │ takes the program back, any number of times
+//!  cowslip mark PID --drop ───▶   └ ends, as it does when the program ends
+//! ```
+
+mod keeper;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use cowslip_report::json;
+use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process, socket};
+use serde_json::Value;
+
+use super::numbers::whole;
+use crate::exit::{self, CommandResult, DENIED, FAILED, Failure, NO, VANISHED};
+
+const EXAMPLES: &str = "Examples:
+  cowslip mark 4711         # this instant
+  cowslip rollback 4711     # memory, threads and offsets are those of the instant again; repeatable
+  cowslip mark 4711 --drop
+
+The program runs on after each. It need not know Cowslip, and runs without it. Content of files, pipes and connections \
+is not taken back. A rollback is refused if threads, mappings or descriptors of the instant are gone.";
+
+/// Mark an instant of a running program, to which `cowslip rollback` takes it back
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The process
+    #[arg(value_parser = whole(1..=i32::MAX), required_unless_present = "list")]
+    pid: Option<i32>,
+    /// Forget its mark
+    #[arg(long)]
+    drop: bool,
+    /// Say which processes are marked
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Write the result as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    keep: bool,
+}
+
+/// Take a running program back to the instant of its mark
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RollbackArgs {
+    /// The process
+    #[arg(value_parser = whole(1..=i32::MAX))]
+    pid: i32,
+    /// Write the result as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The beginning of the abstract name at which a keeper listens (`unix(7)`).
+const NAME: &str = "cowslip-mark-";
+
+fn name(pid: i32) -> Vec<u8> {
+    format!("{NAME}{pid}").into_bytes()
+}
+
+const ROLL_BACK: &[u8] = b"roll back";
+const DROP: &[u8] = b"drop";
+
+pub(super) fn run(args: &Args) -> CommandResult {
+    let Some(pid) = args.pid else { return Ok(list()) };
+    if args.keep {
+        return keeper::run(pid);
+    }
+    let answer = match args.drop {
+        true => ask(pid, DROP)?,
+        false => start_keeper(pid)?,
+    };
+    tell(args.json.as_deref(), &answer, || {
+        let threads = &answer["threads"];
+        match args.drop {
+            true => format!("process {pid} is no longer marked"),
+            false => {
+                format!("marked {pid}: {threads} threads; it stood still for {}", pause(&answer))
+            }
+        }
+    })
+}
+
+pub(super) fn roll_back(args: &RollbackArgs) -> CommandResult {
+    let pid = args.pid;
+    let answer = ask(pid, ROLL_BACK)?;
+    tell(args.json.as_deref(), &answer, || {
+        let mib = answer["bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20);
+        format!("rolled back {pid}: {mib:.1} MiB; it stood still for {}", pause(&answer))
+    })
+}
+
+fn pause(answer: &Value) -> String {
+    format!("{:.1} ms", answer["pause_ns"].as_f64().unwrap_or(0.0) / 1e6)
+}
+
+fn tell(
+    file: Option<&std::path::Path>,
+    answer: &Value,
+    text: impl FnOnce() -> String,
+) -> CommandResult {
+    match file {
+        Some(file) => json::write(answer, file).map_err(exit::io("write the result"))?,
+        None => outln!("{}", text()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the process that keeps the mark, and waits until it has it.
+fn start_keeper(pid: i32) -> Result<Value, Failure> {
+    let failed = || exit::system("start the process that keeps the mark");
+    let (ours, theirs) = UnixStream::pair().map_err(failed())?;
+    let program = std::env::current_exe().map_err(failed())?;
+    let mut command = Command::new(program);
+    command.args(["mark", &pid.to_string(), "--keep"]).stdin(OwnedFd::from(theirs));
+    // It outlives this command: Ctrl-C is not for it, and its streams stay open for no reader.
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(failed())?;
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(ours).read_line(&mut line).map_err(failed())?;
+    let Ok(answer) = serde_json::from_str::<Value>(&line) else {
+        let status = child.wait().map_err(failed())?;
+        return Err(Failure::new(
+            FAILED,
+            format!("the process that keeps the mark ended: {status}"),
+        ));
+    };
+    checked(answer)
+}
+
+/// Sends a request to the keeper of a mark.
+fn ask(pid: i32, request: &[u8]) -> Result<Value, Failure> {
+    let failed = || exit::system(format!("ask for the mark of process {pid}"));
+    let connection = match packets::connect_to_name(&name(pid)) {
+        Err(Errno::CONNREFUSED) => {
+            let why = format!("process {pid} is not marked; `cowslip mark {pid}` marks it");
+            return Err(Failure::new(NO, why));
+        }
+        connection => connection.map_err(|errno| failed()(errno.into()))?,
+    };
+    let peer = packets::peer(connection.as_fd()).map_err(|errno| failed()(errno.into()))?;
+    // Any user may listen at the name.
+    if ![0, process::effective_uid()].contains(&peer.uid) && process::effective_uid() != 0 {
+        let why = format!(
+            "the mark of process {pid} is of user {}; run as that user or as root",
+            peer.uid
+        );
+        return Err(Failure::new(DENIED, why));
+    }
+    let sent = socket::send(connection.as_fd(), request, &[]);
+    sent.map_err(|errno| failed()(errno.into()))?;
+    let mut buffer = vec![0; keeper::MOST_ANSWER_BYTES];
+    let (len, _) =
+        socket::receive(connection.as_fd(), &mut buffer).map_err(|errno| failed()(errno.into()))?;
+    match serde_json::from_slice(&buffer[..len]) {
+        Ok(answer) => checked(answer),
+        Err(_) => Err(Failure::new(VANISHED, format!("the mark of process {pid} is gone"))),
+    }
+}
+
+/// An answer that is no error.
+fn checked(answer: Value) -> Result<Value, Failure> {
+    match (answer["error"].as_str(), answer["code"].as_u64()) {
+        (Some(error), code) => {
+            let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+            Err(Failure::new(code, error))
+        }
+        _ => Ok(answer),
+    }
+}
+
+fn list() -> ExitCode {
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let pid = |line: &str| line.split_once(&format!("@{NAME}"))?.1.trim().parse::<i32>().ok();
+    let mut pids: Vec<_> = sockets.lines().filter_map(pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.iter().for_each(|pid| outln!("{pid}"));
+    ExitCode::SUCCESS
+}

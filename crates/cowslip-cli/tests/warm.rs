@@ -1,0 +1,188 @@
+//! `cowslip warm` and `cowslip start`: copies go on from a point, with what each start has of its own.
+
+mod support;
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::{COWSLIP, Folder, run};
+
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A program that reads its job, and says what it has.
+const PROGRAM: &str = r#"
+import json, os, sys, threading, time
+turns = [0]
+def turn():
+    while True:
+        turns[0] += 1
+        time.sleep(0.0005)
+threading.Thread(target=turn, daemon=True).start()
+state = list(range(100000))
+with os.fdopen(int(os.environ['COWSLIP_WARM_FD'])) as job:
+    job = json.load(job)
+before = turns[0]
+while turns[0] == before:
+    time.sleep(0.001)
+if job['arguments'][0] == 'exit':
+    os._exit(int(job['arguments'][1]))
+if job['arguments'][0] == 'wait':
+    print('waiting', flush=True)
+    time.sleep(1000)
+print(json.dumps({
+    'arguments': job['arguments'], 'variable': job['environment'].get('OF_START'), 'seed': job['seed'],
+    'folder': os.getcwd(), 'input': sys.stdin.read(), 'state': sum(state), 'threads': threading.active_count(),
+    'descriptors': sorted(os.listdir('/proc/self/fd'), key=int)[:-1],
+}))
+"#;
+
+struct Warm {
+    child: Child,
+    name: String,
+}
+
+impl Warm {
+    fn start(name: &str, options: &[&str], command: &[&str]) -> Self {
+        let name = format!("test-{name}-{}", std::process::id());
+        let mut warm = Command::new(COWSLIP);
+        warm.args(["warm", &name]).args(options).arg("--").args(command);
+        let mut child = warm.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let line = lines.find(|line| line.contains(" is warm after "));
+        // What it says later is read, too.
+        std::thread::spawn(move || lines.for_each(drop));
+        assert!(line.is_some(), "{:?}", child.wait());
+        Self { child, name }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(COWSLIP);
+        command.args(["start", &self.name]).args(arguments);
+        command
+    }
+}
+
+impl Drop for Warm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn has_python() -> bool {
+    let is_there = Path::new(PYTHON).exists();
+    if !is_there {
+        println!("SKIPPED: python: {PYTHON} is not there");
+    }
+    is_there
+}
+
+#[test]
+fn each_start_has_its_own_arguments_streams_and_folder() {
+    if !has_python() {
+        return;
+    }
+    let warm = Warm::start("job", &[], &[PYTHON, "-c", PROGRAM]);
+    let (mut seeds, mut descriptors) = (HashSet::new(), HashSet::new());
+    for round in 0..5 {
+        let folder = Folder::new("start");
+        let word = format!("round {round}");
+        let mut command = warm.command(&["--", &word, "--flag"]);
+        command.current_dir(&folder.0).env("OF_START", &word);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(word.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{:?}", output.status);
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["arguments"], serde_json::json!([word, "--flag"]));
+        assert_eq!((&said["variable"], &said["input"]), (&word.clone().into(), &word.into()));
+        assert_eq!(said["folder"], folder.0.to_str().unwrap());
+        assert_eq!((&said["state"], &said["threads"]), (&4_999_950_000_u64.into(), &2.into()));
+        descriptors.insert(said["descriptors"].to_string());
+        assert!(seeds.insert(said["seed"].to_string()), "{said}");
+    }
+    assert_eq!(descriptors.len(), 1, "none stays open from start to start: {descriptors:?}");
+    assert_eq!(run(&mut warm.command(&["--", "exit", "7"])).status.code(), Some(7));
+    let listed = run(Command::new(COWSLIP).args(["start", "--list"])).stdout;
+    assert!(listed.lines().any(|name| name == warm.name), "{listed}");
+}
+
+#[test]
+fn many_starts_run_side_by_side_and_end_with_theirs() {
+    if !has_python() {
+        return;
+    }
+    let warm = Warm::start("many", &[], &[PYTHON, "-c", PROGRAM]);
+    let mut starts: Vec<Child> = (0..8)
+        .map(|_| warm.command(&["--", "wait"]).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for start in &mut starts {
+        let mut line = String::new();
+        BufReader::new(start.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "waiting\n");
+    }
+    let signal = |start: &Child, signal: &str| {
+        run(Command::new("kill").args([signal, &start.id().to_string()]));
+    };
+    for (start, name) in starts.iter_mut().zip(["-TERM", "-INT"]) {
+        signal(start, name);
+        assert!(!start.wait().unwrap().success());
+    }
+    // Its copy ends with it: nothing holds its output open.
+    for start in &mut starts[2..] {
+        start.kill().unwrap();
+        start.wait().unwrap();
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(start.stdout.as_mut().unwrap(), &mut rest).unwrap();
+    }
+    assert_eq!(run(&mut warm.command(&["--", "exit", "0"])).status.code(), Some(0));
+}
+
+#[test]
+fn programs_that_know_nothing_start_at_their_first_read() {
+    let warm = Warm::start(
+        "sh",
+        &[],
+        &["/bin/sh", "-c", "value=warm; read word code; echo $value $word; exit $code"],
+    );
+    for round in 0..3 {
+        let mut start =
+            warm.command(&[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let line = format!("{round} {round}\n");
+        start.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+        let output = start.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("warm {round}\n"));
+        assert_eq!(output.status.code(), Some(round));
+    }
+    let ran = run(&mut warm.command(&["--", "argument"]));
+    assert!(ran.stderr.contains("takes no arguments"), "{}", ran.stderr);
+}
+
+#[test]
+fn other_points_and_their_ends() {
+    if !has_python() {
+        return;
+    }
+    let code = "import sys, time\nprint('loading')\nprint('now it is up', flush=True)\ntime.sleep(0.3)\nprint('copy', flush=True)";
+    let warm = Warm::start("line", &["--until", "line:is up"], &[PYTHON, "-c", code]);
+    let ran = run(&mut warm.command(&["--json", "/dev/stderr"]));
+    assert_eq!(ran.stdout, "copy\n", "{}", ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(result["exit_code"], 0);
+    drop(warm);
+    let refused = |options: &[&str], command: &[&str], why: &str| {
+        let mut warm = Command::new(COWSLIP);
+        let ran = run(warm.args(["warm", "test-refused"]).args(options).arg("--").args(command));
+        assert!(!ran.status.success() && ran.stderr.contains(why), "{}", ran.stderr);
+    };
+    refused(&[], &["true"], "ended before its point");
+    refused(&["--timeout", "0.2"], &["sleep", "60"], "did not come to its point");
+    refused(&[], &["/nosuch"], "/nosuch");
+    refused(&["--until", "elsewhere"], &["true"], "line:TEXT");
+    let ran = run(Command::new(COWSLIP).args(["start", "nosuch"]));
+    assert!(ran.stderr.contains("nosuch is not warm"), "{}", ran.stderr);
+}

@@ -1,0 +1,104 @@
+//! The calls that give a program the mappings of an instant.
+
+use cowslip_sys::procfs::{Mapping, mappings};
+use libc::{SYS_brk, SYS_mprotect, SYS_munmap, c_long};
+
+use crate::kept::missing;
+
+/// The calls, by the texts of `maps` then and now; or why there are none that would do.
+pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, String> {
+    if let Some(range) = missing(then, now).first() {
+        return Err(format!("memory was unmapped since: {range}"));
+    }
+    let named = |maps, name| mappings(maps).find(|mapping: &Mapping<'_>| mapping.name == name);
+    let (heap, stack) = (named(then, "[heap]"), named(now, "[stack]"));
+    let mut calls = Vec::new();
+    for range in missing(now, then) {
+        let (start, len) = (range.start as u64, range.len as u64);
+        let is_in = |mapping: &Option<Mapping<'_>>| {
+            mapping.as_ref().is_some_and(|mapping| mapping.range.contains(range.start))
+        };
+        if is_in(&stack) {
+            // It grows by itself.
+            continue;
+        }
+        let heap_end = heap.as_ref().map(|heap| heap.range.end());
+        match is_in(&named(now, "[heap]")) && heap_end == Some(range.start) {
+            true => calls.push((SYS_brk, [start, 0, 0, 0])),
+            false => calls.push((SYS_munmap, [start, len, 0, 0])),
+        }
+    }
+    let mut ours = mappings(now).peekable();
+    for old in mappings(then) {
+        while ours.peek().is_some_and(|new| new.range.end() <= old.range.start) {
+            ours.next();
+        }
+        while let Some(new) = ours.peek().filter(|new| new.range.start < old.range.end()) {
+            let start = new.range.start.max(old.range.start);
+            let end = new.range.end().min(old.range.end());
+            let place = |mapping: &Mapping<'_>| {
+                let offset = mapping.offset_bytes.wrapping_sub(mapping.range.start as u64);
+                (
+                    mapping.is_private,
+                    mapping.device,
+                    mapping.inode,
+                    (mapping.inode != 0).then_some(offset),
+                )
+            };
+            if place(new) != place(&old) {
+                return Err(format!("other memory was mapped since at {start:#x}"));
+            }
+            if new.protection != old.protection {
+                let len = (end - start) as u64;
+                calls.push((SYS_mprotect, [start as u64, len, old.protection.into(), 0]));
+            }
+            if new.range.end() > old.range.end() {
+                break;
+            }
+            ours.next();
+        }
+    }
+    Ok(calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THEN: &str = "1000-3000 rw-p 00000000 00:00 0 \n\
+        5000-7000 rw-p 00000000 00:00 0 [heap]\n\
+        8000-9000 r--p 00001000 08:01 77 /a\n\
+        f000-11000 rw-p 00000000 00:00 0 [stack]\n";
+
+    #[test]
+    fn equal_mappings_need_no_call() {
+        assert_eq!(changes(THEN, THEN), Ok(Vec::new()));
+        let merged = THEN
+            .replace("5000-7000 rw-p", "5000-6000 rw-p 00000000 00:00 0 [heap]\n6000-7000 rw-p");
+        assert_eq!(changes(THEN, &merged), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_has_come_goes_and_rights_are_as_then() {
+        let now = "1000-2000 rw-p 00000000 00:00 0 \n\
+            2000-3000 ---p 00000000 00:00 0 \n\
+            3000-4000 rw-p 00000000 00:00 0 \n\
+            5000-7800 rw-p 00000000 00:00 0 [heap]\n\
+            8000-9000 r--p 00001000 08:01 77 /a\n\
+            e000-11000 rw-p 00000000 00:00 0 [stack]\n";
+        let calls = [
+            (SYS_munmap, [0x3000, 0x1000, 0, 0]),
+            (SYS_brk, [0x7000, 0, 0, 0]),
+            (SYS_mprotect, [0x2000, 0x1000, 3, 0]),
+        ];
+        assert_eq!(changes(THEN, now), Ok(calls.to_vec()));
+    }
+
+    #[test]
+    fn what_is_gone_or_another_is_refused() {
+        let gone = THEN.replace("1000-3000", "1000-2000");
+        assert!(changes(THEN, &gone).unwrap_err().contains("unmapped"));
+        let other = THEN.replace("08:01 77", "08:01 78");
+        assert!(changes(THEN, &other).unwrap_err().contains("other memory"));
+    }
+}

@@ -1,0 +1,220 @@
+//! Takes a program back to the instant of its holder, in place.
+//!
+//! ```text
+//!  stop all threads ─▶ any threads, mappings, ─no─▶ new ones end ─▶ pages that differ ─▶ registers, offsets ─▶ go on
+//!                      descriptors gone?                            └── the program ends if this process does ──┘
+//!                        yes: refused, and it goes on
+//! ```
+//! A page that the program and the holder still share, by the number of its frame, has not been written. Without the right to
+//! see these numbers both pages are read.
+
+mod mappings;
+mod memory;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::ptrace::{Registers, Stop, Tracee};
+use cowslip_sys::{AsFd, Errno};
+use libc::{SYS_close, SYS_close_range, SYS_exit, c_long};
+
+use crate::branch::{Caller, memory_of, set_state};
+use crate::descriptors::{self, DescriptorState};
+use crate::hold::{Holder, with_room};
+use crate::inject::Injection;
+use crate::look::failed;
+use crate::stop::Threads;
+use crate::thread::ThreadState;
+
+const OPERATION: &str = "roll back a process";
+
+/// An instant of a program to which it can be taken back, any number of times.
+#[derive(Debug)]
+pub struct Mark {
+    holder: Holder,
+    /// The descriptors of the instant, and what they referred to.
+    links: BTreeMap<i32, String>,
+}
+
+/// The effect of a [rollback](Mark::roll_back).
+#[derive(Clone, Copy, Debug)]
+pub struct RolledBack {
+    /// The memory that was written.
+    pub bytes: u64,
+    /// The time for which the program stood still.
+    pub pause: Duration,
+}
+
+impl Mark {
+    /// Keeps the instant of a holder. It closes the holder's files: connections are the program's to close.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if the holder is [lent](Holder::lend).
+    pub fn new(mut holder: Holder) -> Result<Self> {
+        let operation = "mark a process";
+        let links = descriptors::links(holder.pid()).during(operation)?.into_iter().collect();
+        let sites = holder.sites();
+        let child = holder
+            .stopped()
+            .ok_or_else(|| Error::new(ErrorKind::Busy, operation).because("the holder is lent"))?;
+        child.take_over().during(operation)?;
+        let (_, memory) = memory_of(child).during(operation)?;
+        let mut caller = Caller::new(child, &memory, sites).during(operation)?;
+        caller.call(SYS_close_range, &[0, u32::MAX.into(), 0]).during(operation)?;
+        Ok(Self { holder, links })
+    }
+
+    /// The instant.
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// Takes the program back. Memory, registers, signal masks, offsets of files and counts of eventfds are then those of the
+    /// instant. Content of files, of pipes and of sockets, and timers, stay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if threads, mappings or descriptors that it had then are gone; [`ErrorKind::Vanished`] once it
+    /// has ended. It goes on as it is. If it cannot be made whole, which is not expected, the program ends.
+    pub fn roll_back(&self) -> Result<RolledBack> {
+        let (target, held) = self.holder.both();
+        let mut threads = Threads::seize(target.pid()).map_err(failed)?;
+        let began = Instant::now();
+        threads.stop().map_err(failed)?;
+        self.refuse_ended(&threads)?;
+        let maps = [held, target].map(|process| process.read_file("maps").map_err(failed));
+        let [then, now] = maps;
+        let (then, now) = (then?, now?);
+        let mut calls = mappings::changes(&then, &now).map_err(refused)?;
+        calls.extend(self.opened_since()?.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
+        // From here on it is neither as then nor as now.
+        let bytes = self.change(&mut threads, &then, &now, &calls);
+        let bytes = bytes.inspect_err(|_| _ = target.end())?;
+        threads.go_on();
+        Ok(RolledBack { bytes, pause: began.elapsed() })
+    }
+
+    /// Makes the stopped program what it was then.
+    fn change(
+        &self,
+        threads: &mut Threads,
+        then: &str,
+        now: &str,
+        calls: &[(c_long, [u64; 4])],
+    ) -> Result<u64> {
+        let (target, _) = self.holder.both();
+        for tracee in &threads.all {
+            tracee.take_over().map_err(failed)?;
+        }
+        for tracee in threads.all.iter_mut().filter(|tracee| self.state_of(tracee).is_none()) {
+            self.end_thread(tracee).map_err(failed)?;
+        }
+        threads.all.retain(|tracee| !tracee.has_ended());
+        if !calls.is_empty() {
+            let memory = target.open_memory().map_err(failed)?;
+            let (caller, room) = with_room(threads, now, memory.as_fd())
+                .ok_or_else(|| refused("none of its threads has room for a call".into()))?;
+            Injection::prepare(caller, room, memory.as_fd(), self.holder.sites())
+                .and_then(|injection| injection.make(calls))
+                .map_err(failed)?;
+            // The one that made them has been let go of in part.
+            threads.all.iter().try_for_each(Tracee::take_over).map_err(failed)?;
+        }
+        let bytes = self.write_state(threads, then)?;
+        for tracee in &threads.all {
+            tracee.trace_clones(false).map_err(failed)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Ends a thread that has come since. What that changes in memory is taken back, too.
+    fn end_thread(&self, tracee: &mut Tracee) -> Result<(), Errno> {
+        let now = tracee.registers()?;
+        tracee.set_blocked_signals(!0)?;
+        tracee.set_registers(&Registers {
+            rip: self.holder.sites().call,
+            rax: SYS_exit as u64,
+            orig_rax: u64::MAX,
+            rdi: 0,
+            ..now
+        })?;
+        tracee.go_on()?;
+        while tracee.wait_long()? != Stop::Ended {
+            tracee.go_on()?;
+        }
+        Ok(())
+    }
+
+    fn state_of(&self, tracee: &Tracee) -> Option<&ThreadState> {
+        self.holder.threads().iter().find(|state| state.id == tracee.thread())
+    }
+
+    fn write_state(&self, threads: &Threads, maps: &str) -> Result<u64> {
+        let (target, held) = self.holder.both();
+        let bytes = memory::copy_back(held, target, maps).during(OPERATION)?;
+        for (tracee, state) in threads.all.iter().filter_map(|t| Some((t, self.state_of(t)?))) {
+            set_state(tracee, state).during(OPERATION)?;
+        }
+        for state in self.holder.descriptors() {
+            self.put_back(state).during(OPERATION)?;
+        }
+        Ok(bytes)
+    }
+
+    fn refuse_ended(&self, threads: &Threads) -> Result<()> {
+        let live = |id: &i32| threads.all.iter().any(|tracee| tracee.thread() == *id);
+        let ids = self.holder.threads().iter().map(|thread| thread.id);
+        let ended: Vec<String> = ids.filter(|id| !live(id)).map(|id| id.to_string()).collect();
+        match ended.is_empty() {
+            true => Ok(()),
+            false => Err(refused(format!("threads have ended since: {}", ended.join(", ")))),
+        }
+    }
+
+    /// Descriptors that the program did not have then.
+    fn opened_since(&self) -> Result<impl Iterator<Item = i32>> {
+        let (target, _) = self.holder.both();
+        let now: BTreeMap<_, _> =
+            descriptors::links(target.pid()).map_err(failed)?.into_iter().collect();
+        let gone = self.links.iter().find(|(number, link)| now.get(number) != Some(link));
+        if let Some((number, link)) = gone {
+            return Err(refused(format!("descriptor {number}, {link}, was closed since")));
+        }
+        let new: Vec<i32> =
+            now.into_keys().filter(|number| !self.links.contains_key(number)).collect();
+        Ok(new.into_iter())
+    }
+
+    /// Sets an open file to its state of the instant.
+    fn put_back(&self, then: &DescriptorState) -> Result<(), Errno> {
+        let (target, _) = self.holder.both();
+        let now = descriptors::state(target.pid(), then.number).ok_or(Errno::BADF)?;
+        let offset = then.number("pos", 10);
+        let count = then.number("eventfd-count", 16);
+        let is_same = now.number("pos", 10) == offset && now.number("eventfd-count", 16) == count;
+        if is_same {
+            return Ok(());
+        }
+        let mut file = File::from(target.descriptor(then.number)?);
+        let put = |file: &mut File| match count {
+            Some(count) => {
+                // Its count: more than nothing, so that it can be read at once.
+                if now.number("eventfd-count", 16) != Some(0) {
+                    let is_semaphore = now.number("eventfd-semaphore", 10) == Some(1);
+                    let counts =
+                        now.number("eventfd-count", 16).filter(|_| is_semaphore).unwrap_or(1);
+                    (0..counts).try_for_each(|_| file.read_exact(&mut [0; 8]))?;
+                }
+                if count > 0 { file.write_all(&count.to_ne_bytes()) } else { Ok(()) }
+            }
+            None => file.seek(SeekFrom::Start(offset.unwrap_or(0))).map(drop),
+        };
+        put(&mut file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+}
+
+fn refused(why: String) -> Error {
+    Error::new(ErrorKind::Unsupported, OPERATION).because(why)
+}

@@ -1,0 +1,89 @@
+"""A Python that ``cowslip warm`` keeps, with modules that are imported once for all starts.
+
+``cowslip warm sci -- python3 -m cowslip.warm numpy pandas``, then ``cowslip start sci -- report.py --year 2026``: the
+arguments are those of ``python3``: a script, ``-m MODULE``, ``-c CODE`` or ``-`` for standard input.
+
+A program of one's own calls `ready` where it is warm.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import runpy
+import sys
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What one ``cowslip start`` has of its own."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    seed: bytes
+
+
+def ready() -> Start:
+    """Wait here until ``cowslip start`` has a copy of this process go on, and return what the start has of its own.
+
+    The copy is in the start's folder, and has its standard streams. ``os.environ`` is the start's environment, with its
+    time zone; ``random`` and numpy's global generator have a seed of its own. Other generators go on with equal numbers in
+    all copies: seed them by ``seed``, 32 bytes.
+
+    Raises ``RuntimeError`` without ``cowslip warm``.
+    """
+    number = os.environ.get("COWSLIP_WARM_FD")
+    if number is None:
+        raise RuntimeError("not started by `cowslip warm`, which has the copies made")
+    with os.fdopen(int(number), encoding="utf-8") as job:
+        text = job.read()
+    if not text:
+        raise SystemExit("cowslip warm has ended")
+    told = json.loads(text)
+    start = Start(told["arguments"], told["environment"], told["folder"], bytes.fromhex(told["seed"]))
+    os.environ.clear()
+    os.environ.update(start.environment)
+    time.tzset()
+    random.seed(start.seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(list(start.seed))
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
+    return start
+
+
+def main() -> None:
+    """Import the modules of the command line, and run what each start names."""
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    words = ready().arguments
+    match words:
+        case ["-c", code, *rest]:
+            sys.argv = ["-c", *rest]
+            _run_code(code, "<string>")
+        case ["-m", module, *rest]:
+            sys.argv = [module, *rest]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case [] | ["-", *_]:
+            sys.argv = words or [""]
+            _run_code(sys.stdin.read(), "<stdin>")
+        case [script, *_]:
+            sys.argv = list(words)
+            sys.path[0] = os.path.dirname(os.path.abspath(script))
+            runpy.run_path(script, run_name="__main__")
+
+
+def _run_code(code: str, name: str) -> None:
+    sys.path[0] = ""
+    exec(compile(code, name, "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+
+
+if __name__ == "__main__":
+    main()
