@@ -78,6 +78,8 @@ while sys.stdin.readline():
         'peer': try_to(lambda: served.send(b'x')),
         'port': server.getsockname()[1] == port,
         'own_port': try_to(connect),
+        'listens_at': server.getsockname()[0],
+        'users': open('/proc/self/uid_map').read().split(),
     }), flush=True)
 "#;
 
@@ -196,6 +198,7 @@ fn copies_have_threads_and_files_of_their_own() {
             assert_eq!(answer["port"], round == 0, "{answer}");
             let has_own = answer["own_port"] == "connected";
             assert!(has_own, "its own in a network of its own, else the program's: {answer}");
+            assert_eq!(answer["listens_at"], "127.0.0.1", "not everywhere");
         }
     }
     // Copies took nothing of the program's.
@@ -218,7 +221,42 @@ fn a_user_branches_programs_of_its_own() {
     let ran = program.branch(None, &["-n", "1"]);
     assert!(ran.status.success(), "root, in a namespace with all users: {}", ran.stderr);
     check(&program.answer_of(0), pid);
+    let only = serde_json::json!([NOBODY.to_string(), NOBODY.to_string(), "1"]);
+    assert_eq!(
+        program.answer_of(0)["users"],
+        only,
+        "the owner of the namespace may become no other"
+    );
     check(&program.answer(), pid);
+}
+
+#[test]
+fn a_copy_that_fails_leaves_nothing_and_the_program_goes_on() {
+    let code = "import os, resource, sys\n\
+        resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n\
+        try:\n while True: os.dup(2)\n\
+        except OSError: pass\n\
+        print('full', flush=True)\n\
+        print(sys.stdin.readline(), flush=True)";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut child) = command.spawn() else {
+        println!("SKIPPED: python: it is not there");
+        return;
+    };
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(output.next().as_deref(), Some("full"));
+    let pid = child.id().to_string();
+    for _ in 0..3 {
+        let ran = run(Command::new(COWSLIP).args(["branch", &pid]));
+        assert_eq!(ran.status.code(), Some(125), "{}", ran.stderr);
+        assert!(ran.stderr.contains("Too many open files"), "{}", ran.stderr);
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        assert_eq!(children, "", "no holder stays");
+    }
+    writeln!(child.stdin.take().unwrap(), "it goes on").unwrap();
+    assert_eq!(output.next().as_deref(), Some("it goes on"));
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
