@@ -40,6 +40,8 @@ def ready() -> Start:
     number = os.environ.get("COWSLIP_WARM_FD")
     if number is None:
         raise RuntimeError("not started by `cowslip warm`, which has the copies made")
+    # Imported at its first use, which each copy would pay for.
+    generators = importlib.import_module("numpy.random") if "numpy" in sys.modules else None
     with os.fdopen(int(number), encoding="utf-8") as job:
         text = job.read()
     if not text:
@@ -50,9 +52,8 @@ def ready() -> Start:
     os.environ.update(start.environment)
     time.tzset()
     random.seed(start.seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(list(start.seed))
+    if generators is not None:
+        generators.seed(list(start.seed))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
     return start
