@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use cowslip_sys::target::Target;
-use cowslip_sys::{AsFd, Result, shared_queue};
+use cowslip_sys::{AsFd, Errno, Result, shared_queue};
 
 use crate::descriptors::inode;
 
@@ -17,7 +17,11 @@ pub(crate) fn own(links: &[(i32, String)]) -> Result<Vec<(i32, String)>> {
     links.iter().for_each(|(_, link)| *ends.entry(link).or_default() += 1);
     let sockets: HashSet<u64> =
         links.iter().filter_map(|(_, link)| inode(link, "socket")).collect();
-    let peers = if sockets.is_empty() { HashMap::new() } else { shared_queue::unix_peers()? };
+    let peers = match shared_queue::unix_peers() {
+        // A branch says so.
+        Err(Errno::NOENT) => HashMap::new(),
+        peers => peers?,
+    };
     let is_own = |link: &str| match inode(link, "socket") {
         Some(socket) => peers.get(&socket).is_some_and(|peer| sockets.contains(peer)),
         None => link.starts_with("pipe:") && ends[link] > 1,

@@ -1,15 +1,16 @@
 //! Programs that are held go on as if nothing had happened, and their holders keep the instant.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Holder, look};
+use cowslip_process::{Copy, CopyOptions, Holder, Mark, look};
 use cowslip_sys::error::ErrorKind;
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, OwnedFd};
 
 const ROLE: &str = "COWSLIP_HOLD_ROLE";
 const THREADS: usize = 6;
@@ -139,6 +140,79 @@ fn a_holder_keeps_the_instant_and_the_program_goes_on() {
         assert_eq!(program.counts(holder.pid()), held, "the holder does not run");
     }
     assert_eq!(program.children(), "", "no child stays");
+    assert!(program.end().contains("equal: true"));
+}
+
+/// A copy of the instant, and its standard input and output.
+fn copy(holder: &mut Holder) -> (Copy, PipeWriter, PipeReader) {
+    let ((input, ours), (theirs, output)) = (pipe().unwrap(), pipe().unwrap());
+    let (input, theirs) = (OwnedFd::from(input), OwnedFd::from(theirs));
+    let output = OwnedFd::from(output);
+    let errors = std::io::stderr();
+    let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
+    let options = CopyOptions { streams, folder: None, has_own_network: false, job: None };
+    let copy = holder.branch(&options).unwrap();
+    (copy, ours, PipeReader::from(theirs))
+}
+
+#[test]
+fn copies_count_on_with_all_threads_and_end_each_for_itself() {
+    let program = Program::start();
+    program.wait_counted();
+    let mut holder = program.hold();
+    let held = program.counts(holder.pid());
+    let copies: Vec<_> = (0..3).map(|_| copy(&mut holder)).collect();
+    drop(holder);
+    for (mut copy, input, mut output) in copies {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while program.counts(copy.pid()).iter().zip(&held).any(|(now, held)| now <= held) {
+            assert!(Instant::now() < deadline, "all threads go on");
+        }
+        // Its main thread waits for the end of its input.
+        drop(input);
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        assert!(said.contains("equal: true"), "{said}");
+        assert_eq!(copy.status().unwrap(), 0, "{said}");
+    }
+    program.wait_counted();
+    assert_eq!(program.children(), "", "no child stays");
+    assert!(program.end().contains("equal: true"));
+}
+
+#[test]
+fn a_copy_ends_when_it_is_dropped() {
+    let program = Program::start();
+    let mut holder = program.hold();
+    let (copy, _input, mut output) = copy(&mut holder);
+    drop(copy);
+    output.read_to_string(&mut String::new()).unwrap();
+    // It has the program's output open.
+    drop(holder);
+    assert!(program.end().contains("equal: true"));
+}
+
+#[test]
+fn a_program_is_taken_back_with_all_threads() {
+    let program = Program::start();
+    program.wait_counted();
+    let mark = Mark::new(program.hold()).unwrap();
+    // This thread sleeps between: it takes a second, so that the counts are read long before they are as high again.
+    let count = |pid: i32| program.counts(pid)[0];
+    let marked = count(mark.holder().pid());
+    for _ in 0..3 {
+        let enough = marked + 10_000;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while count(program.pid()) < enough {
+            assert!(Instant::now() < deadline, "all threads go on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        mark.roll_back().unwrap();
+        let now = count(program.pid());
+        assert!((marked..enough).contains(&now), "{now}, not since {marked}");
+        program.wait_counted();
+    }
+    drop(mark);
     assert!(program.end().contains("equal: true"));
 }
 

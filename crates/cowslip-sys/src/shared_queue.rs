@@ -70,7 +70,8 @@ fn whole(written: usize, bytes: &[u8]) -> Result<()> {
     if written == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// The inode numbers of connected Unix sockets of this network namespace, and of their peers (`sock_diag(7)`).
+/// The inode numbers of connected Unix sockets of this network namespace, and of their peers (`sock_diag(7)`). `ENOENT` without
+/// the kernel's module `unix_diag`.
 pub fn unix_peers() -> Result<HashMap<u64, u64>> {
     const DUMP_REQUEST: u16 = 0x301;
     const BY_FAMILY: u16 = 20;
@@ -108,7 +109,10 @@ pub fn unix_peers() -> Result<HashMap<u64, u64>> {
             rest = next;
             match kind {
                 DONE => return Ok(peers),
-                FAILED => return Err(Errno::IO),
+                FAILED => {
+                    let errno = word(message, HEADER).map(|negated| -(negated.cast_signed()));
+                    return Err(errno.map_or(Errno::IO, Errno::from_raw_os_error));
+                }
                 _ => {}
             }
             let Some(about) = message.get(HEADER..) else { continue };
@@ -160,7 +164,10 @@ mod tests {
     fn a_pair_of_sockets_is_one_of_peers() {
         let (one, other) = UnixStream::pair().unwrap();
         let inode = |socket: &UnixStream| std::fs::metadata(path(socket)).unwrap().ino();
-        assert_eq!(unix_peers().unwrap().get(&inode(&one)), Some(&inode(&other)));
+        match unix_peers() {
+            Err(Errno::NOENT) => println!("SKIPPED: unix_diag: the kernel's module is not here"),
+            peers => assert_eq!(peers.unwrap().get(&inode(&one)), Some(&inode(&other))),
+        }
         assert_eq!(waiting_in_socket(one.as_fd()), Ok(Vec::new()));
         fill_socket(other.as_fd(), b"bytes").unwrap();
         assert_eq!(waiting_in_socket(one.as_fd()), Ok(b"bytes".to_vec()));

@@ -4,7 +4,7 @@
 //! Each is made anew with the state of the instant, and takes the numbers that the old one had. What cannot be made anew
 //! stays shared, as after `fork(2)`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,8 @@ pub(super) fn renew(
 ) -> Result<()> {
     let streams = around.streams;
     let files = open_files(holder, states)?;
-    let peers = shared_queue::unix_peers()?;
+    let has_sockets = files.iter().any(|file| file.link.starts_with("socket:"));
+    let peers = if has_sockets { shared_queue::unix_peers()? } else { HashMap::new() };
     let pipe = |file: &OpenFile<'_>| file.inode("pipe");
     for file in &files {
         let new = match file.anonymous() {

@@ -21,7 +21,7 @@ mod threads;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
-use cowslip_sys::{AsFd, BorrowedFd, OwnedFd};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 use libc::{
     MADV_DONTFORK, SYS_close, SYS_close_range, SYS_fchdir, SYS_madvise, SYS_setsid, SYS_wait4,
 };
@@ -117,7 +117,13 @@ impl Holder {
             job: options.job,
         };
         let files = files::renew(&mut caller, &held, self.descriptors(), &around);
-        files.during("open a copy's files")?;
+        files.map_err(|errno| {
+            let error = Error::from_errno("open a copy's files", errno);
+            match errno {
+                Errno::NOENT => error.advise("if the program has sockets: modprobe unix_diag"),
+                _ => error,
+            }
+        })?;
         for range in self.kept() {
             let (start, len) = (range.start as u64, range.len as u64);
             let advice = MADV_DONTFORK as u64;
