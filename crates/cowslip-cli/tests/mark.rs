@@ -160,6 +160,20 @@ fn a_program_is_taken_back_again_and_again() {
 }
 
 #[test]
+fn output_that_others_write_is_not_written_over() {
+    let folder = Folder::new("mark-output");
+    let (path, cowslip) = (folder.0.join("log"), COWSLIP);
+    let script = format!(
+        "sleep 1000 & echo one; {cowslip} mark $! --json /dev/null && echo two; \
+         {cowslip} rollback $! --json /dev/null && echo three; kill $!"
+    );
+    let log = std::fs::File::create(&path).unwrap();
+    let status = Command::new("sh").args(["-c", &script]).stdout(log).status().unwrap();
+    assert!(status.success());
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "one\ntwo\nthree\n");
+}
+
+#[test]
 fn threads_that_have_come_since_end() {
     let Some(mut program) = Program::start() else { return };
     let (before, _) = program.ask("say");
