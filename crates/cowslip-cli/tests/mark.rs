@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -212,6 +213,44 @@ fn a_program_whose_threads_are_gone_is_left_as_it_is() {
     while listed().lines().any(|line| line == pid) {
         assert!(Instant::now() < deadline, "never: the mark ends with its program");
     }
+}
+
+/// A process of another user that listens at an abstract name, until its standard input ends.
+fn foreign_listener(name: &str) -> Option<Child> {
+    const NOBODY: u32 = 65534;
+    let code = "import socket, sys\n\
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+        listener.bind('\\0' + sys.argv[1]); listener.listen()\n\
+        print('listens', flush=True); sys.stdin.read()";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", code, name]).uid(NOBODY).gid(NOBODY);
+    let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+        println!("SKIPPED: python: it is not there");
+        return None;
+    };
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "listens\n");
+    Some(child)
+}
+
+#[test]
+fn a_name_that_another_user_took_is_not_believed() {
+    let pid = std::process::id().to_string();
+    let Some(mut listener) = foreign_listener(&format!("cowslip-mark-{pid}")) else { return };
+    let ran = run(Command::new(COWSLIP).args(["rollback", &pid]));
+    assert_eq!(ran.status.code(), Some(4), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not that user's to keep"), "{}", ran.stderr);
+    let ran = run(Command::new(COWSLIP).args(["mark", &pid]));
+    assert!(ran.stderr.contains("another user has taken the name"), "{}", ran.stderr);
+    drop(listener.stdin.take());
+    assert!(listener.wait().unwrap().success());
+    let name = format!("taken-{pid}");
+    let Some(mut listener) = foreign_listener(&format!("cowslip-warm-0-{name}")) else { return };
+    let ran = run(Command::new(COWSLIP).args(["start", &name]));
+    assert!(ran.stderr.contains("is kept by user 65534"), "{}", ran.stderr);
+    drop(listener.stdin.take());
+    assert!(listener.wait().unwrap().success());
 }
 
 #[test]

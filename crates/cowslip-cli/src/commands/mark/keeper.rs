@@ -62,7 +62,7 @@ fn mark(pid: i32) -> Result<(Mark, OwnedFd, Value)> {
     let operation = "mark a process";
     let listener = packets::listen_at_name(&super::name(pid)).map_err(|errno| match errno {
         Errno::ADDRINUSE => Error::new(ErrorKind::Busy, operation)
-            .because("it is marked already")
+            .because("it is marked already, or another user has taken the name")
             .advise(format!("cowslip mark {pid} --drop")),
         errno => Error::from_errno(operation, errno),
     })?;

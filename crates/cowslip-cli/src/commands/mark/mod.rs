@@ -10,6 +10,7 @@ mod keeper;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -152,9 +153,11 @@ fn ask(pid: i32, request: &[u8]) -> Result<Value, Failure> {
     };
     let peer = packets::peer(connection.as_fd()).map_err(|errno| failed()(errno.into()))?;
     // Any user may listen at the name.
-    if ![0, process::effective_uid()].contains(&peer.uid) && process::effective_uid() != 0 {
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    let may_keep = [Some(0), Some(process::effective_uid()), owner.ok()];
+    if !may_keep.contains(&Some(peer.uid)) {
         let why = format!(
-            "the mark of process {pid} is of user {}; run as that user or as root",
+            "the mark of process {pid} is kept by user {}, and is not that user's to keep",
             peer.uid
         );
         return Err(Failure::new(DENIED, why));
