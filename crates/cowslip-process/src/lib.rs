@@ -33,6 +33,7 @@ mod queues;
 mod rollback;
 mod stop;
 mod thread;
+mod trial;
 
 pub use branch::{Copy, CopyOptions};
 pub use descriptors::DescriptorState;
@@ -41,3 +42,4 @@ pub use inject::AlternateStack;
 pub use look::{Lack, Plan, look};
 pub use rollback::{Mark, RolledBack};
 pub use thread::ThreadState;
+pub use trial::trial;

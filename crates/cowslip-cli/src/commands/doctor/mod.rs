@@ -44,6 +44,7 @@ fn look() -> Findings {
         permissions: record::permissions(),
         may_promote: capabilities::effective()
             .is_ok_and(|set| set.contains(CapabilitySet::SYS_NICE)),
+        copied: cowslip_process::trial(),
     }
 }
 

@@ -1,5 +1,8 @@
 //! The uses of Cowslip, and which of them work here.
 
+use std::time::Duration;
+
+use cowslip::Error;
 use cowslip::host::{Answer, Need, Report};
 use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::process;
@@ -14,6 +17,8 @@ pub(super) struct Findings {
     pub(super) permissions: Vec<Permission>,
     /// `CAP_SYS_NICE` is in force.
     pub(super) may_promote: bool,
+    /// The pause of a program that was copied while it ran.
+    pub(super) copied: Result<Duration, Error>,
 }
 
 /// A use of Cowslip.
@@ -62,6 +67,7 @@ pub(super) fn uses(findings: &Findings) -> Vec<Use> {
         Use { name: "fork server, fuzzing", by: "docs/guides/fuzzing.md", ..run(report) },
         templates(report),
         images(report),
+        running(&findings.copied),
         promote(findings),
         trace(&findings.permissions),
         Use {
@@ -119,6 +125,17 @@ fn images(report: &Report) -> Use {
         }
     };
     Use { name: "save and restore memory", by: "cowslip restore, cowslip image", works, why, fixes }
+}
+
+fn running(copied: &Result<Duration, Error>) -> Use {
+    let (works, why) = match copied {
+        Ok(pause) => {
+            (Works::Yes, format!("it stood still for {:.1} ms", pause.as_secs_f64() * 1e3))
+        }
+        Err(error) => (Works::No, error.to_string()),
+    };
+    let (name, by) = ("copy or undo running programs", "cowslip branch, warm, mark");
+    Use { name, by, works, why, fixes: Vec::new() }
 }
 
 fn promote(findings: &Findings) -> Use {
@@ -218,7 +235,8 @@ mod tests {
 
     fn findings(may_promote: bool, status: PermissionStatus) -> Findings {
         let permission = Permission { name: "faults", gives: "each fault", status };
-        Findings { report: host::report(), permissions: vec![permission], may_promote }
+        let copied = Ok(Duration::from_millis(1));
+        Findings { report: host::report(), permissions: vec![permission], may_promote, copied }
     }
 
     fn find<'a>(uses: &'a [Use], by: &str) -> &'a Use {
