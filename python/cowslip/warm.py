@@ -9,6 +9,7 @@ A program of one's own calls `ready` where it is warm.
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import random
@@ -55,7 +56,8 @@ def ready() -> Start:
     if generators is not None:
         generators.seed(list(start.seed))
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())
     return start
 
 
