@@ -194,9 +194,7 @@ fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
         None if link.starts_with("/proc/") && link.ends_with("/mem") => {
             Some(("a copy would write the program's memory", true))
         }
-        None if link.starts_with("/dev/pts/") || link.starts_with("/dev/tty") => {
-            Some(("a copy has the terminal of its restore", false))
-        }
+        None if is_terminal(link) => Some(("a copy has the terminal of its restore", false)),
         None if link.starts_with("/dev/") && !link.starts_with("/dev/shm/") => {
             const WITHOUT_STATE: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
             let has_state = !WITHOUT_STATE.contains(&&link["/dev/".len()..]);
@@ -205,6 +203,11 @@ fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
         None if link.starts_with("pipe:") => Some(("its content is that of later", false)),
         None => None,
     }
+}
+
+/// Returns true for the name of a terminal.
+pub(crate) fn is_terminal(link: &str) -> bool {
+    ["/dev/pts/", "/dev/tty", "/dev/console"].iter().any(|name| link.starts_with(name))
 }
 
 /// Returns true if a line of `/proc/locks` is a record lock of the process.

@@ -21,6 +21,7 @@ use libc::{
 use super::caller::Caller;
 use super::sockets;
 use crate::descriptors::{self, DescriptorState};
+use crate::look::is_terminal;
 use crate::queues::Waiting;
 
 /// One open file, and the descriptors that refer to it.
@@ -221,7 +222,7 @@ fn reopened(
     if kind.is_fifo() {
         return ended(copy, file).map(Some);
     }
-    if file.link.starts_with("/dev/pts/") || file.link.starts_with("/dev/tty") {
+    if is_terminal(&file.link) {
         return null(copy, file.flags & O_ACCMODE).map(Some);
     }
     if file.flags & O_PATH != 0 || !(kind.is_file() || kind.is_dir()) {
