@@ -23,6 +23,9 @@ pub(crate) fn failed(errno: Errno) -> Error {
         Errno::PERM | Errno::ACCESS => error
             .because("it may not be traced by this process")
             .advise("run as its user or as root, and see kernel.yama.ptrace_scope"),
+        Errno::NODEV => {
+            error.because("this processor has no XSAVE, by which its vector registers are read")
+        }
         Errno::TIMEDOUT => error
             .because("one of its threads is in a call that nothing interrupts")
             .advise("try again later"),
