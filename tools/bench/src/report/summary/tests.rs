@@ -9,12 +9,15 @@ use super::*;
 
 /// Commits in the measured crates after which results are of another program.
 const MOST_COMMITS: u32 = 30;
-/// The measured sources. No bench runs what the two crates of whole processes do, nor measures what the command prints.
-const MEASURED: [&str; 4] = [
+/// The measured sources. No bench runs what the two crates of whole processes do, and their two parts of cowslip-sys, nor
+/// measures what the command prints.
+const MEASURED: [&str; 6] = [
     ":(glob)crates/cowslip*/src/**",
     ":!crates/cowslip-process",
     ":!crates/cowslip-criu",
     ":!crates/cowslip-cli",
+    ":!crates/cowslip-sys/src/ptrace.rs",
+    ":!crates/cowslip-sys/src/shared_queue.rs",
 ];
 
 fn benchmarks() -> std::path::PathBuf {
