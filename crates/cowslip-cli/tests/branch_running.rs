@@ -3,21 +3,21 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::process::redis_is_there;
+use support::python::{OTHER_USER, Program};
 use support::redis::Server;
-use support::{COWSLIP, Folder, Ran, run};
+use support::{COWSLIP, Ran, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const NOBODY: u32 = 65534;
 
-/// A program with a state of many kinds. For each line of its input it uses all of it, and says what it found.
+/// A program with a state of many kinds. For each line of its input it uses all of them, and answers with the results.
 const PROGRAM: &str = r#"
 import json, os, select, socket, sys, threading, time
 folder = sys.argv[1]
@@ -83,79 +83,33 @@ while sys.stdin.readline():
     }), flush=True)
 "#;
 
-struct Program {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    folder: Folder,
+/// The program, and a line of input for each of two copies.
+fn start(user: Option<u32>) -> Option<Program> {
+    let program = Program::start(PROGRAM, user)?;
+    for copy in 0..2 {
+        fs::write(program.folder.0.join(format!("{copy}.in")), "say\n").unwrap();
+    }
+    Some(program)
 }
 
-impl Program {
-    /// Debian's Python, of a user.
-    fn start(user: Option<u32>) -> Option<Self> {
-        const PYTHON: &str = "/usr/bin/python3";
-        if !Path::new(PYTHON).exists() {
-            println!("SKIPPED: python: {PYTHON} is not there");
-            return None;
-        }
-        let folder = Folder::new("branch-running");
-        let mut command = Command::new(PYTHON);
-        command.args(["-c", PROGRAM]).arg(&folder.0);
-        if let Some(user) = user {
-            std::os::unix::fs::chown(&folder.0, Some(user), Some(user)).unwrap();
-            command.uid(user).gid(user);
-        }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut program = Self { child, input, output: BufReader::new(output), folder };
-        assert_eq!(program.line(), "ready");
-        for copy in 0..2 {
-            fs::write(program.file(&format!("{copy}.in")), "say\n").unwrap();
-        }
-        Some(program)
+/// Branches it; each copy gets one line.
+fn branch(program: &Program, user: Option<u32>, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(COWSLIP);
+    let file = |name| program.folder.0.join(name);
+    command.args(["branch", &program.pid(), "--input"]).arg(file("%i.in"));
+    command.arg("--output").arg(file("%i.out")).args(arguments);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
     }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.0.join(name)
-    }
-
-    /// Branches it; each copy gets one line.
-    fn branch(&self, user: Option<u32>, arguments: &[&str]) -> Ran {
-        let mut command = Command::new(COWSLIP);
-        command.args(["branch", &self.child.id().to_string(), "--input"]).arg(self.file("%i.in"));
-        command.arg("--output").arg(self.file("%i.out")).args(arguments);
-        if let Some(user) = user {
-            command.uid(user).gid(user);
-        }
-        run(&mut command)
-    }
-
-    fn answer_of(&self, copy: u32) -> Value {
-        let text = fs::read_to_string(self.file(&format!("{copy}.out"))).unwrap();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    /// The program's own answer.
-    fn answer(&mut self) -> Value {
-        self.input.write_all(b"say\n").unwrap();
-        serde_json::from_str(&self.line()).unwrap()
-    }
+    run(&mut command)
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn answer_of(program: &Program, copy: u32) -> Value {
+    let text = fs::read_to_string(program.folder.0.join(format!("{copy}.out"))).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
-/// The numbers of the copies, which a branch with networks of their own says.
+/// The process numbers of the copies, as the command prints them with `--net`.
 fn copies(branch: &mut Child, count: usize) -> Vec<String> {
     let lines = BufReader::new(branch.stderr.take().unwrap()).lines().map(Result::unwrap);
     let of_line = |line: String| {
@@ -184,14 +138,14 @@ fn check(answer: &Value, pid: u32) {
 
 #[test]
 fn copies_have_threads_and_files_of_their_own() {
-    let Some(mut program) = Program::start(None) else { return };
+    let Some(mut program) = start(None) else { return };
     let pid = program.child.id();
     for round in 0..5 {
         let options = if round == 0 { vec!["-n", "2", "--net"] } else { vec!["-n", "2"] };
-        let ran = program.branch(None, &options);
+        let ran = branch(&program, None, &options);
         assert!(ran.status.success(), "{}", ran.stderr);
         for copy in 0..2 {
-            let answer = program.answer_of(copy);
+            let answer = answer_of(&program, copy);
             check(&answer, pid);
             assert_eq!(answer["task"], pid.to_string(), "its own numbers are in /proc");
             assert_eq!(answer["peer"], "Broken pipe", "connections are closed");
@@ -202,51 +156,44 @@ fn copies_have_threads_and_files_of_their_own() {
         }
     }
     // Copies took nothing of the program's.
-    let answer = program.answer();
+    let answer = program.ask("say");
     check(&answer, pid);
     assert_eq!(answer["peer"], 1, "{answer}");
 }
 
 #[test]
 fn a_user_branches_programs_of_its_own() {
-    let Some(mut program) = Program::start(Some(NOBODY)) else { return };
+    let Some(mut program) = start(Some(OTHER_USER)) else { return };
     let pid = program.child.id();
-    let ran = program.branch(Some(NOBODY), &[]);
+    let ran = branch(&program, Some(OTHER_USER), &[]);
     if ran.stderr.contains("make a PID namespace") {
         println!("SKIPPED: user namespaces: {}", ran.stderr);
         return;
     }
     assert!(ran.status.success(), "{}", ran.stderr);
-    check(&program.answer_of(0), pid);
-    let ran = program.branch(None, &["-n", "1"]);
-    assert!(ran.status.success(), "root, in a namespace with all users: {}", ran.stderr);
-    check(&program.answer_of(0), pid);
-    let only = serde_json::json!([NOBODY.to_string(), NOBODY.to_string(), "1"]);
+    check(&answer_of(&program, 0), pid);
+    let ran = branch(&program, None, &["-n", "1"]);
+    assert!(ran.status.success(), "root, in a namespace of the program's user: {}", ran.stderr);
+    check(&answer_of(&program, 0), pid);
+    let only = serde_json::json!([OTHER_USER.to_string(), OTHER_USER.to_string(), "1"]);
     assert_eq!(
-        program.answer_of(0)["users"],
+        answer_of(&program, 0)["users"],
         only,
         "the owner of the namespace may become no other"
     );
-    check(&program.answer(), pid);
+    check(&program.ask("say"), pid);
 }
 
 #[test]
 fn a_copy_that_fails_leaves_nothing_and_the_program_goes_on() {
-    let code = "import os, resource, sys\n\
+    let code = "import json, os, resource, sys\n\
         resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))\n\
         try:\n while True: os.dup(2)\n\
         except OSError: pass\n\
-        print('full', flush=True)\n\
-        print(sys.stdin.readline(), flush=True)";
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let Ok(mut child) = command.spawn() else {
-        println!("SKIPPED: python: it is not there");
-        return;
-    };
-    let mut output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(output.next().as_deref(), Some("full"));
-    let pid = child.id().to_string();
+        print('ready', flush=True)\n\
+        print(json.dumps(sys.stdin.readline()), flush=True)";
+    let Some(mut program) = Program::start(code, None) else { return };
+    let pid = program.pid();
     for _ in 0..3 {
         let ran = run(Command::new(COWSLIP).args(["branch", &pid]));
         assert_eq!(ran.status.code(), Some(125), "{}", ran.stderr);
@@ -254,25 +201,23 @@ fn a_copy_that_fails_leaves_nothing_and_the_program_goes_on() {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         assert_eq!(children, "", "no holder stays");
     }
-    writeln!(child.stdin.take().unwrap(), "it goes on").unwrap();
-    assert_eq!(output.next().as_deref(), Some("it goes on"));
-    assert!(child.wait().unwrap().success());
+    assert_eq!(program.ask("it goes on"), "it goes on\n");
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let Some(mut program) = Program::start(None) else { return };
-    let ran = program.branch(None, &["argument"]);
+    let Some(mut program) = start(None) else { return };
+    let ran = branch(&program, None, &["argument"]);
     assert!(!ran.status.success());
     assert!(ran.stderr.contains("its copies have its arguments"), "{}", ran.stderr);
-    let ran = program.branch(Some(NOBODY), &[]);
+    let ran = branch(&program, Some(OTHER_USER), &[]);
     assert!(ran.stderr.contains("not be traced"), "{}", ran.stderr);
-    check(&program.answer(), program.child.id());
+    check(&program.ask("say"), program.child.id());
 }
 
 #[test]
 fn copies_end_with_the_command_and_the_program_goes_on() {
-    let Some(mut program) = Program::start(None) else { return };
+    let Some(mut program) = start(None) else { return };
     let mut command = Command::new(COWSLIP);
     command.args(["branch", &program.child.id().to_string(), "--net"]);
     // An input that never ends: the copy waits.
@@ -287,7 +232,7 @@ fn copies_end_with_the_command_and_the_program_goes_on() {
         assert!(Instant::now() < deadline, "never: the copies end");
         std::thread::sleep(Duration::from_millis(1));
     }
-    check(&program.answer(), program.child.id());
+    check(&program.ask("say"), program.child.id());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use support::python::{self, PYTHON};
 use support::{COWSLIP, Folder, Ran, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,9 +64,7 @@ struct Server {
 impl Server {
     /// Debian's Python, in a session of its own.
     fn start() -> Option<Self> {
-        const PYTHON: &str = "/usr/bin/python3";
-        if !Path::new(PYTHON).exists() {
-            println!("SKIPPED: python: {PYTHON} is not there");
+        if !python::is_there() {
             return None;
         }
         let folder = Folder::new("checkpoint");

@@ -2,14 +2,12 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::process::redis_is_there;
+use support::python::{OTHER_USER, Program};
 use support::redis::Server;
 use support::{COWSLIP, Folder, Ran, run};
 
@@ -66,65 +64,26 @@ for line in iter(sys.stdin.readline, ''):
     }), flush=True)
 "#;
 
-struct Program {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    _folder: Folder,
+/// Its answer to a line, and the sum of its threads' counts.
+fn ask(program: &mut Program, line: &str) -> (Value, u64) {
+    let mut answer = program.ask(line);
+    let added = answer.as_object_mut().unwrap().remove("added").unwrap();
+    (answer, added.as_u64().unwrap())
 }
 
-impl Program {
-    fn start() -> Option<Self> {
-        const PYTHON: &str = "/usr/bin/python3";
-        if !Path::new(PYTHON).exists() {
-            println!("SKIPPED: python: {PYTHON} is not there");
-            return None;
-        }
-        let folder = Folder::new("mark");
-        let mut command = Command::new(PYTHON);
-        command.args(["-c", PROGRAM]).arg(&folder.0);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut program = Self { child, input, output: BufReader::new(output), _folder: folder };
-        assert_eq!(program.line(), "ready");
-        Some(program)
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// What it says after a line of input, and the sum of its threads' counts.
-    fn ask(&mut self, line: &str) -> (Value, u64) {
-        writeln!(self.input, "{line}").unwrap();
-        let mut answer: Value = serde_json::from_str(&self.line()).unwrap();
-        let added = answer.as_object_mut().unwrap().remove("added").unwrap();
-        (answer, added.as_u64().unwrap())
-    }
-
-    fn cowslip(&self, command: &str, options: &[&str]) -> Ran {
-        run(Command::new(COWSLIP).args([command, &self.child.id().to_string()]).args(options))
-    }
-
-    /// Waits until its threads have counted on.
-    fn wait_counted(&mut self, to: u64) -> u64 {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let (_, added) = self.ask("say");
-            if added >= to {
-                return added;
-            }
-            assert!(Instant::now() < deadline, "never: {to}");
-        }
-    }
+fn cowslip(command: &str, program: &Program, options: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).args([command, &program.pid()]).args(options))
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// Waits until its threads have counted on.
+fn wait_counted(program: &mut Program, to: u64) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (_, added) = ask(program, "say");
+        if added >= to {
+            return added;
+        }
+        assert!(Instant::now() < deadline, "never: {to}");
     }
 }
 
@@ -134,30 +93,30 @@ fn good(ran: &Ran) {
 
 #[test]
 fn a_program_is_taken_back_again_and_again() {
-    let Some(mut program) = Program::start() else { return };
-    let (before, added) = program.ask("change");
-    let ran = program.cowslip("mark", &[]);
+    let Some(mut program) = Program::start(PROGRAM, None) else { return };
+    let (before, added) = ask(&mut program, "change");
+    let ran = cowslip("mark", &program, &[]);
     good(&ran);
     assert!(ran.stdout.contains("5 threads"), "{}", ran.stdout);
     for _ in 0..5 {
         for _ in 0..3 {
-            let (changed, _) = program.ask("change");
+            let (changed, _) = ask(&mut program, "change");
             assert_ne!(changed, before);
         }
-        let later = program.wait_counted(added + 4_000);
-        let ran = program.cowslip("rollback", &["--json"]);
+        let later = wait_counted(&mut program, added + 4_000);
+        let ran = cowslip("rollback", &program, &["--json"]);
         good(&ran);
         let done: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert!(done["bytes"].as_u64().unwrap() >= 2 << 20, "{done}");
-        let (after, added) = program.ask("say");
+        let (after, added) = ask(&mut program, "say");
         assert_eq!(after, before);
         assert!(added < later, "its threads are as then, too");
     }
-    good(&program.cowslip("mark", &["--drop"]));
-    let ran = program.cowslip("rollback", &[]);
+    good(&cowslip("mark", &program, &["--drop"]));
+    let ran = cowslip("rollback", &program, &[]);
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("is not marked"), "{}", ran.stderr);
-    assert_eq!(program.ask("say").0, before);
+    assert!(ran.stderr.contains("there is no mark"), "{}", ran.stderr);
+    assert_eq!(ask(&mut program, "say").0, before);
 }
 
 #[test]
@@ -176,35 +135,35 @@ fn output_that_others_write_is_not_written_over() {
 
 #[test]
 fn threads_that_have_come_since_end() {
-    let Some(mut program) = Program::start() else { return };
-    let (before, _) = program.ask("say");
-    good(&program.cowslip("mark", &[]));
+    let Some(mut program) = Program::start(PROGRAM, None) else { return };
+    let (before, _) = ask(&mut program, "say");
+    good(&cowslip("mark", &program, &[]));
     let task = format!("/proc/{}/task", program.child.id());
     let threads = || std::fs::read_dir(&task).unwrap().count();
     assert_eq!(threads(), 5);
     for _ in 0..3 {
-        program.ask("thread");
-        program.ask("change");
-        program.ask("thread");
+        ask(&mut program, "thread");
+        ask(&mut program, "change");
+        ask(&mut program, "thread");
         assert_eq!(threads(), 7);
-        good(&program.cowslip("rollback", &[]));
-        assert_eq!((threads(), program.ask("say").0), (5, before.clone()));
+        good(&cowslip("rollback", &program, &[]));
+        assert_eq!((threads(), ask(&mut program, "say").0), (5, before.clone()));
     }
 }
 
 #[test]
 fn a_program_whose_threads_are_gone_is_left_as_it_is() {
-    let Some(mut program) = Program::start() else { return };
-    program.ask("thread");
-    good(&program.cowslip("mark", &[]));
-    let ran = program.cowslip("mark", &[]);
+    let Some(mut program) = Program::start(PROGRAM, None) else { return };
+    ask(&mut program, "thread");
+    good(&cowslip("mark", &program, &[]));
+    let ran = cowslip("mark", &program, &[]);
     assert!(ran.stderr.contains("marked already"), "{}", ran.stderr);
-    program.ask("change");
-    let (changed, _) = program.ask("end");
-    let ran = program.cowslip("rollback", &[]);
+    ask(&mut program, "change");
+    let (changed, _) = ask(&mut program, "end");
+    let ran = cowslip("rollback", &program, &[]);
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("threads have ended since"), "{}", ran.stderr);
-    assert_eq!(program.ask("say").0, changed);
+    assert_eq!(ask(&mut program, "say").0, changed);
     let pid = program.child.id().to_string();
     let listed = || run(Command::new(COWSLIP).args(["mark", "--list"])).stdout;
     assert!(listed().lines().any(|line| line == pid));
@@ -215,42 +174,31 @@ fn a_program_whose_threads_are_gone_is_left_as_it_is() {
     }
 }
 
-/// A process of another user that listens at an abstract name, until its standard input ends.
-fn foreign_listener(name: &str) -> Option<Child> {
-    const NOBODY: u32 = 65534;
-    let code = "import socket, sys\n\
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
-        listener.bind('\\0' + sys.argv[1]); listener.listen()\n\
-        print('listens', flush=True); sys.stdin.read()";
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", code, name]).uid(NOBODY).gid(NOBODY);
-    let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        println!("SKIPPED: python: it is not there");
-        return None;
-    };
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "listens\n");
-    Some(child)
+/// A process of another user that listens at an abstract name.
+fn foreign_listener(name: &str) -> Option<Program> {
+    let code = format!(
+        "import socket, sys\n\
+         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+         listener.bind('\\0{name}'); listener.listen()\n\
+         print('ready', flush=True); sys.stdin.read()"
+    );
+    Program::start(&code, Some(OTHER_USER))
 }
 
 #[test]
 fn a_name_that_another_user_took_is_not_believed() {
     let pid = std::process::id().to_string();
-    let Some(mut listener) = foreign_listener(&format!("cowslip-mark-{pid}")) else { return };
+    let Some(listener) = foreign_listener(&format!("cowslip-mark-{pid}")) else { return };
     let ran = run(Command::new(COWSLIP).args(["rollback", &pid]));
     assert_eq!(ran.status.code(), Some(4), "{}", ran.stderr);
-    assert!(ran.stderr.contains("not that user's to keep"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("user 65534 has taken the name"), "{}", ran.stderr);
     let ran = run(Command::new(COWSLIP).args(["mark", &pid]));
     assert!(ran.stderr.contains("another user has taken the name"), "{}", ran.stderr);
-    drop(listener.stdin.take());
-    assert!(listener.wait().unwrap().success());
+    drop(listener);
     let name = format!("taken-{pid}");
-    let Some(mut listener) = foreign_listener(&format!("cowslip-warm-0-{name}")) else { return };
+    let Some(_listener) = foreign_listener(&format!("cowslip-warm-0-{name}")) else { return };
     let ran = run(Command::new(COWSLIP).args(["start", &name]));
-    assert!(ran.stderr.contains("is kept by user 65534"), "{}", ran.stderr);
-    drop(listener.stdin.take());
-    assert!(listener.wait().unwrap().success());
+    assert!(ran.stderr.contains("user 65534 has taken the name"), "{}", ran.stderr);
 }
 
 #[test]

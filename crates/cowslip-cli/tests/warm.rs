@@ -1,18 +1,16 @@
-//! `cowslip warm` and `cowslip start`: copies go on from a point, with what each start has of its own.
+//! `cowslip warm` and `cowslip start`: copies go on from a point, each with its start's streams, folder and arguments.
 
 mod support;
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
+use support::python::{self, PYTHON};
 use support::{COWSLIP, Folder, run};
 
-const PYTHON: &str = "/usr/bin/python3";
-
-/// A program that reads its job, and says what it has.
+/// A program that reads its job, and prints its own state.
 const PROGRAM: &str = r#"
 import json, os, sys, threading, time
 turns = [0]
@@ -52,7 +50,7 @@ impl Warm {
         let mut child = warm.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let line = lines.find(|line| line.contains(" is warm after "));
-        // What it says later is read, too.
+        // Later lines are read, too: its pipe must not fill.
         std::thread::spawn(move || lines.for_each(drop));
         assert!(line.is_some(), "{:?}", child.wait());
         Self { child, name }
@@ -72,17 +70,9 @@ impl Drop for Warm {
     }
 }
 
-fn has_python() -> bool {
-    let is_there = Path::new(PYTHON).exists();
-    if !is_there {
-        println!("SKIPPED: python: {PYTHON} is not there");
-    }
-    is_there
-}
-
 #[test]
 fn each_start_has_its_own_arguments_streams_and_folder() {
-    if !has_python() {
+    if !python::is_there() {
         return;
     }
     let warm = Warm::start("job", &[], &[PYTHON, "-c", PROGRAM]);
@@ -113,7 +103,7 @@ fn each_start_has_its_own_arguments_streams_and_folder() {
 
 #[test]
 fn many_starts_run_side_by_side_and_end_with_theirs() {
-    if !has_python() {
+    if !python::is_there() {
         return;
     }
     let warm = Warm::start("many", &[], &[PYTHON, "-c", PROGRAM]);
@@ -164,7 +154,7 @@ fn programs_that_know_nothing_start_at_their_first_read() {
 
 #[test]
 fn other_points_and_their_ends() {
-    if !has_python() {
+    if !python::is_there() {
         return;
     }
     let code = "import sys, time\nprint('loading')\nprint('now it is up', flush=True)\ntime.sleep(0.3)\nprint('copy', flush=True)";
@@ -184,5 +174,5 @@ fn other_points_and_their_ends() {
     refused(&[], &["/nosuch"], "/nosuch");
     refused(&["--until", "elsewhere"], &["true"], "line:TEXT");
     let ran = run(Command::new(COWSLIP).args(["start", "nosuch"]));
-    assert!(ran.stderr.contains("nosuch is not warm"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("there is no warm program nosuch"), "{}", ran.stderr);
 }

@@ -99,7 +99,8 @@ impl Plan {
                 answers.extend(more);
                 continue;
             }
-            let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd()) else {
+            let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd(), |_| true)
+            else {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
@@ -214,7 +215,7 @@ impl Holder {
         for _ in 0..ATTEMPTS {
             threads.stop()?;
             let (maps, memory) = (self.target.read_file("maps")?, self.target.open_memory()?);
-            if let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd()) {
+            if let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd(), |_| true) {
                 let mut ended = left_alone(self.target.pid());
                 ended.push(self.pid());
                 return Injection::prepare(caller, room, memory.as_fd(), self.sites)?.reap(&ended);
@@ -254,15 +255,16 @@ fn wait_ended(killed: &Target) -> Result<(), Errno> {
     Err(Errno::TIMEDOUT)
 }
 
-/// A thread that can make a call, all being stopped, and its room.
+/// A thread that can make a call, among those that `may` make it, all being stopped; and its room.
 pub(crate) fn with_room<'a>(
     threads: &'a mut Threads,
     maps: &str,
     memory: BorrowedFd<'_>,
+    may: impl Fn(&Tracee) -> bool,
 ) -> Option<(&'a mut Tracee, u64)> {
     let main_rsp = threads.all.first()?.registers().ok()?.rsp;
     let rooms = |main_rsp| {
-        let mut all = threads.all.iter().enumerate();
+        let mut all = threads.all.iter().enumerate().filter(|(_, tracee)| may(tracee));
         all.find_map(|(i, tracee)| Some((i, room(tracee, main_rsp, maps, memory)?)))
     };
     // Each on its own stack, if one can.

@@ -46,11 +46,20 @@ const MOST_BYTES: u64 = 16 << 10;
 /// Code of a program that an injection needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sites {
-    pub(crate) call: u64,
+    call: u64,
     restorer: u64,
 }
 
 impl Sites {
+    /// The registers with which a thread that has others makes a call.
+    pub(crate) fn call(&self, now: &Registers, number: c_long, arguments: [u64; 6]) -> Registers {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        // No call is to be restarted.
+        let orig_rax = u64::MAX;
+        let (rip, rax) = (self.call, number as u64);
+        Registers { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..*now }
+    }
+
     /// Searches the executable files that the program has mapped; `None` if one of the two is not there.
     pub(crate) fn find(target: &Target, maps: &str) -> Result<Option<Self>> {
         let memory = target.open_file("mem")?;
@@ -182,8 +191,7 @@ impl<'a> Injection<'a> {
         let vectors_at = at + VECTORS_AT as u64;
         let mut bytes = frame(&sites, &after_restart(registers, None), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
-        let ends =
-            Registers { rip: sites.call, rax: SYS_exit_group as u64, rdi: LEFT_ALONE, ..registers };
+        let ends = sites.call(&registers, SYS_exit_group, [LEFT_ALONE, 0, 0, 0, 0, 0]);
         bytes.extend(frame(&sites, &ends, !0, 0));
         bytes.resize(VECTORS_AT, 0);
         bytes.extend(saved_vectors(vectors));
@@ -272,19 +280,9 @@ impl<'a> Injection<'a> {
         number: c_long,
         [rdi, rsi, rdx, r10]: [u64; 4],
     ) -> Result<(i64, Option<Tracee>)> {
-        let injected = Registers {
-            rip: self.sites.call,
-            rsp: self.at,
-            rax: number as u64,
-            // No call is to be restarted.
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8: 0,
-            ..self.registers
-        };
+        let arguments = [rdi, rsi, rdx, r10, 0, 0];
+        let injected =
+            Registers { rsp: self.at, ..self.sites.call(&self.registers, number, arguments) };
         // Before the mask: the frame has the thread's own.
         self.is_itself = false;
         self.tracee.set_registers(&injected)?;
@@ -369,15 +367,7 @@ pub(crate) struct Answers {
 pub(crate) fn let_wait(child: &Tracee, sites: Sites) -> Result<()> {
     const MOST_MS: u64 = 60_000;
     let now = child.registers()?;
-    child.set_registers(&Registers {
-        rip: sites.call,
-        rax: SYS_poll as u64,
-        orig_rax: u64::MAX,
-        rdi: 0,
-        rsi: 0,
-        rdx: MOST_MS,
-        ..now
-    })
+    child.set_registers(&sites.call(&now, SYS_poll, [0, 0, MOST_MS, 0, 0, 0]))
 }
 
 /// Returns true if `/proc/PID/stat` is that of a child that an [injection](Injection::fork) made, and that has been left alone or

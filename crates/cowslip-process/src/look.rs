@@ -42,6 +42,8 @@ pub struct Lack {
     pub why: &'static str,
     /// True if there can be no copy.
     pub is_fatal: bool,
+    /// True if a checkpoint alone lacks it: a copy that [runs at once](crate::Holder::branch) has it.
+    pub is_of_checkpoint: bool,
 }
 
 impl fmt::Display for Lack {
@@ -113,7 +115,9 @@ pub fn look(pid: i32) -> Result<Plan> {
     let links = descriptors::links(pid).map_err(failed)?;
     for (number, link) in &links {
         if let Some((why, is_fatal)) = of_descriptor(link) {
-            lack(&mut lacks, format!("descriptor {number}, {link}"), why, is_fatal);
+            let what = format!("descriptor {number}, {link}");
+            let is_of_checkpoint = [OF_LATER, ITS_SET_OF_LATER].contains(&why);
+            lacks.push(Lack { what, why, is_fatal, is_of_checkpoint });
         }
     }
     let locks = procfs::read_text("/proc/locks").unwrap_or_default();
@@ -126,22 +130,30 @@ pub fn look(pid: i32) -> Result<Plan> {
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fatal: bool) {
-    lacks.push(Lack { what: what.into(), why, is_fatal });
+    lacks.push(Lack { what: what.into(), why, is_fatal, is_of_checkpoint: false });
+}
+
+/// A field of the text of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.map_or("", str::trim)
+}
+
+/// True if a filter of calls is in force (`seccomp(2)`), by the text of `/proc/PID/status`.
+pub(crate) fn is_filtered(status: &str) -> bool {
+    !matches!(field(status, "Seccomp"), "0" | "")
 }
 
 /// Finds lacks by the text of `/proc/PID/status`.
 fn in_status(status: &str, lacks: &mut Vec<Lack>) {
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.map_or("", str::trim)
-    };
+    let field = |name: &str| field(status, name);
     if !matches!(field("TracerPid"), "0" | "") {
         lack(lacks, format!("tracer {}", field("TracerPid")), "a debugger has it", true);
     }
     if [field("SigPnd"), field("ShdPnd")].iter().any(|set| set.contains(|digit| digit != '0')) {
         lack(lacks, "pending signals", "a copy has none", false);
     }
-    if !matches!(field("Seccomp"), "0" | "") {
+    if is_filtered(status) {
         lack(lacks, "seccomp(2)", "its filter may end it for a call on its behalf", true);
     }
     if field("State").starts_with(['T', 't', 'Z', 'X']) {
@@ -180,12 +192,15 @@ fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
 }
 
-/// What becomes of a descriptor, and whether there can be no copy for it.
+const OF_LATER: &str = "its content is that of later";
+const ITS_SET_OF_LATER: &str = "its set is that of later";
+
+/// The fate of a descriptor, and true if there can be no copy for it.
 fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
     let kind = link.strip_prefix("anon_inode:").map(|kind| kind.trim_matches(['[', ']']));
     match kind {
         Some("eventfd" | "timerfd") => None,
-        Some("eventpoll" | "signalfd") => Some(("its set is that of later", false)),
+        Some("eventpoll" | "signalfd") => Some((ITS_SET_OF_LATER, false)),
         Some("io_uring" | "userfaultfd" | "perf_event" | "inotify" | "fanotify") => {
             Some(("a copy has none", true))
         }
@@ -203,7 +218,7 @@ fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
             let has_state = !WITHOUT_STATE.contains(&&link["/dev/".len()..]);
             has_state.then_some(("a copy would share it", true))
         }
-        None if link.starts_with("pipe:") => Some(("its content is that of later", false)),
+        None if link.starts_with("pipe:") => Some((OF_LATER, false)),
         None => None,
     }
 }

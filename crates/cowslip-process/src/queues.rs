@@ -17,11 +17,11 @@ pub(crate) fn own(links: &[(i32, String)]) -> Result<Vec<(i32, String)>> {
     links.iter().for_each(|(_, link)| *ends.entry(link).or_default() += 1);
     let sockets: HashSet<u64> =
         links.iter().filter_map(|(_, link)| inode(link, "socket")).collect();
-    let peers = match shared_queue::unix_peers() {
-        // A branch says so.
-        Err(Errno::NOENT) => HashMap::new(),
-        peers => peers?,
-    };
+    let no_peers = || Ok(HashMap::new());
+    let peers = if sockets.is_empty() { no_peers() } else { shared_queue::unix_peers() };
+    // Without the kernel's module a branch fails, and says so.
+    let peers =
+        peers.or_else(|errno| if errno == Errno::NOENT { no_peers() } else { Err(errno) })?;
     let is_own = |link: &str| match inode(link, "socket") {
         Some(socket) => peers.get(&socket).is_some_and(|peer| sockets.contains(peer)),
         None => link.starts_with("pipe:") && ends[link] > 1,

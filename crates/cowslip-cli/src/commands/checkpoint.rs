@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     progress.finish();
     if done.lacks_timers {
         let (what, why) = ("timers of setitimer(2)".into(), "a copy has none");
-        let timers = Lack { what, why, is_fatal: false };
+        let timers = Lack { what, why, is_fatal: false, is_of_checkpoint: false };
         errln!("cowslip: {timers}");
         lacks.push(timers);
     }

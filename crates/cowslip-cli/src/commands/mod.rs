@@ -17,6 +17,7 @@ mod status;
 mod trace;
 mod warm;
 
+mod kept;
 mod numbers;
 mod passed_on;
 mod signals;

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod process;
+pub mod python;
 pub mod redis;
 
 use std::path::{Path, PathBuf};

@@ -45,20 +45,7 @@ impl<'a> Caller<'a> {
     fn run(&mut self, number: c_long, arguments: &[u64]) -> Result<(u64, Option<Tracee>)> {
         let mut all = [0; 6];
         all[..arguments.len()].copy_from_slice(arguments);
-        let [rdi, rsi, rdx, r10, r8, r9] = all;
-        self.tracee.set_registers(&Registers {
-            rip: self.sites.call,
-            rax: number as u64,
-            // No call is to be restarted.
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..self.registers
-        })?;
+        self.tracee.set_registers(&self.sites.call(&self.registers, number, all))?;
         match through_call(self.tracee)? {
             (errno @ -4095..0, _) => Err(Errno::from_raw_os_error(-errno as i32)),
             (answer, started) => Ok((answer as u64, started)),

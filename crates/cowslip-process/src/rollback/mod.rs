@@ -17,15 +17,15 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::ptrace::{Registers, Stop, Tracee};
-use cowslip_sys::{AsFd, Errno};
-use libc::{SYS_close, SYS_close_range, SYS_exit, c_long};
+use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, packets};
+use libc::{SYS_close, SYS_close_range, SYS_exit};
 
 use crate::branch::{Caller, memory_of, set_state};
 use crate::descriptors::{self, DescriptorState};
 use crate::hold::{Holder, with_room};
 use crate::inject::Injection;
-use crate::look::failed;
+use crate::look::{failed, is_filtered};
 use crate::stop::Threads;
 use crate::thread::ThreadState;
 
@@ -84,27 +84,42 @@ impl Mark {
         let began = Instant::now();
         threads.stop().map_err(failed)?;
         self.refuse_ended(&threads)?;
+        if is_filtered(&target.read_file("status").map_err(failed)?) {
+            return Err(refused("it has a filter of calls since (seccomp(2))".into()));
+        }
         let maps = [held, target].map(|process| process.read_file("maps").map_err(failed));
         let [then, now] = maps;
         let (then, now) = (then?, now?);
         let mut calls = mappings::changes(&then, &now).map_err(refused)?;
         calls.extend(self.opened_since()?.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
+        let memory = target.open_memory().map_err(failed)?;
+        self.caller(&mut threads, &now, memory.as_fd())?;
         // From here on it is neither as then nor as now.
-        let bytes = self.change(&mut threads, &then, &now, &calls);
-        let bytes = bytes.inspect_err(|_| _ = target.end())?;
+        let changed = self.end_new(&mut threads).and_then(|()| {
+            let (caller, room) = self.caller(&mut threads, &now, memory.as_fd())?;
+            Injection::prepare(caller, room, memory.as_fd(), self.holder.sites())
+                .and_then(|injection| injection.make(&calls))
+                .map_err(failed)?;
+            self.write_state(&threads, &then)
+        });
+        let bytes = changed.inspect_err(|_| _ = target.end())?;
         threads.go_on();
         Ok(RolledBack { bytes, pause: began.elapsed() })
     }
 
-    /// Makes the stopped program what it was then.
-    fn change(
+    /// A thread of then that can make calls, and its room.
+    fn caller<'a>(
         &self,
-        threads: &mut Threads,
-        then: &str,
-        now: &str,
-        calls: &[(c_long, [u64; 4])],
-    ) -> Result<u64> {
-        let (target, _) = self.holder.both();
+        threads: &'a mut Threads,
+        maps: &str,
+        memory: BorrowedFd<'_>,
+    ) -> Result<(&'a mut Tracee, u64)> {
+        with_room(threads, maps, memory, |tracee| self.state_of(tracee).is_some())
+            .ok_or_else(|| refused("none of its threads has room for a call".into()))
+    }
+
+    /// Ends the threads that have come since, before their stacks go: the kernel still writes to those.
+    fn end_new(&self, threads: &mut Threads) -> Result<()> {
         for tracee in &threads.all {
             tracee.take_over().map_err(failed)?;
         }
@@ -112,34 +127,14 @@ impl Mark {
             self.end_thread(tracee).map_err(failed)?;
         }
         threads.all.retain(|tracee| !tracee.has_ended());
-        if !calls.is_empty() {
-            let memory = target.open_memory().map_err(failed)?;
-            let (caller, room) = with_room(threads, now, memory.as_fd())
-                .ok_or_else(|| refused("none of its threads has room for a call".into()))?;
-            Injection::prepare(caller, room, memory.as_fd(), self.holder.sites())
-                .and_then(|injection| injection.make(calls))
-                .map_err(failed)?;
-            // The one that made them has been let go of in part.
-            threads.all.iter().try_for_each(Tracee::take_over).map_err(failed)?;
-        }
-        let bytes = self.write_state(threads, then)?;
-        for tracee in &threads.all {
-            tracee.trace_clones(false).map_err(failed)?;
-        }
-        Ok(bytes)
+        Ok(())
     }
 
-    /// Ends a thread that has come since. What that changes in memory is taken back, too.
+    /// Ends a thread that has come since. Its changes of memory at its end are taken back, too.
     fn end_thread(&self, tracee: &mut Tracee) -> Result<(), Errno> {
         let now = tracee.registers()?;
         tracee.set_blocked_signals(!0)?;
-        tracee.set_registers(&Registers {
-            rip: self.holder.sites().call,
-            rax: SYS_exit as u64,
-            orig_rax: u64::MAX,
-            rdi: 0,
-            ..now
-        })?;
+        tracee.set_registers(&self.holder.sites().call(&now, SYS_exit, [0; 6]))?;
         tracee.go_on()?;
         while tracee.wait_long()? != Stop::Ended {
             tracee.go_on()?;
@@ -153,6 +148,8 @@ impl Mark {
 
     fn write_state(&self, threads: &Threads, maps: &str) -> Result<u64> {
         let (target, held) = self.holder.both();
+        // The one that made the calls has been let go of in part.
+        threads.all.iter().try_for_each(Tracee::take_over).map_err(failed)?;
         let bytes = memory::copy_back(held, target, maps).during(OPERATION)?;
         for (tracee, state) in threads.all.iter().filter_map(|t| Some((t, self.state_of(t)?))) {
             set_state(tracee, state).during(OPERATION)?;
@@ -160,6 +157,7 @@ impl Mark {
         for state in self.holder.descriptors() {
             self.put_back(state).during(OPERATION)?;
         }
+        threads.all.iter().try_for_each(|tracee| tracee.trace_clones(false)).map_err(failed)?;
         Ok(bytes)
     }
 
@@ -202,20 +200,18 @@ impl Mark {
             return Ok(());
         }
         let mut file = File::from(target.descriptor(then.number)?);
-        let put = |file: &mut File| match count {
+        let mut put = || match count {
             Some(count) => {
-                // Its count: more than nothing, so that it can be read at once.
-                if now.number("eventfd-count", 16) != Some(0) {
-                    let is_semaphore = now.number("eventfd-semaphore", 10) == Some(1);
-                    let counts =
-                        now.number("eventfd-count", 16).filter(|_| is_semaphore).unwrap_or(1);
-                    (0..counts).try_for_each(|_| file.read_exact(&mut [0; 8]))?;
+                // Other processes may read it meanwhile: a read must not wait for them.
+                while packets::wait(file.as_fd(), Some(Duration::ZERO))? {
+                    file.read_exact(&mut [0; 8])?;
                 }
                 if count > 0 { file.write_all(&count.to_ne_bytes()) } else { Ok(()) }
             }
             None => file.seek(SeekFrom::Start(offset.unwrap_or(0))).map(drop),
         };
-        put(&mut file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        let done: std::io::Result<()> = put();
+        done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 

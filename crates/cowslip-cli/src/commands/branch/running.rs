@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use cowslip_process::{Copy as RunningCopy, CopyOptions, look};
 use cowslip_sys::{AsFd, OwnedFd, process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
 
 use super::args::Args;
 use super::copies::{Copy, Report};
@@ -25,7 +25,8 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
     let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
     let plan = look(pid)?;
     if plan.lacks().iter().all(|lack| !lack.is_fatal) {
-        plan.lacks().iter().for_each(|lack| errln!("cowslip: {lack}"));
+        let lacks = plan.lacks().iter().filter(|lack| !lack.is_of_checkpoint);
+        lacks.for_each(|lack| errln!("cowslip: {lack}"));
     }
     let mut streams = Streams::new(args, args.copies);
     let files: Vec<_> =
@@ -71,7 +72,9 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
             left.iter().for_each(|copy| drop(running[*copy].signal(signal)));
         }
         for (copy, _) in left.iter().zip(&ready).filter(|(_, ready)| **ready) {
-            copies[*copy].status = Some(ExitStatus::from_raw(running[*copy].status()?));
+            // Without an answer, its namespace has been killed, and it too.
+            let status = running[*copy].status().unwrap_or(SIGKILL);
+            copies[*copy].status = Some(ExitStatus::from_raw(status));
         }
     }
     let is_over = copies.iter().all(|copy| copy.status.is_some());

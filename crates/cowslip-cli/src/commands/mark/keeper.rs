@@ -57,15 +57,16 @@ pub(super) fn run(pid: i32) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A mark, the socket at which it is asked for, and what the command says.
+/// A mark, the socket for requests, and the answer for the command.
 fn mark(pid: i32) -> Result<(Mark, OwnedFd, Value)> {
     let operation = "mark a process";
-    let listener = packets::listen_at_name(&super::name(pid)).map_err(|errno| match errno {
-        Errno::ADDRINUSE => Error::new(ErrorKind::Busy, operation)
-            .because("it is marked already, or another user has taken the name")
-            .advise(format!("cowslip mark {pid} --drop")),
-        errno => Error::from_errno(operation, errno),
-    })?;
+    let listener =
+        packets::listen_at_name(super::name(pid).as_bytes()).map_err(|errno| match errno {
+            Errno::ADDRINUSE => Error::new(ErrorKind::Busy, operation)
+                .because("it is marked already, or another user has taken the name")
+                .advise(format!("cowslip mark {pid} --drop")),
+            errno => Error::from_errno(operation, errno),
+        })?;
     let mark = Mark::new(look(pid)?.hold()?)?;
     let holder = mark.holder();
     let answer = json!({
@@ -81,7 +82,7 @@ fn failure(error: &Error) -> Value {
     json!({"error": error.to_string(), "code": from_error(error)})
 }
 
-/// The next connection of a user who may ask; `None` once the program has ended.
+/// The next connection, of the same user or of root; `None` once the program has ended.
 fn next(mark: &Mark, listener: &OwnedFd) -> Result<Option<OwnedFd>> {
     let operation = "keep a mark";
     let failed = |errno| Error::from_errno(operation, errno);

@@ -13,15 +13,16 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use cowslip_report::json;
-use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process, socket};
+use cowslip_sys::{AsFd, OwnedFd, process, socket};
 use serde_json::Value;
 
+use super::kept;
 use super::numbers::whole;
-use crate::exit::{self, CommandResult, DENIED, FAILED, Failure, NO, VANISHED};
+use crate::exit::{self, CommandResult, FAILED, Failure, VANISHED};
 
 const EXAMPLES: &str = "Examples:
   cowslip mark 4711         # this instant
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     /// Forget its mark
     #[arg(long)]
     drop: bool,
-    /// Say which processes are marked
+    /// List the marked processes
     #[arg(long, exclusive = true)]
     list: bool,
     /// Write the result as JSON to a file, or `-` for stdout
@@ -66,8 +67,8 @@ pub(crate) struct RollbackArgs {
 /// The beginning of the abstract name at which a keeper listens (`unix(7)`).
 const NAME: &str = "cowslip-mark-";
 
-fn name(pid: i32) -> Vec<u8> {
-    format!("{NAME}{pid}").into_bytes()
+fn name(pid: i32) -> String {
+    format!("{NAME}{pid}")
 }
 
 const ROLL_BACK: &[u8] = b"roll back";
@@ -106,11 +107,7 @@ fn pause(answer: &Value) -> String {
     format!("{:.1} ms", answer["pause_ns"].as_f64().unwrap_or(0.0) / 1e6)
 }
 
-fn tell(
-    file: Option<&std::path::Path>,
-    answer: &Value,
-    text: impl FnOnce() -> String,
-) -> CommandResult {
+fn tell(file: Option<&Path>, answer: &Value, text: impl FnOnce() -> String) -> CommandResult {
     match file {
         Some(file) => json::write(answer, file).map_err(exit::io("write the result"))?,
         None => outln!("{}", text()),
@@ -144,24 +141,11 @@ fn start_keeper(pid: i32) -> Result<Value, Failure> {
 /// Sends a request to the keeper of a mark.
 fn ask(pid: i32, request: &[u8]) -> Result<Value, Failure> {
     let failed = || exit::system(format!("ask for the mark of process {pid}"));
-    let connection = match packets::connect_to_name(&name(pid)) {
-        Err(Errno::CONNREFUSED) => {
-            let why = format!("process {pid} is not marked; `cowslip mark {pid}` marks it");
-            return Err(Failure::new(NO, why));
-        }
-        connection => connection.map_err(|errno| failed()(errno.into()))?,
-    };
-    let peer = packets::peer(connection.as_fd()).map_err(|errno| failed()(errno.into()))?;
-    // Any user may listen at the name.
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
-    let may_keep = [Some(0), Some(process::effective_uid()), owner.ok()];
-    if !may_keep.contains(&Some(peer.uid)) {
-        let why = format!(
-            "the mark of process {pid} is kept by user {}, and is not that user's to keep",
-            peer.uid
-        );
-        return Err(Failure::new(DENIED, why));
-    }
+    let owner = fs::metadata(format!("/proc/{pid}")).map_or(0, |process| process.uid());
+    let may_keep = [0, process::effective_uid(), owner];
+    let advice = format!("`cowslip mark {pid}` makes one");
+    let connection =
+        kept::connect(&name(pid), &format!("mark of process {pid}"), &may_keep, &advice)?;
     let sent = socket::send(connection.as_fd(), request, &[]);
     sent.map_err(|errno| failed()(errno.into()))?;
     let mut buffer = vec![0; keeper::MOST_ANSWER_BYTES];
@@ -185,11 +169,6 @@ fn checked(answer: Value) -> Result<Value, Failure> {
 }
 
 fn list() -> ExitCode {
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let pid = |line: &str| line.split_once(&format!("@{NAME}"))?.1.trim().parse::<i32>().ok();
-    let mut pids: Vec<_> = sockets.lines().filter_map(pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids.iter().for_each(|pid| outln!("{pid}"));
+    kept::names(NAME).iter().for_each(|pid| outln!("{pid}"));
     ExitCode::SUCCESS
 }

@@ -1,19 +1,20 @@
 //! `cowslip start`: asks for a copy, lends it its streams, and ends as it does.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
 use cowslip_report::json;
-use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process, socket};
+use cowslip_sys::{AsFd, Errno, OwnedFd, process, socket};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::{MOST_MESSAGE_BYTES, StartArgs, prefix};
+use super::{MOST_MESSAGE_BYTES, StartArgs, VERSION, prefix};
+use crate::commands::kept;
 use crate::commands::passed_on::PassedOn;
 use crate::commands::signals::unless_ignored;
-use crate::exit::{self, CommandResult, Failure, NO, USAGE, VANISHED};
+use crate::exit::{self, CommandResult, Failure, USAGE, VANISHED};
 
 pub(super) fn run(args: &StartArgs) -> CommandResult {
     match &args.name {
@@ -26,7 +27,13 @@ fn start(args: &StartArgs, name: &str) -> CommandResult {
     let failed = |errno: Errno| exit::system(format!("start {name}"))(errno.into());
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
     let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
-    let connection = connect(name)?;
+    let advice = "`cowslip start --list` has the names";
+    let connection = kept::connect(
+        &format!("{}{name}", prefix()),
+        &format!("warm program {name}"),
+        &[process::effective_uid()],
+        advice,
+    )?;
     let request = request(args)?;
     let folder = File::open(".").map_err(exit::io("open the working directory"))?;
     let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
@@ -64,29 +71,12 @@ fn start(args: &StartArgs, name: &str) -> CommandResult {
     }
 }
 
-fn connect(name: &str) -> Result<OwnedFd, Failure> {
-    let failed = |errno: Errno| exit::system(format!("reach {name}"))(errno.into());
-    let connection = match packets::connect_to_name(format!("{}{name}", prefix()).as_bytes()) {
-        Err(Errno::CONNREFUSED) => {
-            let why = format!("{name} is not warm; `cowslip start --list` says what is");
-            return Err(Failure::new(NO, why));
-        }
-        connection => connection.map_err(failed)?,
-    };
-    let peer = packets::peer(connection.as_fd()).map_err(failed)?;
-    // Any user may listen at the name.
-    match peer.uid == process::effective_uid() {
-        true => Ok(connection),
-        false => Err(Failure::new(exit::DENIED, format!("{name} is kept by user {}", peer.uid))),
-    }
-}
-
 fn request(args: &StartArgs) -> Result<Vec<u8>, Failure> {
     let text = |word: &OsStr| word.to_string_lossy().into_owned();
     let environment: serde_json::Map<String, Value> =
         std::env::vars_os().map(|(name, value)| (text(&name), text(&value).into())).collect();
     let request = json!({
-        "start": 1,
+        "version": VERSION,
         "net": args.net,
         "arguments": args.arguments.iter().map(|word| text(word)).collect::<Vec<_>>(),
         "environment": environment,
@@ -110,12 +100,6 @@ fn answer(connection: &OwnedFd, name: &str) -> Result<Value, Failure> {
 }
 
 fn list() -> ExitCode {
-    let prefix = format!("@{}", prefix());
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let mut names: Vec<&str> =
-        sockets.lines().filter_map(|line| Some(line.split_once(&prefix)?.1)).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.iter().for_each(|name| outln!("{name}"));
+    kept::names(&prefix()).iter().for_each(|name| outln!("{name}"));
     ExitCode::SUCCESS
 }

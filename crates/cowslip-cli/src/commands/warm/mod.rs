@@ -58,7 +58,7 @@ pub(crate) struct StartArgs {
     /// Give the copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
-    /// Say what is warm
+    /// List the warm programs
     #[arg(long, exclusive = true)]
     pub(super) list: bool,
     /// Write the result as JSON to a file, or `-` for stdout
@@ -89,6 +89,9 @@ fn prefix() -> String {
 
 /// Tells a program the number of the descriptor from which it may read its job.
 const JOB_VARIABLE: &str = "COWSLIP_WARM_FD";
+
+/// The version of the messages between the two commands.
+const VERSION: u32 = 1;
 
 /// The longest message: the environment and the arguments of a start.
 const MOST_MESSAGE_BYTES: usize = 128 << 10;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
-use cowslip_process::{Copy, CopyOptions, Holder, look};
+use cowslip_process::{Copy, CopyOptions, Holder, Lack, look};
 use cowslip_sys::error::Error;
-use cowslip_sys::{AsFd, AsRawFd, OwnedFd, packets, process, socket};
+use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, process, socket};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::point::{Looks, Point, listens, waits_to_read};
-use super::{Args, JOB_VARIABLE, MOST_MESSAGE_BYTES, prefix};
+use super::{Args, JOB_VARIABLE, MOST_MESSAGE_BYTES, VERSION, prefix};
 use crate::commands::passed_on::PassedOn;
 use crate::commands::signals::unless_ignored;
 use crate::exit::{self, CommandResult, FAILED, Failure, NO};
@@ -21,20 +21,21 @@ use crate::exit::{self, CommandResult, FAILED, Failure, NO};
 pub(super) fn run(args: &Args) -> CommandResult {
     let name = &args.name;
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
-    let signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
+    let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
     let listener =
         packets::listen_at_name(format!("{}{name}", prefix()).as_bytes()).map_err(|errno| {
             match errno {
-                cowslip_sys::Errno::ADDRINUSE => {
-                    Failure::new(FAILED, format!("{name} is warm already"))
-                }
+                Errno::ADDRINUSE => Failure::new(FAILED, format!("{name} is warm already")),
                 errno => exit::system(format!("keep {name}"))(errno.into()),
             }
         })?;
     let began = Instant::now();
     let mut program = Program::start(args)?;
-    let job = program.reach(args)?;
+    let job = program.reach(args, &mut signals)?;
     let plan = look(program.pid())?;
+    // Copies get streams of their own.
+    let of_program = |lack: &&Lack| !lack.is_of_checkpoint && !lack.what.starts_with("descriptor");
+    plan.lacks().iter().filter(of_program).for_each(|lack| errln!("cowslip: {lack}"));
     let holder = plan.hold()?;
     errln!(
         "cowslip: {name} is warm after {:.2} s: {} threads; it {} arguments",
@@ -94,9 +95,13 @@ impl Program {
     }
 
     /// Waits until it is at its point. Returns the descriptor of its job, if it waits to read that.
-    fn reach(&mut self, args: &Args) -> Result<Option<i32>, Failure> {
+    fn reach(&mut self, args: &Args, signals: &mut PassedOn) -> Result<Option<i32>, Failure> {
         let (began, looks) = (Instant::now(), Looks::new(args.timeout));
         while looks.next() {
+            if let Some(signal) = signals.take() {
+                let why = format!("ended by signal {signal} before the program's point");
+                return Err(Failure::new(NO, why));
+            }
             if let Some(status) =
                 self.child.try_wait().map_err(exit::system("wait for the program"))?
             {
@@ -235,7 +240,7 @@ fn start(
     message: &Value,
     files: &[OwnedFd],
 ) -> Result<Copy, String> {
-    let [input, output, error, folder] = files else {
+    let ([input, output, error, folder], true) = (files, message["version"] == VERSION) else {
         return Err("the request is of another version of Cowslip".into());
     };
     let has_arguments = message["arguments"].as_array().is_some_and(|words| !words.is_empty());
