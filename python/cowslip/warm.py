@@ -8,6 +8,7 @@ A program of one's own calls `ready` where it is warm.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -43,6 +44,9 @@ def ready() -> Start:
         raise RuntimeError("not started by `cowslip warm`, which has the copies made")
     # Imported at its first use, which each copy would pay for.
     generators = importlib.import_module("numpy.random") if "numpy" in sys.modules else None
+    # A collection in a copy would write to the pages of all objects, and so copy them.
+    gc.collect()
+    gc.freeze()
     with os.fdopen(int(number), encoding="utf-8") as job:
         text = job.read()
     if not text:

@@ -147,6 +147,9 @@ fn threads_that_have_come_since_end() {
         ask(&mut program, "thread");
         assert_eq!(threads(), 7);
         good(&cowslip("rollback", &program, &[]));
+        // Each time anew, at once.
+        good(&cowslip("mark", &program, &["--drop"]));
+        good(&cowslip("mark", &program, &[]));
         assert_eq!((threads(), ask(&mut program, "say").0), (5, before.clone()));
     }
 }

@@ -46,7 +46,7 @@ impl Criu {
         command
     }
 
-    /// Runs an action to its end, with its log, and what it says before it has one, in files of its folder `work`.
+    /// Runs an action to its end. Its log, and its output before there is a log, go to files of its folder `work`.
     pub(crate) fn run(&self, command: &mut Command, work: &Path) -> Result<()> {
         const LOG: &str = "action.log";
         const SAID_BEFORE: &str = "action.err";

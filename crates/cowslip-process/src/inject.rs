@@ -237,7 +237,7 @@ impl<'a> Injection<'a> {
         Ok(has_any)
     }
 
-    /// Asks the kernel for what it tells a thread alone.
+    /// Asks the kernel for the state that it tells a thread alone.
     pub(crate) fn ask(mut self) -> Result<Answers> {
         const GET_TID_ADDRESS: u64 = 40;
         let place = self.at + ANSWERS_AT as u64;

@@ -1,4 +1,4 @@
-//! Bytes on their way from a program to itself, in pipes and pairs of sockets whose two ends it has.
+//! Bytes on their way from a program to itself, in pipes and pairs of sockets with both ends in it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

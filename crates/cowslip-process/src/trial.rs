@@ -1,4 +1,4 @@
-//! Finds out by doing what may be done with running programs here.
+//! A trial: may running programs be held and copied here?
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};

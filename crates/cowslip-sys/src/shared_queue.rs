@@ -85,7 +85,7 @@ pub fn unix_peers() -> Result<HashMap<u64, u64>> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG))?;
-    // `struct nlmsghdr`, then `struct unix_diag_req`: family, states, inode, what to show, a cookie.
+    // `struct nlmsghdr`, then `struct unix_diag_req`: family, states, inode, parts of the answer, a cookie.
     let words = [
         40,
         u32::from(BY_FAMILY) | u32::from(DUMP_REQUEST) << 16,

@@ -1,8 +1,8 @@
 //! Open files of a copy's own.
 //!
 //! A fork shares open files, not only descriptors: offsets, counts and timers would be those of the program that goes on.
-//! Each is made anew with the state of the instant, and takes the numbers that the old one had. What cannot be made anew
-//! stays shared, as after `fork(2)`.
+//! Each is made anew with the state of the instant, and takes the numbers that the old one had. A file that cannot be made
+//! anew stays shared, as after `fork(2)`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -30,7 +30,7 @@ pub(super) struct OpenFile<'a> {
     pub(super) numbers: Vec<&'a DescriptorState>,
     /// The name that the kernel gives it.
     pub(super) link: String,
-    /// As of `open(2)`.
+    /// The flags of `open(2)`.
     pub(super) flags: i32,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Surroundings<'a> {
     /// The program's number.
     pub(super) program: i32,
     pub(super) has_own_network: bool,
-    /// The number of a pipe that the program reads, and what the copy reads there.
+    /// The number of a pipe that the program reads, and the bytes for the copy.
     pub(super) job: Option<(i32, &'a [u8])>,
 }
 
@@ -280,7 +280,7 @@ fn fill_pipe(around: &Surroundings<'_>, number: u64, bytes: &[u8]) -> Result<()>
     shared_queue::fill_pipe(pipe.as_fd(), bytes)
 }
 
-/// A pipe whose other end is another program's: the copy reads its end, and writes nowhere.
+/// A pipe with its other end in another program: the copy reads its end, and writes nowhere.
 fn ended(copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<u64> {
     if file.is_only_written() {
         return null(copy, O_WRONLY);

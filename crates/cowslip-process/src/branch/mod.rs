@@ -42,7 +42,7 @@ pub struct CopyOptions<'a> {
     pub folder: Option<BorrowedFd<'a>>,
     /// It has a network of its own, with the program's ports.
     pub has_own_network: bool,
-    /// The number of a pipe that the program reads, and what the copy reads there, to its end.
+    /// The number of a pipe that the program reads, and the bytes for the copy, which then reads its end.
     pub job: Option<(i32, &'a [u8])>,
 }
 

@@ -79,7 +79,7 @@ impl Users {
     }
 }
 
-/// Gives the copy a network of its own, whose loopback interface is up.
+/// Gives the copy a network of its own, with its loopback interface up.
 pub(super) fn own_network(copy: &mut Caller<'_>) -> Result<()> {
     // `struct ifreq`: a name of 16 bytes, the flags.
     let mut request = [0; 40];

@@ -64,7 +64,7 @@ pub(super) fn renew(
     }
     let new = match kind.anew(copy, old, has_own_network) {
         Err(Errno::SRCH) => return Err(Errno::SRCH),
-        // Of a kind, or at an address, that the copy cannot have.
+        // The copy cannot have its kind or its address.
         Err(_) => closed(copy)?,
         Ok(new) => new,
     };

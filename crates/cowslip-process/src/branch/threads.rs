@@ -42,7 +42,7 @@ pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Resul
     start(main, flags, thread.id, thread.clear_tid, thread.registers.fs_base)
 }
 
-/// Gives a thread, the main one too, what it alone can ask the kernel for. Its registers follow.
+/// Gives a thread, the main one too, the state for which only the thread itself can ask the kernel. Its registers follow.
 pub(super) fn equip(caller: &mut Caller<'_>, thread: &ThreadState, is_main: bool) -> Result<()> {
     if is_main {
         caller.call(SYS_set_tid_address, &[thread.clear_tid])?;

@@ -9,7 +9,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Result, memfile};
 /// The most bytes that are looked at, or copied, at once.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Copies what differs from the holder to the program, and returns the number of bytes.
+/// Copies differing pages from the holder to the program, and returns the number of bytes.
 pub(super) fn copy_back(held: &Target, target: &Target, maps: &str) -> Result<u64> {
     let memory = [held.open_file("mem")?, target.open_memory()?];
     let [then, now] = memory.each_ref().map(|memory| memory.as_fd());

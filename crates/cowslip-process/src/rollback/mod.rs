@@ -35,7 +35,7 @@ const OPERATION: &str = "roll back a process";
 #[derive(Debug)]
 pub struct Mark {
     holder: Holder,
-    /// The descriptors of the instant, and what they referred to.
+    /// The descriptors of the instant, and the names of their files.
     links: BTreeMap<i32, String>,
 }
 
@@ -130,7 +130,7 @@ impl Mark {
         Ok(())
     }
 
-    /// Ends a thread that has come since. Its changes of memory at its end are taken back, too.
+    /// Ends a thread that has come since. The changes of memory at its end are taken back, too.
     fn end_thread(&self, tracee: &mut Tracee) -> Result<(), Errno> {
         let now = tracee.registers()?;
         tracee.set_blocked_signals(!0)?;

@@ -35,10 +35,18 @@ pub(super) fn run(pid: i32) -> CommandResult {
     while let Some(connection) = next(&mark, &listener)? {
         let mut buffer = [0; 64];
         let Ok((len, _)) = socket::receive(connection.as_fd(), &mut buffer) else { continue };
-        let is_dropped = &buffer[..len] == super::DROP;
-        let answer = match &buffer[..len] {
-            super::DROP => json!({"schema": "cowslip.mark/1", "pid": pid}),
-            super::ROLL_BACK => match mark.roll_back() {
+        let send = |answer: Value| {
+            // An error means that the command is gone.
+            let _ = socket::send(connection.as_fd(), answer.to_string().as_bytes(), &[]);
+        };
+        match &buffer[..len] {
+            super::DROP => {
+                // Before the answer: the next mark may follow it at once.
+                drop((mark, listener));
+                send(json!({"schema": "cowslip.mark/1", "pid": pid}));
+                break;
+            }
+            super::ROLL_BACK => send(match mark.roll_back() {
                 Ok(done) => json!({
                     "schema": "cowslip.rollback/1",
                     "pid": pid,
@@ -46,12 +54,8 @@ pub(super) fn run(pid: i32) -> CommandResult {
                     "pause_ns": done.pause.as_nanos() as u64,
                 }),
                 Err(error) => failure(&error),
-            },
-            _ => continue,
-        };
-        let _ = socket::send(connection.as_fd(), answer.to_string().as_bytes(), &[]);
-        if is_dropped {
-            break;
+            }),
+            _ => {}
         }
     }
     Ok(ExitCode::SUCCESS)

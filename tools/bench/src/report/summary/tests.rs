@@ -9,8 +9,8 @@ use super::*;
 
 /// Commits in the measured crates after which results are of another program.
 const MOST_COMMITS: u32 = 30;
-/// The measured sources. No bench runs what the two crates of whole processes do, and their two parts of cowslip-sys, nor
-/// measures what the command prints.
+/// The measured sources. No bench runs the two crates of whole processes and their two parts of cowslip-sys, nor measures the
+/// command's output.
 const MEASURED: [&str; 6] = [
     ":(glob)crates/cowslip*/src/**",
     ":!crates/cowslip-process",
