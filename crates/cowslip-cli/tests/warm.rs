@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
+use cowslip_sys::{AsFd, packets, process, socket};
 use serde_json::Value;
 use support::python::{self, PYTHON};
 use support::{COWSLIP, Folder, run};
@@ -175,4 +176,20 @@ fn other_points_and_their_ends() {
     refused(&["--until", "elsewhere"], &["true"], "line:TEXT");
     let ran = run(Command::new(COWSLIP).args(["start", "nosuch"]));
     assert!(ran.stderr.contains("there is no warm program nosuch"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_start_of_another_version_is_refused() {
+    let warm = Warm::start("version", &[], &["/bin/sh", "-c", "read word"]);
+    let name = format!("cowslip-warm-{}-{}", process::effective_uid(), warm.name);
+    for message in [r#"{"version": 2}"#, "{}", "no message"] {
+        let connection = packets::connect_to_name(name.as_bytes()).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        socket::send(connection.as_fd(), message.as_bytes(), &[null.as_fd(); 4]).unwrap();
+        let mut answer = [0; 1024];
+        let (len, _) = socket::receive(connection.as_fd(), &mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer[..len]);
+        assert!(answer.contains("another version"), "{message}: {answer}");
+    }
+    assert_eq!(run(&mut warm.command(&[])).status.code(), Some(1), "the read is at its end");
 }
