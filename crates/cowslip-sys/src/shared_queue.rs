@@ -17,6 +17,9 @@ const MOST_BYTES: usize = 1 << 20;
 pub fn waiting_in_pipe(path: &Path) -> Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let shared = rustix::fs::open(path, flags, Mode::empty())?;
+    if rustix::io::ioctl_fionread(&shared)? == 0 {
+        return Ok(Vec::new());
+    }
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // A shorter one takes a part.
     let _ = rustix::pipe::fcntl_setpipe_size(&write, MOST_BYTES);
@@ -42,10 +45,11 @@ pub fn waiting_in_socket(socket: BorrowedFd<'_>) -> Result<Vec<u8>> {
     if net::sockopt::socket_type(socket)? != SocketType::STREAM {
         return Ok(Vec::new());
     }
-    let mut bytes = vec![0; MOST_BYTES];
-    match net::recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Err(Errno::AGAIN) => bytes.clear(),
-        received => bytes.truncate(received?.0),
+    // More may come, which is then of later.
+    let mut bytes = vec![0; rustix::io::ioctl_fionread(socket)? as usize];
+    if !bytes.is_empty() {
+        let (_, len) = net::recv(socket, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+        bytes.truncate(len);
     }
     Ok(bytes)
 }
