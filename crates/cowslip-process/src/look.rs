@@ -134,7 +134,7 @@ fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fa
 }
 
 /// A field of the text of `/proc/PID/status`.
-fn field<'a>(status: &'a str, name: &str) -> &'a str {
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> &'a str {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.map_or("", str::trim)
 }

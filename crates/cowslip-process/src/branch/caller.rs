@@ -79,6 +79,12 @@ impl<'a> Caller<'a> {
         memfile::read_exact_at(self.memory.as_fd(), &mut bytes, self.place(at))?;
         Ok(bytes)
     }
+
+    /// Reads two descriptors from the beginning.
+    pub(super) fn get_pair(&self) -> Result<[u64; 2]> {
+        let words = u64::from_ne_bytes(self.get(0)?);
+        Ok([words & u64::from(u32::MAX), words >> 32])
+    }
 }
 
 /// Opens the memory of a task that is about to make calls.

@@ -300,9 +300,7 @@ fn null(copy: &mut Caller<'_>, access: i32) -> Result<u64> {
 fn new_pipe(copy: &mut Caller<'_>) -> Result<[u64; 2]> {
     let place = copy.place(0);
     copy.call(SYS_pipe2, &[place, 0])?;
-    let ends = copy.get::<8>(0)?;
-    let end = |at: usize| u32::from_ne_bytes(ends[at..][..4].try_into().expect("4 bytes")).into();
-    Ok([end(0), end(4)])
+    copy.get_pair()
 }
 
 fn descriptor(pid: i32, number: i32) -> PathBuf {

@@ -13,6 +13,7 @@ use libc::{
 };
 
 use super::caller::Caller;
+use crate::look::field;
 
 /// Starts the first process of a new PID namespace. It shares the holder's memory, and never runs. Without the right to make
 /// the other namespaces it is in one of users, too, in which the program's user is the only one.
@@ -51,17 +52,16 @@ impl Users {
         const NET_ADMIN: u64 = 1 << 12;
         const ALL: u64 = SYS_ADMIN | NET_ADMIN;
         let status = target.read_file("status")?;
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        let set = field("CapEff:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        if set.is_some_and(|set| set & ALL == ALL) {
+        let set = u64::from_str_radix(field(&status, "CapEff"), 16);
+        if set.is_ok_and(|set| set & ALL == ALL) {
             return Ok(None);
         }
         let only = |name: &str| {
-            let ids = field(name)?.split_ascii_whitespace().map(|id| id.parse().ok());
-            let ids: Option<Vec<u32>> = ids.collect();
-            ids.filter(|ids| ids.iter().all(|id| *id == ids[0]))?.first().copied()
+            let ids = field(&status, name).split_ascii_whitespace().map(|id| id.parse().ok());
+            let ids: Vec<u32> = ids.collect::<Option<_>>()?;
+            ids.first().copied().filter(|first| ids.iter().all(|id| id == first))
         };
-        match (only("Uid:"), only("Gid:")) {
+        match (only("Uid"), only("Gid")) {
             (Some(user), Some(group)) => Ok(Some(Self { user, group })),
             _ => Err(Errno::PERM),
         }

@@ -125,10 +125,7 @@ impl Kind {
         let [domain, kind, protocol] = self.arguments();
         let place = copy.place(0);
         copy.call(SYS_socketpair, &[domain, kind, protocol, place])?;
-        let ends: [u8; 8] = copy.get(0)?;
-        let end =
-            |at: usize| u32::from_ne_bytes(ends[at..][..4].try_into().expect("4 bytes")).into();
-        Ok([end(0), end(4)])
+        copy.get_pair()
     }
 
     /// Port 0 of 127.0.0.1 or of ::1: its length, and `struct sockaddr_in` or `sockaddr_in6`.

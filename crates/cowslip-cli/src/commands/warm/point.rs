@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// When a program is warm.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,25 +74,6 @@ pub(super) fn listens(pid: i32, port: u16) -> bool {
             local.ends_with(&place) && *state == LISTENS && sockets.iter().any(|own| own == inode)
         })
     })
-}
-
-/// A wait that looks again and again.
-pub(super) struct Looks {
-    deadline: Instant,
-}
-
-impl Looks {
-    const BETWEEN: Duration = Duration::from_millis(2);
-
-    pub(super) fn new(timeout: Duration) -> Self {
-        Self { deadline: Instant::now() + timeout }
-    }
-
-    /// Waits until the next look; false after the last.
-    pub(super) fn next(&self) -> bool {
-        std::thread::sleep(Self::BETWEEN);
-        Instant::now() < self.deadline
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, PipeWriter};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cowslip_process::{Copy, CopyOptions, Holder, Lack, look};
 use cowslip_sys::error::Error;
@@ -12,7 +12,7 @@ use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, process, socket};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::point::{Looks, Point, listens, waits_to_read};
+use super::point::{Point, listens, waits_to_read};
 use super::{Args, JOB_VARIABLE, MOST_MESSAGE_BYTES, VERSION, prefix};
 use crate::commands::passed_on::PassedOn;
 use crate::commands::signals::unless_ignored;
@@ -96,8 +96,10 @@ impl Program {
 
     /// Waits until it is at its point. Returns the descriptor of its job, if it waits to read that.
     fn reach(&mut self, args: &Args, signals: &mut PassedOn) -> Result<Option<i32>, Failure> {
-        let (began, looks) = (Instant::now(), Looks::new(args.timeout));
-        while looks.next() {
+        const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+        let began = Instant::now();
+        while began.elapsed() < args.timeout {
+            std::thread::sleep(BETWEEN_LOOKS);
             if let Some(signal) = signals.take() {
                 let why = format!("ended by signal {signal} before the program's point");
                 return Err(Failure::new(NO, why));
