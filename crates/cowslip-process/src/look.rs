@@ -23,6 +23,7 @@ pub(crate) fn failed(errno: Errno) -> Error {
         Errno::PERM | Errno::ACCESS => error
             .because("it may not be traced by this process")
             .advise("run as its user or as root, and see kernel.yama.ptrace_scope"),
+        Errno::SRCH => error.because("it has ended, or is a thread of the kernel"),
         Errno::NODEV => {
             error.because("this processor has no XSAVE, by which its vector registers are read")
         }
@@ -83,7 +84,6 @@ pub fn look(pid: i32) -> Result<Plan> {
     let target = Target::open(pid).map_err(failed)?;
     let maps = target.read_file("maps").map_err(failed)?;
     if maps.is_empty() {
-        // It is about to end.
         return Err(failed(Errno::SRCH));
     }
     let sites = Sites::find(&target, &maps).map_err(failed)?.ok_or_else(|| {
