@@ -168,7 +168,7 @@ pub fn current_processor() -> usize {
 pub struct Processors(CpuSet);
 
 impl Processors {
-    /// The processors of the thread `thread` of this process (0: the calling one):
+    /// The processors of the thread `thread` (0: the calling one):
     /// `sched_getaffinity(2)`.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use core::mem::MaybeUninit;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::PidfdGetfdFlags;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
@@ -127,6 +128,12 @@ impl Target {
     /// One of its open files, shared with it (`pidfd_getfd(2)`).
     pub fn descriptor(&self, number: i32) -> Result<OwnedFd> {
         rustix::process::pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())
+    }
+
+    /// Moves the calling thread, and no other, into the network namespace of the process (`setns(2)`).
+    pub fn enter_network(&self) -> Result<()> {
+        let network = self.open_file("ns/net")?;
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
     }
 
     /// Returns true if two of its descriptors refer to one open file (`kcmp(2)`).

@@ -34,7 +34,7 @@ mod window;
 
 pub use error::{Error, ErrorKind};
 pub use options::{Detail, Options, Stacks, Unwinding};
-pub use permissions::{Permission, permissions};
+pub use permissions::{Permission, permission_for, permissions};
 pub use recorder::{Recorder, RecordingOutcome};
 pub use status::PermissionStatus;
 pub use subject::Subject;

@@ -81,6 +81,11 @@ pub fn permissions() -> Vec<Permission> {
     ]
 }
 
+/// If each page fault of one process can be recorded.
+pub fn permission_for(pid: i32) -> PermissionStatus {
+    status_of(open(Kind::MinorFaults, false, Scope::Thread(pid), 0), SETCAP)
+}
+
 fn open(kind: Kind, in_kernel: bool, scope: Scope<'_>, cpu: u32) -> Result<Event, Errno> {
     let attributes = Attributes {
         kind,

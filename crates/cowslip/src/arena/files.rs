@@ -25,7 +25,6 @@ use super::file_table::{FrozenPiece, Vacated};
 use super::state::{Chunk, Event, Shared, State};
 use crate::mapping::OwnedRange;
 use crate::mapping::backing_file::{BackingFile, Pages, copy_data, offset};
-use crate::memory::vma_map::Usage;
 
 impl Shared {
     /// The number of a file without readers, for chunks that become live while others are read.
@@ -218,11 +217,13 @@ impl Shared {
         state.files.vacated.len() < before
     }
 
-    /// Gives back a place of a chunk that maps another file. Memory that left is still mapped from it.
+    /// Gives back a place of a chunk that maps another file. Memory that ever left is still mapped from it: by this process,
+    /// or by children that inherited it before it was unmapped here.
     fn punch_unshown(&self, state: &State, file: u8, place: VirtRange) {
         let mut at = place.start;
-        let left = state.vma_map.within(place).filter(|span| span.usage == Usage::Left);
-        let ends = left.map(|span| span.range).chain([VirtRange::new(place.end(), 0)]);
+        let mut left: Vec<_> = state.vma_map.left_within(place).collect();
+        left.reverse();
+        let ends = left.into_iter().chain([VirtRange::new(place.end(), 0)]);
         for shown in ends {
             let part = VirtRange::between(at, shown.start);
             at = shown.end();

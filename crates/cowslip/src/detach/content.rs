@@ -91,7 +91,8 @@ impl Shared {
             if is_left {
                 return source.copy(part, place);
             }
-            if state.files.are_renounced() {
+            // Of anonymous memory a page that is not there makes its reader wait: for this very thread, while it leaves.
+            if state.files.are_renounced() && state.chunk(i) != Chunk::Anonymous {
                 // The mapping shows the same.
                 return source.copy_nonzero(part, place);
             }

@@ -118,7 +118,7 @@ impl VmaMap {
     }
 
     /// The parts of `range` that were left, the last first.
-    fn left_within(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> {
+    pub(crate) fn left_within(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> {
         let before_end = self.left.range(..range.end()).rev();
         let parts = before_end.map(|(start, end)| VirtRange::between(*start, *end));
         parts
