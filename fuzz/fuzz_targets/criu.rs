@@ -17,6 +17,7 @@ use cowslip_fuzz::{folder, proceed, seed};
 use libfuzzer_sys::fuzz_target;
 
 const MAGICS: [u32; 2] = [0x5456_4319, 0x5608_4025];
+const INVENTORY: u32 = 0x5831_3116;
 /// Pages of each file of pages.
 const PAGES: usize = 48;
 
@@ -66,6 +67,9 @@ fn seeds() {
         let close = request(0x1023, 0, is_long);
         seed(name, &[&[2], &requests[..], &close].concat());
     }
+    // Version 3, pages compressed by LZ4, blocks of 64 KiB, and a field of later.
+    let inventory = [8, 3, 0x78, 1, 0x80, 1, 0x80, 0x80, 4, 0xfa, 7, 2, 8, 1];
+    seed("inventory", &[&[4], &inventory[..]].concat());
     seed("words", b"\x03criu.pages.1=400+3 5+1\ncriu.pages.2=1000+4");
 }
 
@@ -142,6 +146,15 @@ fn import_dump(world: &World, has_rest: bool, input: &[u8]) {
     }
 }
 
+/// Imports a dump with this message as its inventory.
+fn import_inventory(world: &World, input: &[u8]) {
+    let file = world.folder.join("dump/inventory.img");
+    let head = [INVENTORY.to_le_bytes(), (input.len() as u32).to_le_bytes()].concat();
+    fs::write(&file, [&head, input].concat()).expect("an inventory");
+    import_dump(world, true, &pagemap(&[vec![0x08, 1], entry(0x400, 3)]));
+    fs::remove_file(file).expect("it is there");
+}
+
 /// Both directions of a connection; written bytes are looked at.
 struct Client<'a>(&'a [u8]);
 
@@ -183,6 +196,7 @@ fuzz_target!(init: seeds(), |input: &[u8]| {
         [rest @ (0 | 1), input @ ..] => import_dump(world, *rest == 1, input),
         [2, input @ ..] => drop(serve(&world.memory, &mut Client(input), &|_| {})),
         [3, input @ ..] => restore_words(world, input),
+        [4, input @ ..] => import_inventory(world, input),
         _ => {}
     }
 });

@@ -3,7 +3,7 @@
 ``cowslip warm sci -- python3 -m cowslip.warm numpy pandas``, then ``cowslip start sci -- report.py --year 2026``: the
 arguments are those of ``python3``: a script, ``-m MODULE``, ``-c CODE`` or ``-`` for standard input.
 
-A program of one's own calls `ready` where it is warm.
+A program of one's own calls `ready` where it is warm. `start` and `fork` start copies from another Python.
 """
 
 from __future__ import annotations
@@ -18,6 +18,25 @@ import runpy
 import sys
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ._copies import Copy, fork, start
+
+if TYPE_CHECKING:
+    from ._multiprocessing import Context
+
+__all__ = ["Copy", "Start", "context", "fork", "main", "ready", "start"]
+
+
+def context(*modules: str, name: str | None = None) -> Context:
+    """Return the context of ``multiprocessing`` in which each process is a copy of a Python that has imported ``modules``.
+
+    For ``Process``, ``Pool``, and ``concurrent.futures.ProcessPoolExecutor(mp_context=…)``. The Python is started at the first
+    use, and ends with this process; ``name`` is that of a ``cowslip warm NAME -- python3 -m cowslip.warm …`` to use instead.
+    ``multiprocessing.set_start_method("cowslip")`` works from then on. Inside, all copies have the same ``os.getpid()``, so that
+    ``max_tasks_per_child`` of an executor cannot be used.
+    """
+    return importlib.import_module("cowslip._multiprocessing").get_context(modules, name)
 
 
 @dataclass(frozen=True, slots=True)

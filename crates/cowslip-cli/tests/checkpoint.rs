@@ -208,37 +208,6 @@ fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
 }
 
 #[test]
-fn a_look_says_what_a_copy_would_lack() {
-    const SCRIPT: &str = "
-import mmap, sys
-shared = mmap.mmap(-1, 1 << 20)
-print('ready', flush=True)
-sys.stdin.read()
-";
-    let look = |pid: u32, options: &[&str]| {
-        run(Command::new(COWSLIP).args(["checkpoint", &pid.to_string(), "--look"]).args(options))
-    };
-    let Some(server) = Server::start() else { return };
-    let possible = look(server.pid, &[]);
-    assert!(possible.status.success(), "{}", possible.stderr);
-    assert!(possible.stdout.contains("lacking  descriptor"), "{}", possible.stdout);
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
-    let refused = look(child.id(), &[]);
-    assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
-    assert!(refused.stdout.contains("refused  shared memory"), "{}", refused.stdout);
-    let json = look(child.id(), &["--json"]);
-    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
-    assert_eq!(json["is_possible"], false);
-    drop(child.stdin.take());
-    let pid = child.id();
-    child.wait().unwrap();
-    assert_eq!(look(pid, &[]).status.code(), Some(5));
-}
-
-#[test]
 fn a_folder_that_is_no_checkpoint_is_refused() {
     let folder = Folder::new("no-checkpoint");
     let refused = |code| {

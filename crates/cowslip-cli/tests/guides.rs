@@ -85,6 +85,22 @@ fn redis_forks_faster() {
 }
 
 #[test]
+fn a_running_program_is_copied_taken_back_and_started_warm() {
+    if cowslip_sys::process::effective_uid() != 0 {
+        println!("SKIPPED: root: to enter the networks of copies");
+        return;
+    }
+    let programs = ["redis-server", "redis-cli", "nsenter", "python3"];
+    let Some((_folder, ran)) = follow("processes.md", &programs) else { return };
+    let said: Vec<&str> = ran.stdout.lines().map(str::trim).collect();
+    let numbers: Vec<&&str> = said.iter().filter(|line| line.parse::<u64>().is_ok()).collect();
+    // The copy's keys, one of them its own; the program has no such key; none; all again; a root.
+    assert_eq!(numbers, [&"100001", &"0", &"0", &"100000", &"12"], "{}", ran.stdout);
+    assert!(said.iter().any(|line| line.starts_with("1.4142135")), "{}", ran.stdout);
+    assert!(said.iter().any(|line| line.starts_with("branch") && line.ends_with("works")));
+}
+
+#[test]
 fn a_regression_is_found_and_explained() {
     let Some((folder, ran)) = follow("regressions.md", &["python3"]) else { return };
     let cause = json(&folder, "compare.json")["cause"].to_string();

@@ -5,14 +5,16 @@
 //! ```
 //! The folder appears under its name when it is whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cowslip::image::{Compression, OnProgress};
 use cowslip::{Error, ErrorKind, Result};
 use cowslip_process::{Holder, Plan};
 use cowslip_sys::error::file_error;
-use cowslip_sys::regular;
+use cowslip_sys::{process, regular};
 use serde::{Deserialize, Serialize};
 
 use crate::command::Criu;
@@ -32,6 +34,9 @@ pub struct CheckpointOptions {
     pub compression: Compression,
     /// The `criu` program.
     pub criu: PathBuf,
+    /// Keeps memory that the program keeps out of core files (`MADV_DONTDUMP`), such as keys. Without it that memory is
+    /// empty after a restore.
+    pub has_secrets: bool,
 }
 
 /// A checkpoint that was written.
@@ -41,8 +46,6 @@ pub struct Checkpointed {
     pub process: About,
     /// Its memory.
     pub memory: Imported,
-    /// It had timers of `setitimer(2)`, which are not in it.
-    pub lacks_timers: bool,
 }
 
 /// A process in a checkpoint.
@@ -64,7 +67,7 @@ pub struct About {
 /// Holds a process, and writes it to a new folder. The program, which runs on, has forgotten the holder then.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the folder exists; those of [`Plan::hold`]; [`ErrorKind::Unsupported`] with CRIU's own words if it
+/// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Busy`] if another command is writing it; those of [`Plan::hold`]; [`ErrorKind::Unsupported`] with CRIU's own words if it
 /// cannot dump the holder; the file system's. Nothing of the folder is left then, unless the disk failed at the very end.
 pub fn checkpoint(
     plan: Plan,
@@ -76,7 +79,7 @@ pub fn checkpoint(
     if fs::symlink_metadata(folder).is_ok() {
         return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("it exists"));
     }
-    let holder = plan.hold()?;
+    let mut holder = plan.hold()?;
     let mute = holder.threads().iter().filter(|thread| thread.alternate_stack.is_none()).count();
     if mute > 0 {
         let why = format!(
@@ -85,7 +88,9 @@ pub fn checkpoint(
         );
         return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(why));
     }
-    let lacks_timers = holder.lacks_timers();
+    if !options.has_secrets {
+        holder.forget_secrets()?;
+    }
     let partial = Partial::create(folder)?;
     let process = About {
         schema: SCHEMA.into(),
@@ -106,7 +111,7 @@ pub fn checkpoint(
     fs::write(&about, text + "\n").map_err(|error| file_error(OPERATION, &about, error))?;
     fs::remove_dir_all(&dump).map_err(|error| file_error(OPERATION, &dump, error))?;
     partial.finish(folder)?;
-    Ok(Checkpointed { process, memory, lacks_timers })
+    Ok(Checkpointed { process, memory })
 }
 
 /// Has CRIU dump the holder, makes that the program's, and ends the holder.
@@ -124,9 +129,10 @@ fn create(folder: &Path) -> Result<()> {
     private_folder(folder).map_err(|error| file_error(OPERATION, folder, error))
 }
 
-/// A folder that is being written, and removed if it is not finished.
+/// A folder that is being written, and removed if it is not finished. Its lock keeps other commands from it.
 struct Partial {
     path: PathBuf,
+    _lock: File,
 }
 
 impl Partial {
@@ -139,14 +145,57 @@ impl Partial {
         // CRIU changes its folder.
         let path = std::path::absolute(folder.with_file_name(hidden))
             .map_err(|error| file_error(OPERATION, folder, error))?;
-        // Of a command that was killed.
-        let _ = fs::remove_dir_all(&path);
-        create(&path)?;
-        Ok(Self { path })
+        let lock = Self::lock(&path)?;
+        let emptied = fs::read_dir(&path).and_then(|mut files| {
+            // Of a command that was killed.
+            files.try_for_each(|file| {
+                let file = file?;
+                match file.file_type()?.is_dir() {
+                    true => fs::remove_dir_all(file.path()),
+                    false => fs::remove_file(file.path()),
+                }
+            })
+        });
+        emptied.map_err(|error| file_error(OPERATION, &path, error))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Makes the folder, if it is not there, and locks it.
+    fn lock(path: &Path) -> Result<File> {
+        let failed = |error| file_error(OPERATION, path, error);
+        loop {
+            match private_folder(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+            let Some(before) = there(path)? else { continue };
+            if !before.is_dir() || before.uid() != process::effective_uid() {
+                let why = "it is no folder of this user";
+                return Err(Error::new(ErrorKind::Denied, OPERATION).of_file(path).because(why));
+            }
+            let lock = match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(failed)?,
+            };
+            match lock.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    let why = "another command is writing it";
+                    return Err(Error::new(ErrorKind::Busy, OPERATION).of_file(path).because(why));
+                }
+                locked => locked.map_err(|error| failed(error.into()))?,
+            }
+            // Its writer may have given it its name, or removed it, before the lock.
+            let own = lock.metadata().map_err(failed)?;
+            if there(path)?.is_some_and(|now| (now.dev(), now.ino()) == (own.dev(), own.ino())) {
+                return Ok(lock);
+            }
+        }
     }
 
     /// Gives it its name, once all of it is on the disk.
-    fn finish(self, folder: &Path) -> Result<()> {
+    fn finish(mut self, folder: &Path) -> Result<()> {
         let failed = |error| file_error(OPERATION, folder, error);
         for part in [&self.path, &self.path.join(REST)] {
             for file in fs::read_dir(part).map_err(failed)? {
@@ -158,7 +207,17 @@ impl Partial {
         let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = File::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
         fs::rename(&self.path, folder).map_err(failed)?;
+        // The next command may have made one of the old name.
+        self.path.clear();
         parent.sync_all().map_err(failed)
+    }
+}
+
+/// What is at a path, without following a link.
+fn there(path: &Path) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some).map_err(|error| file_error(OPERATION, path, error)),
     }
 }
 
@@ -189,5 +248,45 @@ impl About {
             return Err(corrupt("its numbers are not those of a process".into()));
         }
         Ok(about)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_written_by_one_command() {
+        let place = std::env::temp_dir().join(format!("cowslip-one-{}", process::pid()));
+        private_folder(&place).unwrap();
+        let folder = place.join("shop");
+        let first = Partial::create(&folder).unwrap();
+        fs::write(first.path.join("file"), "content").unwrap();
+        let kind = || Partial::create(&folder).map(drop).unwrap_err().kind();
+        assert_eq!(kind(), ErrorKind::Busy);
+        assert!(first.path.join("file").exists());
+        let hidden = first.path.clone();
+        drop(first);
+        assert!(!hidden.exists());
+
+        // Of a command that was killed.
+        fs::create_dir_all(hidden.join("dump")).unwrap();
+        fs::write(hidden.join("dump/file"), "content").unwrap();
+        let next = Partial::create(&folder).unwrap();
+        assert_eq!(fs::read_dir(&next.path).unwrap().count(), 0);
+        fs::create_dir(next.path.join(REST)).unwrap();
+        next.finish(&folder).unwrap();
+        assert!(folder.join(REST).is_dir() && !hidden.exists());
+
+        symlink(&place, &hidden).unwrap();
+        assert_eq!(kind(), ErrorKind::Denied);
+        fs::remove_file(&hidden).unwrap();
+        fs::create_dir(&hidden).unwrap();
+        if chown(&hidden, Some(65534), None).is_ok() {
+            assert_eq!(kind(), ErrorKind::Denied);
+        }
+        fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cowslip::{Error, ErrorKind, Result};
-use cowslip_process::{DescriptorState, Holder, ThreadState};
+use cowslip_process::{DescriptorState, Holder, IntervalTimers, ThreadState};
 use cowslip_sys::error::file_error;
 use cowslip_sys::ptrace::XsaveLayout;
 use cowslip_sys::regular;
@@ -108,17 +108,18 @@ fn threads(folder: &Path, holder: &Holder) -> Result<()> {
     for thread in holder.threads() {
         let mut core = core.clone();
         let is_main = thread.id == holder.program();
-        of_thread(&mut core, thread, is_main).map_err(|why| corrupt(&path, why))?;
+        let timers = is_main.then(|| holder.timers());
+        of_thread(&mut core, thread, timers).map_err(|why| corrupt(&path, why))?;
         write(&folder.join(format!("core-{}.img", thread.id)), CORE, &[core])?;
     }
     fs::remove_file(&path).map_err(|error| file_error(OPERATION, &path, error))
 }
 
-/// `core_entry`
+/// `core_entry`. The main thread's has the timers of the process.
 fn of_thread(
     core: &mut Message,
     thread: &ThreadState,
-    is_main: bool,
+    timers: Option<&IntervalTimers>,
 ) -> std::result::Result<(), String> {
     const ALIVE: u64 = 1;
     core.edit(2, |info| {
@@ -129,12 +130,20 @@ fn of_thread(
         })?;
         info.edit(3, |vectors| of_vectors(vectors, &thread.vectors))
     })?;
-    if is_main {
+    if let Some(timers) = timers {
         core.edit(3, |process| {
             process.set(1, ALIVE);
             process.set(5, thread.blocked);
             process.set_text(6, &thread.name);
-            Ok(())
+            // `task_timers_entry`, of three `itimer_entry`
+            process.edit(7, |all| {
+                for (field, timer) in (1..).zip(timers) {
+                    let mut entry = Message::default();
+                    (1..).zip(timer).for_each(|(field, word)| entry.set(field, *word));
+                    all.set_message(field, &entry);
+                }
+                Ok(())
+            })
         })?;
     } else {
         core.remove(3);

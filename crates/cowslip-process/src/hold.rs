@@ -10,7 +10,7 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
 use crate::descriptors::{self, DescriptorState};
-use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
+use crate::inject::{Injection, IntervalTimers, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
 use crate::queues::{self, Waiting};
@@ -38,7 +38,7 @@ pub struct Holder {
     descriptors: Vec<DescriptorState>,
     queues: Waiting,
     kept: Vec<VirtRange>,
-    has_timers: bool,
+    timers: IntervalTimers,
     pause: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Plan {
     /// Holds the process: stops its threads, takes their state, has one of them fork, and lets them go on.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the plan says that a copy is [not possible](crate::Lack::is_fatal);
+    /// [`ErrorKind::Unsupported`] if the plan says that a copy is [not possible](crate::Fate::Refused);
     /// [`ErrorKind::Denied`] without the right to trace it; [`ErrorKind::Vanished`] once it has ended; what `fork(2)`
     /// answered. The program goes on in any case.
     pub fn hold(mut self) -> Result<Holder> {
@@ -71,7 +71,7 @@ impl Plan {
         let Self { target, sites, keeps, queues: queues_of_look, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let (mut answers, has_timers) =
+        let (mut answers, timers) =
             threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
         for attempt in 0..ATTEMPTS {
             let began = Instant::now();
@@ -122,7 +122,7 @@ impl Plan {
                 descriptors: descriptors.map_err(failed)?,
                 queues: queues.map_err(failed)?,
                 kept,
-                has_timers,
+                timers,
                 pause,
             };
             // Its end is a call of the program's.
@@ -174,9 +174,9 @@ impl Holder {
         &self.kept
     }
 
-    /// True if the program has timers of `setitimer(2)`, which the holder has not.
-    pub fn lacks_timers(&self) -> bool {
-        self.has_timers
+    /// The timers of `setitimer(2)`, a moment before the instant. The holder has none.
+    pub fn timers(&self) -> &IntervalTimers {
+        &self.timers
     }
 
     /// The time for which the program was stopped.
@@ -228,7 +228,7 @@ impl Holder {
 
 /// Fails for the first lack that allows no copy.
 fn refuse(lacks: &[Lack]) -> Result<()> {
-    let fatal = lacks.iter().find(|lack| lack.is_fatal);
+    let fatal = lacks.iter().find(|lack| lack.is_fatal());
     let refused =
         |lack: &Lack| Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string());
     fatal.map_or(Ok(()), |lack| Err(refused(lack)))

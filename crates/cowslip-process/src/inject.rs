@@ -224,17 +224,18 @@ impl<'a> Injection<'a> {
     }
 
     /// Asks the kernel for the process' timers.
-    pub(crate) fn has_timers(&mut self) -> Result<bool> {
-        const INTERVAL_TIMERS: u64 = 3;
+    pub(crate) fn timers(&mut self) -> Result<IntervalTimers> {
         let place = self.at + ANSWERS_AT as u64;
-        let mut has_any = false;
-        for timer in 0..INTERVAL_TIMERS {
+        let mut timers = IntervalTimers::default();
+        for (number, timer) in (0..).zip(&mut timers) {
             let mut bytes = [0; 32];
-            self.call(SYS_getitimer, [timer, place, 0, 0])?;
+            self.call(SYS_getitimer, [number, place, 0, 0])?;
             memfile::read_exact_at(self.memory, &mut bytes, place)?;
-            has_any |= bytes != [0; 32];
+            for (word, bytes) in timer.iter_mut().zip(bytes.chunks(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            }
         }
-        Ok(has_any)
+        Ok(timers)
     }
 
     /// Asks the kernel for the state that it tells a thread alone.
@@ -341,6 +342,9 @@ impl Drop for Injection<'_> {
         }
     }
 }
+
+/// The timers of `setitimer(2)`, by their numbers: the interval and what is left, in seconds and microseconds.
+pub type IntervalTimers = [[u64; 4]; 3];
 
 /// An alternate stack for signal handlers (`sigaltstack(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,16 +3,38 @@
 use cowslip_sys::procfs::mappings;
 use cowslip_sys::units::VirtRange;
 
+/// The flag of memory that the kernel may empty at any time.
+const DROPPABLE: &str = "dp";
+
+/// Finds memory that children have empty (`MADV_WIPEONFORK`), though its program counts on its content.
+pub(crate) fn emptied(smaps: &str) -> Vec<VirtRange> {
+    with_flag(smaps, "wf")
+}
+
 /// Finds it by the text of `/proc/PID/smaps`.
 pub(crate) fn from_smaps(smaps: &str) -> Vec<VirtRange> {
+    with_flag(smaps, "dc")
+}
+
+/// Finds memory that is kept out of core files (`MADV_DONTDUMP`). The kernel's own mappings are, too.
+pub(crate) fn out_of_core_files(smaps: &str) -> Vec<VirtRange> {
+    with_flag(smaps, "dd")
+}
+
+/// The mappings with a flag, but for those of devices and of the kernel, and memory that the kernel may empty at any time
+/// (`MAP_DROPPABLE`), such as the state of libc's random numbers.
+fn with_flag(smaps: &str, wanted: &str) -> Vec<VirtRange> {
+    const NOT_ITS_OWN: [&str; 3] = ["io", "pf", DROPPABLE];
     let mut kept = Vec::new();
     let mut last = None;
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let is_kept = flags.split_ascii_whitespace().any(|flag| flag == "dc");
+            let has = |wanted: &str| flags.split_ascii_whitespace().any(|flag| flag == wanted);
+            let is_kept = has(wanted) && !NOT_ITS_OWN.into_iter().any(has);
             kept.extend(last.take().filter(|_| is_kept));
         } else if let Some(mapping) = mappings(line).next() {
-            last = Some(mapping.range);
+            let is_of_kernel = ["[vdso]", "[vsyscall]"].contains(&mapping.name);
+            last = (!is_of_kernel && !mapping.name.starts_with("[vvar")).then_some(mapping.range);
         }
     }
     kept
@@ -47,8 +69,15 @@ mod tests {
     #[test]
     fn flags_belong_to_the_mapping_before_them() {
         let smaps = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nVmFlags: rd wr mr\n\
-            5000-6000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n";
+            5000-6000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n\
+            7000-8000 rw-s 00000000 00:06 9 /dev/fb0\nVmFlags: rd wr io pf dc dd\n\
+            9000-a000 r-xp 00000000 00:00 0 [vdso]\nVmFlags: rd ex de dd\n\
+            b000-c000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dd\n\
+            d000-e000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dp wf dd\n\
+            e000-f000 rw-p 00000000 00:00 0 \nVmFlags: rd wr wf\n";
         assert_eq!(from_smaps(smaps), [VirtRange::between(0x5000, 0x6000)]);
+        assert_eq!(out_of_core_files(smaps), [VirtRange::between(0xb000, 0xc000)]);
+        assert_eq!(emptied(smaps), [VirtRange::between(0xe000, 0xf000)]);
     }
 
     #[test]

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::target::Target;
+use cowslip_sys::units::ByteCount;
 use cowslip_sys::{Errno, process};
 
 use crate::inject::Sites;
-use crate::kept::from_smaps;
+use crate::kept::{emptied, from_smaps, out_of_core_files};
 use crate::stop::children;
-use crate::{descriptors, queues};
+use crate::things::{Fate, Thing};
+use crate::{descriptors, queues, things};
 
 pub(crate) const OPERATION: &str = "hold a process";
 
@@ -34,22 +36,35 @@ pub(crate) fn failed(errno: Errno) -> Error {
     }
 }
 
-/// Something that a copy of a process does not have as the process has it.
+/// A thing of a process that a copy does not have as the process has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lack {
-    /// The thing, such as `descriptor 7, socket:[4711]`.
+    /// Its name there, such as `descriptor 7, socket:[4711]`.
     pub what: String,
-    /// What becomes of it: a statement.
-    pub why: &'static str,
+    /// Its kind.
+    pub thing: &'static Thing,
+}
+
+impl Lack {
     /// True if there can be no copy.
-    pub is_fatal: bool,
-    /// True if a checkpoint alone lacks it: a copy that [runs at once](crate::Holder::branch) has it.
-    pub is_of_checkpoint: bool,
+    pub fn is_fatal(&self) -> bool {
+        self.thing.fate == Fate::Refused
+    }
+
+    /// True if a checkpoint alone lacks it.
+    pub fn is_of_checkpoint(&self) -> bool {
+        self.thing.fate == Fate::LackingInCheckpoint
+    }
+
+    /// True for memory that a checkpoint [leaves out](crate::Holder::forget_secrets).
+    pub fn is_secret(&self) -> bool {
+        self.thing == things::SECRETS
+    }
 }
 
 impl fmt::Display for Lack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.why)
+        write!(f, "{}: {}", self.what, self.thing.why)
     }
 }
 
@@ -98,39 +113,36 @@ pub fn look(pid: i32) -> Result<Plan> {
     // CRIU gives each process that it restores a time namespace.
     for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {
         if namespace(&pid.to_string(), kind) != namespace("self", kind) {
-            let what = format!("its {kind} namespace");
-            lack(&mut lacks, what, "names and numbers mean others there", true);
+            lack(&mut lacks, format!("its {kind} namespace"), things::NAMESPACE);
         }
     }
     if pid == 1 {
-        lack(&mut lacks, "process 1", "its number is that of each namespace's first process", true);
+        lack(&mut lacks, "process 1", things::FIRST_PROCESS);
     }
     if !children(pid).is_empty() {
-        lack(&mut lacks, "its children", "a copy has none", false);
+        lack(&mut lacks, "its children", things::CHILDREN);
     }
     let timers = target.read_file("timers");
     if timers.is_ok_and(|timers| !timers.is_empty()) {
-        lack(&mut lacks, "timers of timer_create(2)", "a copy has none", true);
+        lack(&mut lacks, "timers of timer_create(2)", things::POSIX_TIMERS);
     }
     let links = descriptors::links(pid).map_err(failed)?;
     for (number, link) in &links {
-        if let Some((why, is_fatal)) = of_descriptor(link) {
-            let what = format!("descriptor {number}, {link}");
-            let is_of_checkpoint = [OF_LATER, ITS_SET_OF_LATER].contains(&why);
-            lacks.push(Lack { what, why, is_fatal, is_of_checkpoint });
+        if let Some(thing) = of_descriptor(link) {
+            lack(&mut lacks, format!("descriptor {number}, {link}"), thing);
         }
     }
     let locks = procfs::read_text("/proc/locks").unwrap_or_default();
     if locks.lines().any(|line| is_record_lock(line, pid)) {
-        lack(&mut lacks, "record locks (fcntl(2))", "a copy has none", false);
+        lack(&mut lacks, "record locks (fcntl(2))", things::RECORD_LOCKS);
     }
     let keeps = !from_smaps(&smaps).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
     Ok(Plan { target: Arc::new(target), sites, keeps, queues, lacks })
 }
 
-fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, why: &'static str, is_fatal: bool) {
-    lacks.push(Lack { what: what.into(), why, is_fatal, is_of_checkpoint: false });
+fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, thing: &'static Thing) {
+    lacks.push(Lack { what: what.into(), thing });
 }
 
 /// A field of the text of `/proc/PID/status`.
@@ -148,19 +160,19 @@ pub(crate) fn is_filtered(status: &str) -> bool {
 fn in_status(status: &str, lacks: &mut Vec<Lack>) {
     let field = |name: &str| field(status, name);
     if !matches!(field("TracerPid"), "0" | "") {
-        lack(lacks, format!("tracer {}", field("TracerPid")), "a debugger has it", true);
+        lack(lacks, format!("tracer {}", field("TracerPid")), things::TRACER);
     }
     if [field("SigPnd"), field("ShdPnd")].iter().any(|set| set.contains(|digit| digit != '0')) {
-        lack(lacks, "pending signals", "a copy has none", false);
+        lack(lacks, "pending signals", things::PENDING_SIGNALS);
     }
     if is_filtered(status) {
-        lack(lacks, "seccomp(2)", "its filter may end it for a call on its behalf", true);
+        lack(lacks, "seccomp(2)", things::FILTER);
     }
     if field("State").starts_with(['T', 't', 'Z', 'X']) {
-        lack(lacks, format!("state {}", field("State")), "it does not run", true);
+        lack(lacks, format!("state {}", field("State")), things::STATE);
     }
     if field("x86_Thread_features").contains("shstk") {
-        lack(lacks, "shadow stacks", "they allow no call on its behalf", true);
+        lack(lacks, "shadow stacks", things::SHADOW_STACKS);
     }
 }
 
@@ -174,16 +186,19 @@ pub(crate) fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
     for mapping in procfs::mappings(maps).filter(is_shared) {
         let (from, to) = (mapping.range.start, mapping.range.end());
         let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
-        lack(lacks, what, "a copy would have the memory of later", true);
+        lack(lacks, what, things::SHARED_MEMORY);
     }
 }
 
-/// Finds memory that a fork empties, by the text of `/proc/PID/smaps`.
+/// Finds memory that a fork empties, and that core files lack, by the text of `/proc/PID/smaps`.
 fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
-    let mut flags = smaps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
-    if flags.any(|flags| flags.split_ascii_whitespace().any(|flag| flag == "wf")) {
-        let what = "memory that is empty in children (MADV_WIPEONFORK)";
-        lack(lacks, what, "a copy has none of it", true);
+    let secrets: usize = out_of_core_files(smaps).iter().map(|range| range.len).sum();
+    if secrets > 0 {
+        let bytes = ByteCount(secrets as u64);
+        lack(lacks, format!("{bytes} that core files lack (MADV_DONTDUMP)"), things::SECRETS);
+    }
+    if !emptied(smaps).is_empty() {
+        lack(lacks, "memory that is empty in children (MADV_WIPEONFORK)", things::WIPED);
     }
 }
 
@@ -192,33 +207,28 @@ fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
 }
 
-const OF_LATER: &str = "its content is that of later";
-const ITS_SET_OF_LATER: &str = "its set is that of later";
-
-/// The fate of a descriptor, and true if there can be no copy for it.
-fn of_descriptor(link: &str) -> Option<(&'static str, bool)> {
+/// The kind of a descriptor that a copy lacks.
+fn of_descriptor(link: &str) -> Option<&'static Thing> {
     let kind = link.strip_prefix("anon_inode:").map(|kind| kind.trim_matches(['[', ']']));
     match kind {
         Some("eventfd" | "timerfd") => None,
-        Some("eventpoll" | "signalfd") => Some((ITS_SET_OF_LATER, false)),
+        Some("eventpoll" | "signalfd") => Some(things::SETS),
         Some("io_uring" | "userfaultfd" | "perf_event" | "inotify" | "fanotify") => {
-            Some(("a copy has none", true))
+            Some(things::QUEUES_OF_KERNEL)
         }
         Some(kind) if kind.starts_with("bpf") || kind.starts_with("kvm") => {
-            Some(("a copy would share it", true))
+            Some(things::INSTANCES)
         }
-        Some(_) => Some(("a copy shares it", false)),
-        None if link.starts_with("socket:") => Some(("connections are closed in a copy", false)),
-        None if link.starts_with("/proc/") && link.ends_with("/mem") => {
-            Some(("a copy would write the program's memory", true))
-        }
-        None if is_terminal(link) => Some(("a copy has the terminal of its restore", false)),
+        Some(_) => Some(things::OTHER_INODE),
+        None if link.starts_with("socket:") => Some(things::CONNECTIONS),
+        None if link.starts_with("/proc/") && link.ends_with("/mem") => Some(things::MEMORY_FILE),
+        None if is_terminal(link) => Some(things::TERMINAL),
         None if link.starts_with("/dev/") && !link.starts_with("/dev/shm/") => {
             const WITHOUT_STATE: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
             let has_state = !WITHOUT_STATE.contains(&&link["/dev/".len()..]);
-            has_state.then_some(("a copy would share it", true))
+            has_state.then_some(things::DEVICE)
         }
-        None if link.starts_with("pipe:") => Some((OF_LATER, false)),
+        None if link.starts_with("pipe:") => Some(things::PIPES),
         None => None,
     }
 }

@@ -7,7 +7,7 @@ use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::{BorrowedFd, Errno, Result};
 
-use crate::inject::{Answers, Injection, Sites, room};
+use crate::inject::{Answers, Injection, IntervalTimers, Sites, room};
 
 /// Between looks at threads that run.
 const NAP: Duration = Duration::from_micros(200);
@@ -69,14 +69,14 @@ impl Threads {
     }
 
     /// Stops one after the other, while the rest run, and asks those that can make a call. Returns their answers, by the number
-    /// of the thread, and true if the process has timers of `setitimer(2)`.
+    /// of the thread, and the timers of the process.
     pub(crate) fn ask(
         &mut self,
         target: &Target,
         memory: BorrowedFd<'_>,
         sites: Sites,
-    ) -> Result<(HashMap<i32, Answers>, bool)> {
-        let (mut answers, mut has_timers) = (HashMap::new(), false);
+    ) -> Result<(HashMap<i32, Answers>, IntervalTimers)> {
+        let (mut answers, mut timers) = (HashMap::new(), IntervalTimers::default());
         let mut maps = target.read_file("maps")?;
         for i in 0..self.all.len() {
             // Signals stop the others, which are traced too.
@@ -103,7 +103,7 @@ impl Threads {
             if let Some(place) = place {
                 let mut injection = Injection::prepare(tracee, place, memory, sites)?;
                 if answers.is_empty() {
-                    has_timers = injection.has_timers()?;
+                    timers = injection.timers()?;
                 }
                 let answer = injection.ask()?;
                 answers.insert(tracee.thread(), answer);
@@ -113,7 +113,7 @@ impl Threads {
                 main.go_on()?;
             }
         }
-        Ok((answers, has_timers))
+        Ok((answers, timers))
     }
 
     /// Lets all of them go on.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use cowslip_sys::ptrace::{Registers, Tracee};
+use cowslip_sys::scheduling::{Processors, Scheduling};
 use cowslip_sys::{BorrowedFd, Errno, Result, memfile, procfs};
 
 use crate::inject::{AlternateStack, Answers, abort_of_sequence, after_restart};
@@ -28,6 +29,8 @@ pub struct ThreadState {
     pub clear_tid: u64,
     /// Its alternate stack; `None` if the thread could not be asked.
     pub alternate_stack: Option<AlternateStack>,
+    /// The processors that it may run on, and its policy, niceness or priority; `None` where the kernel did not say.
+    pub scheduling: (Option<Processors>, Option<Scheduling>),
     waits_in: Option<Registers>,
     /// It is in a restartable sequence, which ends there.
     aborts_at: Option<u64>,
@@ -79,6 +82,10 @@ impl ThreadState {
             },
             clear_tid: answers.clear_tid.unwrap_or(if is_there { place } else { 0 }),
             alternate_stack: answers.alternate_stack,
+            scheduling: (
+                Processors::from_thread(tracee.thread()).ok(),
+                Scheduling::from_thread(tracee.thread()).ok(),
+            ),
             waits_in: answers.waits_in,
             aborts_at: abort_of_sequence(tracee, registers.rip, memory),
         })

@@ -6,8 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Copy, CopyOptions, Holder, Mark, look};
+use cowslip_process::{Copy, CopyOptions, Holder, Lack, Mark, look};
 use cowslip_sys::error::ErrorKind;
+use cowslip_sys::scheduling::{Processors, Scheduling};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, OwnedFd};
@@ -178,6 +179,110 @@ fn copies_count_on_with_all_threads_and_end_each_for_itself() {
     program.wait_counted();
     assert_eq!(program.children(), "", "no child stays");
     assert!(program.end().contains("equal: true"));
+}
+
+/// One thread is nice and bound to a processor, the other is not.
+#[test]
+fn threads_of_a_copy_have_their_own_priorities() {
+    const SCRIPT: &str = "
+import os, sys, threading
+def work():
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 7)
+    os.sched_setaffinity(threading.get_native_id(), {min(os.sched_getaffinity(0))})
+    print('ready', flush=True)
+    threading.Event().wait()
+threading.Thread(target=work, daemon=True).start()
+sys.stdin.read()
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    let of_threads = |pid: i32| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        let mut all: Vec<i32> =
+            tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+        all.sort_unstable();
+        let of_thread = |thread: i32| {
+            let scheduling = Scheduling::from_thread(thread).unwrap();
+            (format!("{scheduling:?}"), Processors::from_thread(thread).unwrap())
+        };
+        all.into_iter().map(of_thread).collect::<Vec<_>>()
+    };
+    let pid = child.id().cast_signed();
+    let program = of_threads(pid);
+    assert!(program.len() == 2 && program[0].0 != program[1].0, "{program:?}");
+    let mut holder = look(pid).unwrap().hold().unwrap();
+    let (copy, _input, _output) = copy(&mut holder);
+    assert_eq!(of_threads(copy.pid()), program);
+    drop((copy, holder));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// The state of random numbers since glibc 2.41 (`MAP_DROPPABLE`, Linux 6.11) is empty in a copy, as its code expects.
+#[test]
+fn memory_that_the_kernel_may_drop_is_no_obstacle() {
+    const SCRIPT: &str = "
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+MAP_DROPPABLE, MAP_ANONYMOUS = 8, 32
+memory = libc.mmap(None, 4096, 3, MAP_DROPPABLE | MAP_ANONYMOUS, -1, 0)
+print(memory or 0 if memory != ctypes.c_void_p(-1).value else 0, flush=True)
+sys.stdin.read()
+print('over', flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.trim() == "0" {
+        println!("SKIPPED: droppable memory: Linux 6.11 has it");
+    } else {
+        let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+        let (mut copy, input, mut output) = copy(&mut holder);
+        drop((holder, input));
+        line.clear();
+        output.read_to_string(&mut line).unwrap();
+        assert_eq!((line.trim(), copy.status().unwrap()), ("over", 0));
+    }
+    drop(child.stdin.take());
+    // Its output is gone.
+    child.wait().unwrap();
+}
+
+#[test]
+fn timers_go_on_in_copies() {
+    const SCRIPT: &str = "
+import signal, sys
+alarms = [0]
+def alarm(*_): alarms[0] += 1
+signal.signal(signal.SIGALRM, alarm)
+signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+print('ready', flush=True)
+sys.stdin.readline()
+before = alarms[0]
+while alarms[0] == before: signal.pause()
+print(*signal.getitimer(signal.ITIMER_REAL)[1:], flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+    assert_eq!(holder.timers()[0][..2], [0, 20_000]);
+    let (mut copy, mut input, mut copy_output) = copy(&mut holder);
+    drop(holder);
+    writeln!(input).unwrap();
+    let mut said = String::new();
+    copy_output.read_to_string(&mut said).unwrap();
+    assert_eq!((said.trim(), copy.status().unwrap()), ("0.02", 0));
+    writeln!(child.stdin.take().unwrap()).unwrap();
+    said.clear();
+    output.read_to_string(&mut said).unwrap();
+    assert_eq!(said.trim(), "0.02");
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
@@ -372,6 +477,44 @@ for byte in (b'a', b'b'):
     assert!(child.wait().unwrap().success());
 }
 
+/// A page with `MADV_DONTDUMP` is empty in a holder that forgets secrets; its neighbour and the program keep theirs.
+#[test]
+fn secrets_are_forgotten_by_the_holder_alone() {
+    const SCRIPT: &str = "
+import ctypes, mmap, sys
+MADV_DONTDUMP = 16
+memory = mmap.mmap(-1, 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.write(b'a' * 8192)
+memory.madvise(MADV_DONTDUMP, 0, 4096)
+print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True)
+sys.stdin.readline()
+print(memory[:8192] == b'a' * 8192, flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let both = VirtRange::new(line.trim().parse().unwrap(), 8192);
+    let plan = look(child.id().cast_signed()).unwrap();
+    let is_named = |lack: &Lack| lack.is_secret() && lack.is_of_checkpoint();
+    assert!(plan.lacks().iter().any(is_named), "{:?}", plan.lacks());
+    let mut holder = plan.hold().unwrap();
+    let content = |holder: &Holder| Target::open(holder.pid()).unwrap().read_memory(both).unwrap();
+    assert!(content(&holder).iter().all(|byte| *byte == b'a'));
+    holder.forget_secrets().unwrap();
+    let (secret, other) = (&content(&holder)[..4096], &content(&holder)[4096..]);
+    assert!(secret.iter().all(|byte| *byte == 0) && other.iter().all(|byte| *byte == b'a'));
+    holder.lend().unwrap();
+    assert_eq!(holder.forget_secrets().unwrap_err().kind(), ErrorKind::Busy);
+    drop(holder);
+    writeln!(child.stdin.take().unwrap()).unwrap();
+    line.clear();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "True");
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn memory_that_is_shared_since_the_look_is_refused() {
     const SCRIPT: &str = "
@@ -413,7 +556,7 @@ sys.stdin.read()
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
     let plan = look(child.id().cast_signed()).unwrap();
-    let said: Vec<_> = plan.lacks().iter().map(|lack| (lack.is_fatal, lack.to_string())).collect();
+    let said: Vec<_> = plan.lacks().iter().map(|lack| (lack.is_fatal(), lack.to_string())).collect();
     for (is_fatal, part) in [
         (true, "shared memory at"),
         (true, "anon_inode:inotify: a copy has none"),
@@ -442,7 +585,7 @@ fn processes_that_cannot_be_held_are_left_alone() {
     }
     cowslip_sys::process::stop_group(pid, true).unwrap();
     let mut plan = look(pid).unwrap();
-    while plan.lacks().iter().all(|lack| !lack.is_fatal) {
+    while plan.lacks().iter().all(|lack| !lack.is_fatal()) {
         plan = look(pid).unwrap();
     }
     assert!(plan.hold().unwrap_err().to_string().contains("does not run"));

@@ -1,6 +1,6 @@
 //! Benches and the demo: Cowslip beside the best baselines, all in one run.
 //!
-//! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: the measurements of the command's bench of that
+//! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`], [`process`]: the measurements of the command's bench of that
 //!   name, in parts that can be selected.
 //! * [`host`]: effects of a virtual machine's host on all of them.
 //! * [`report`]: the results, as a table, a document or a page.
@@ -51,6 +51,7 @@ pub mod cow;
 pub mod demo;
 pub mod fork;
 pub mod host;
+pub mod process;
 pub mod report;
 pub mod restore;
 pub mod save;
@@ -59,6 +60,7 @@ pub mod trace;
 mod bench;
 mod child;
 mod clock;
+mod criu;
 mod error;
 mod interleaved;
 mod interrupt;

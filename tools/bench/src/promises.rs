@@ -3,13 +3,14 @@
 use crate::promise::Promise;
 
 /// The promises of each bench, in the order of the pages.
-pub(crate) const BENCHES: [(&str, &[Promise]); 7] = [
+pub(crate) const BENCHES: [(&str, &[Promise]); 8] = [
     ("cow", &crate::cow::PROMISES),
     ("fork", &crate::fork::PROMISES),
     ("save", &crate::save::PROMISES),
     ("restore", &crate::restore::PROMISES),
     ("bloat", &crate::bloat::PROMISES),
     ("trace", &crate::trace::PROMISES),
+    ("process", &crate::process::PROMISES),
     ("demo", &crate::demo::redis::PROMISES),
 ];
 

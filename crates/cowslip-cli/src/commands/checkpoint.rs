@@ -16,7 +16,7 @@ use super::signals;
 use crate::exit::{self, CommandResult};
 
 const EXAMPLES: &str = "Examples:
-  cowslip checkpoint 4711 --look                # says what a copy would lack
+  cowslip attach 4711                           # says what a copy would lack
   cowslip checkpoint 4711 -o shop.checkpoint
   cowslip restore shop.checkpoint
 
@@ -31,14 +31,14 @@ pub(crate) struct Args {
     #[arg(value_parser = whole(1..=i32::MAX))]
     pid: i32,
     /// The folder to write; it must not exist
-    #[arg(short, long, value_name = "FOLDER", required_unless_present = "look")]
-    output: Option<PathBuf>,
-    /// Say what a copy would lack, and do nothing
-    #[arg(long, conflicts_with = "output")]
-    look: bool,
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
     /// none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value_t)]
     compression: Compression,
+    /// Keep memory that the program keeps out of core files (MADV_DONTDUMP), such as keys [default: it is left out]
+    #[arg(long)]
+    secrets: bool,
     /// The criu program
     #[arg(long, value_name = "PROGRAM", default_value = "criu")]
     criu: PathBuf,
@@ -49,14 +49,12 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let plan = look(args.pid)?;
-    let is_possible = plan.lacks().iter().all(|lack| !lack.is_fatal);
-    let Some(folder) = &args.output else {
-        return tell_lacks(args, plan.lacks(), is_possible);
-    };
-    if is_possible {
-        plan.lacks().iter().for_each(|lack| errln!("cowslip: {lack}"));
-    }
+    let folder = &args.output;
     let mut lacks = plan.lacks().to_vec();
+    lacks.retain(|lack| !(args.secrets && lack.is_secret()));
+    if lacks.iter().all(|lack| !lack.is_fatal()) {
+        lacks.iter().for_each(|lack| errln!("cowslip: {lack}"));
+    }
     let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let mut progress = Progress::new();
     progress.phase(&format!("writing {}", folder.display()));
@@ -64,15 +62,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
         if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let options = CheckpointOptions { compression: args.compression, criu: args.criu.clone() };
+    let (compression, criu) = (args.compression, args.criu.clone());
+    let options = CheckpointOptions { compression, criu, has_secrets: args.secrets };
     let done = checkpoint(plan, folder, &options, &mut advanced)?;
     progress.finish();
-    if done.lacks_timers {
-        let (what, why) = ("timers of setitimer(2)".into(), "a copy has none");
-        let timers = Lack { what, why, is_fatal: false, is_of_checkpoint: false };
-        errln!("cowslip: {timers}");
-        lacks.push(timers);
-    }
     let process = &done.process;
     if let Some(file) = &args.json {
         let result = json!({
@@ -102,28 +95,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what a copy would lack. The answer is no if there can be none.
-fn tell_lacks(args: &Args, lacks: &[Lack], is_possible: bool) -> CommandResult {
-    if let Some(file) = &args.json {
-        let result = json!({
-            "schema": "cowslip.look/1",
-            "pid": args.pid,
-            "is_possible": is_possible,
-            "lacks": lacks.iter().map(to_json).collect::<Vec<_>>(),
-        });
-        json::write(&result, file).map_err(exit::io("write the result"))?;
-    } else {
-        for lack in lacks {
-            let kind = if lack.is_fatal { "refused" } else { "lacking" };
-            outln!("{kind:<8} {lack}");
-        }
-        if lacks.is_empty() {
-            outln!("a copy lacks nothing");
-        }
-    }
-    Ok(ExitCode::from(if is_possible { 0 } else { exit::NO }))
-}
-
-fn to_json(lack: &Lack) -> Value {
-    json!({"what": lack.what, "why": lack.why, "is_fatal": lack.is_fatal})
+/// A thing that a copy lacks.
+pub(super) fn to_json(lack: &Lack) -> Value {
+    json!({"what": lack.what, "why": lack.thing.why, "is_fatal": lack.is_fatal()})
 }

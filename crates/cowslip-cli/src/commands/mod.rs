@@ -1,5 +1,6 @@
 //! The one table of commands; each has a module with its options and its code.
 
+mod attach;
 mod branch;
 mod checkpoint;
 mod compare;
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(image::Action),
+    Attach(attach::Args),
     Checkpoint(checkpoint::Args),
     Restore(restore::Args),
     Mark(mark::Args),
@@ -104,6 +106,7 @@ impl Command {
             Self::Trace(args) => trace::run(&args),
             Self::Compare(args) => compare::run(&args),
             Self::Image(action) => image::run(&action),
+            Self::Attach(args) => attach::run(&args),
             Self::Checkpoint(args) => checkpoint::run(&args),
             Self::Restore(args) => restore::run(&args),
             Self::Mark(args) => mark::run(&args),

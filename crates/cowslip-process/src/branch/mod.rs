@@ -9,7 +9,7 @@
 //! until one of them writes. Open files are made [anew](files), threads with the state of the [instant](threads), all by
 //! calls that the copy makes before it runs.
 //!
-//! Not as in the program: children, record locks, timers of `setitimer(2)`, the affinity and the priority of single threads.
+//! Not as in the program: children, record locks.
 
 mod caller;
 mod files;
@@ -153,12 +153,19 @@ impl Holder {
         }
         for (tracee, state) in copy.tasks.iter_mut().zip(states) {
             let mut caller = Caller::new(tracee, memory, sites)?;
-            threads::equip(&mut caller, state, state.id == states[0].id)?;
+            let is_main = state.id == states[0].id;
+            threads::equip(&mut caller, state, is_main)?;
+            if is_main {
+                threads::start_timers(&mut caller, self.timers())?;
+            }
             if has_new_capabilities {
                 namespaces::drop_capabilities(&mut caller)?;
             }
         }
-        copy.tasks.iter().zip(states).try_for_each(|(task, state)| threads::set_state(task, state))
+        copy.tasks.iter().zip(states).try_for_each(|(task, state)| {
+            threads::schedule(task, state);
+            threads::set_state(task, state)
+        })
     }
 }
 

@@ -5,10 +5,11 @@ use cowslip_sys::{Errno, Result};
 use libc::{
     CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
     CLONE_THREAD, CLONE_VM, PR_SET_NAME, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
-    SYS_set_robust_list, SYS_set_tid_address, SYS_sigaltstack,
+    SYS_set_robust_list, SYS_set_tid_address, SYS_setitimer, SYS_sigaltstack,
 };
 
 use super::caller::Caller;
+use crate::inject::IntervalTimers;
 use crate::thread::ThreadState;
 
 /// Starts a task with a number of its own choice (`clone3(2)`), which is stopped.
@@ -66,6 +67,24 @@ pub(super) fn equip(caller: &mut Caller<'_>, thread: &ThreadState, is_main: bool
     let place = caller.put(0, &name)?;
     caller.call(SYS_prctl, &[PR_SET_NAME as u64, place])?;
     Ok(())
+}
+
+/// Starts the timers of the process, with what was left of them. A signal of one waits until the copy runs.
+pub(super) fn start_timers(caller: &mut Caller<'_>, timers: &IntervalTimers) -> Result<()> {
+    for (number, timer) in (0..).zip(timers) {
+        if *timer != [0; 4] {
+            let place = caller.put_words(0, timer)?;
+            caller.call(SYS_setitimer, &[number, place, 0])?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a thread its processors and its priority, as far as this process may: a fork has given it those of another.
+pub(super) fn schedule(tracee: &Tracee, thread: &ThreadState) {
+    let (processors, scheduling) = &thread.scheduling;
+    let _ = processors.map(|processors| processors.assign(tracee.thread()));
+    let _ = scheduling.map(|scheduling| scheduling.assign(tracee.thread()));
 }
 
 /// Sets the registers and the signal mask, with which the thread goes on.

@@ -13,15 +13,7 @@ const STOCK: [&str; 2] = ["fork-4k", "fork-thp"];
 /// Forks with memory on huge pages while it is shared.
 const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
 
-pub(crate) const PROMISES: [Promise; 9] = [
-    Promise {
-        name: "fork_pause_8GiB_best_over_cowslip",
-        bound: Bound::AtLeast(1.5),
-        value: |figures| {
-            let pause = |name: &str| figures.find(name, FORK_PAUSE, "p50", 8 * GIB, None);
-            over(figures.lowest(&FORKS, pause), pause(COWSLIP))
-        },
-    },
+pub(crate) const PROMISES: [Promise; 7] = [
     Promise {
         name: "view_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(2.0),
@@ -31,14 +23,6 @@ pub(crate) const PROMISES: [Promise; 9] = [
             };
             let best = figures.lowest(&["4k", "thp"], |pages| pause("uffd-wp", Some(pages)));
             over(best, pause(COWSLIP, None))
-        },
-    },
-    Promise {
-        name: "fork_first_write_cowslip_over_best",
-        bound: Bound::AtMost(1.5),
-        value: |figures| {
-            let best = figures.lowest(&FORKS, |name| first_write(figures, name));
-            over(first_write(figures, COWSLIP), best)
         },
     },
     Promise {

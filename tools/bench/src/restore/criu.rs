@@ -1,4 +1,4 @@
-//! CRIU on a process of the same size: dumped, restored whole, and restored lazily.
+//! CRIU on a process of the same size: dumped, restored whole, and restored lazily; and `cowslip checkpoint` beside it.
 //!
 //! It needs a CRIU as new as the kernel; where `criu check` fails, its message is the reason.
 
@@ -15,13 +15,22 @@ use signal_hook::consts::SIGUSR1;
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};
 use super::sample::Sample;
 use super::{Bench, Error, Result};
+use crate::criu;
 use crate::error::during;
 use crate::interrupt::Interrupt;
-use crate::program::Running;
+use crate::program::{self, Running};
 use crate::rows::push_durations;
 
-const CRIU: &str = "criu";
-const LAZY: &str = "criu-lazy";
+/// A way to keep a process and to bring it back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Whole,
+    Lazy,
+    Checkpoint,
+}
+
+const WAYS: [(&str, Way); 3] =
+    [("criu", Way::Whole), ("criu-lazy", Way::Lazy), ("cowslip-checkpoint", Way::Checkpoint)];
 const DUMP: &str = "criu_dump";
 const NEEDS: &str = "apt-get install gcc libc6-dev";
 const PATIENCE: time::Duration = time::Duration::from_secs(120);
@@ -39,16 +48,16 @@ struct Seen {
 pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
     bench.progress.phase("CRIU: what it says of this kernel");
     let source = include_str!("criu_target.c");
-    let program =
-        check().and_then(|()| sample.folder.compile("criu-target", source, &[], NEEDS, bench.stop));
-    for (name, lazy) in [(CRIU, false), (LAZY, true)] {
+    let compile = || sample.folder.compile("criu-target", source, &[], NEEDS, bench.stop);
+    let program = criu::check().and_then(|()| compile());
+    for (name, way) in WAYS {
         let mut seen = Vec::new();
         let mut measured = program.as_ref().map(drop).map_err(Error::clone);
         for round in bench.clock.rounds(0.5, 1, rounds) {
             let round = round + 1;
             let (Ok(()), Ok(program)) = (&measured, &program) else { break };
             bench.progress.phase(&format!("{name}, round {round} of {rounds}"));
-            let one = Round { sample, program, lazy, stop: bench.stop }.run();
+            let one = Round { sample, program, way, stop: bench.stop }.run();
             measured = one.map(|outcome| seen.push(outcome));
         }
         match measured {
@@ -81,34 +90,10 @@ fn push(bench: &mut Bench<'_>, bytes: u64, name: &str, seen: &[Seen]) {
     bench.report.row(row.n(seen.len() as u64));
 }
 
-fn criu(action: &str, images: Option<&Path>) -> Command {
-    let mut command = Command::new("criu");
-    command.arg(action);
-    if let Some(images) = images {
-        command.arg("--images-dir").arg(images);
-    }
-    command
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let ended = command.output().map_err(during("run criu (apt-get install criu)"))?;
-    if ended.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let errors: Vec<&str> = said.lines().filter(|line| line.contains("Error")).collect();
-    let action = command.get_args().next().unwrap_or_default().display();
-    Err(Error::Failed(format!("criu {action} failed ({}): {}", ended.status, errors.join("; "))))
-}
-
-fn check() -> Result<()> {
-    finish(&mut criu("check", None))
-}
-
 struct Round<'a> {
     sample: &'a Sample,
     program: &'a Path,
-    lazy: bool,
+    way: Way,
     stop: &'a Interrupt,
 }
 
@@ -125,24 +110,16 @@ impl Round<'_> {
         let pid = target.id();
 
         let began = Instant::now();
-        let tree = pid.to_string();
-        finish(criu("dump", Some(&images)).args(["--shell-job", "--tree", &tree]))?;
+        self.keep(pid, &images)?;
         let dump_ns = began.elapsed().as_nanos() as f64;
+        if self.way == Way::Checkpoint {
+            // It runs on.
+            process::end_group(pid, true).map_err(during("end a process"))?;
+        }
         target.wait(self.stop)?;
 
         let began = Instant::now();
-        let mut restore = criu("restore", Some(&images));
-        restore.args(["--shell-job", "--restore-detached"]);
-        let _server = if self.lazy {
-            restore.arg("--lazy-pages");
-            let (out, err) = (images.join("lazy-out"), images.join("lazy-err"));
-            let server = Running::start(&mut criu("lazy-pages", Some(&images)), &out, &err)?;
-            self.wait_for(&images.join("lazy-pages.socket"))?;
-            Some(server)
-        } else {
-            None
-        };
-        finish(&mut restore)?;
+        let _server = self.restore(&images)?;
         let restored = Restored { pid };
         let setup_ns = began.elapsed().as_nanos() as f64;
         process::signal(pid, SIGUSR1).map_err(during("signal the restored process"))?;
@@ -155,6 +132,49 @@ impl Round<'_> {
             return Err(Error::Failed(format!("the restored process wrote {text:?}")));
         };
         Ok(Seen { dump_ns, setup_ns, first_ns, reading_ns, wrong_bytes })
+    }
+
+    fn keep(&self, pid: i32, images: &Path) -> Result<()> {
+        let pid = pid.to_string();
+        if self.way == Way::Checkpoint {
+            let mut checkpoint = Command::new(program::cowslip()?);
+            checkpoint.args(["checkpoint", &pid, "-o"]).arg(images.join("process"));
+            return self.sample.folder.finish(&mut checkpoint, self.stop).map(drop);
+        }
+        let mut dump = criu::command("dump", Some(images));
+        criu::finish(dump.args(["--shell-job", "--tree", &pid]))
+    }
+
+    /// Restores the process, and returns what brings its memory, once it runs.
+    fn restore(&self, images: &Path) -> Result<Option<Running>> {
+        let (out, err) = (images.join("lazy-out"), images.join("lazy-err"));
+        let mut restore = criu::command("restore", Some(images));
+        restore.args(["--shell-job", "--restore-detached"]);
+        match self.way {
+            Way::Whole => criu::finish(&mut restore).map(|()| None),
+            Way::Lazy => {
+                let mut pages = criu::command("lazy-pages", Some(images));
+                let server = Running::start(&mut pages, &out, &err)?;
+                self.wait_for(&images.join("lazy-pages.socket"))?;
+                criu::finish(restore.arg("--lazy-pages"))?;
+                Ok(Some(server))
+            }
+            Way::Checkpoint => {
+                let mut command = Command::new(program::cowslip()?);
+                command.arg("restore").arg(images.join("process"));
+                let mut server = Running::start(&mut command, &out, &err)?;
+                let runs = || fs::read_to_string(&out).unwrap_or_default().contains(" runs");
+                while !runs() {
+                    self.stop.check()?;
+                    if server.ended()?.is_some() {
+                        let said = fs::read_to_string(&err).unwrap_or_default();
+                        return Err(Error::Failed(said.trim().to_owned()));
+                    }
+                    thread::sleep(LOOK);
+                }
+                Ok(Some(server))
+            }
+        }
     }
 
     /// A path at which no file exists.

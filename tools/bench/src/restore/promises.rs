@@ -25,7 +25,7 @@ const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
 const COLD: [&str; 5] =
     ["mmap", "mmap-huge", "uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
 
-pub(crate) const PROMISES: [Promise; 9] = [
+pub(crate) const PROMISES: [Promise; 8] = [
     Promise {
         name: "restore_total_best_uffd_over_hybrid",
         bound: Bound::AtLeast(1.2),
@@ -38,13 +38,6 @@ pub(crate) const PROMISES: [Promise; 9] = [
         bound: Bound::AtMost(1.3),
         value: |figures| {
             over(total(figures, "hybrid"), figures.lowest(&READ, |name| total(figures, name)))
-        },
-    },
-    Promise {
-        name: "restore_total_resident_over_best_mapping",
-        bound: Bound::AtMost(1.2),
-        value: |figures| {
-            over(total(figures, "resident"), figures.lowest(&MAPPED, |name| total(figures, name)))
         },
     },
     Promise {

@@ -9,7 +9,7 @@ mod target;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cowslip::raw::branch::{Reply, Request};
 use cowslip_report::json;
@@ -17,6 +17,7 @@ use cowslip_report::text::printable;
 
 use crate::exit::{self, CommandResult, Failure, NO, USAGE};
 pub(super) use args::Args;
+pub(super) use target::is_under_cowslip;
 use copies::{Branch, Connection, Report};
 use target::Target;
 
@@ -26,6 +27,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         return release(args, target::find(program, args.timeout)?);
     }
     branch(args, program).map_err(Failure::instead_of_command)
+}
+
+/// The reason why a program under `cowslip run` cannot be branched now.
+pub(super) fn refusal(pid: i32) -> Option<String> {
+    target::find(&pid.to_string(), Duration::ZERO).err().map(|failure| failure.to_string())
 }
 
 fn branch(args: &Args, program: &str) -> CommandResult {

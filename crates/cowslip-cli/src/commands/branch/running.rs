@@ -24,8 +24,8 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
     let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
     let plan = look(pid)?;
-    if plan.lacks().iter().all(|lack| !lack.is_fatal) {
-        let lacks = plan.lacks().iter().filter(|lack| !lack.is_of_checkpoint);
+    if plan.lacks().iter().all(|lack| !lack.is_fatal()) {
+        let lacks = plan.lacks().iter().filter(|lack| !lack.is_of_checkpoint());
         lacks.for_each(|lack| errln!("cowslip: {lack}"));
     }
     let mut streams = Streams::new(args, args.copies);

@@ -133,7 +133,7 @@ pub(super) fn without_library(text: &str) -> Result<Option<i32>, Failure> {
 }
 
 /// Returns true if it was started with `cowslip run`, or is still that command, as far as it may be looked into.
-fn is_under_cowslip(pid: i32) -> bool {
+pub(in crate::commands) fn is_under_cowslip(pid: i32) -> bool {
     // A kernel thread and an ended process map nothing.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_of_cowslip = |line: &[u8]| {

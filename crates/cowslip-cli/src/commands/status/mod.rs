@@ -13,7 +13,7 @@ use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
 use crate::exit::{self, CommandResult, DENIED, Failure, NO, UNSUPPORTED, VANISHED};
-use arena::Arenas;
+use arena::{Arena, Arenas};
 pub(super) use args::Args;
 use args::Which;
 
@@ -39,7 +39,8 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
 }
 
-fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
+/// The arenas of a program, which has some.
+fn arenas(pid: i32) -> Result<Vec<Arena>, Failure> {
     let Arenas { known: arenas, has_others } =
         Arenas::read(pid).map_err(|error| explain(pid, error))?;
     if arenas.is_empty() && has_others {
@@ -60,6 +61,16 @@ fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
             ),
         ));
     }
+    Ok(arenas)
+}
+
+/// The reason why a program has no status.
+pub(super) fn refusal(pid: i32) -> Option<String> {
+    arenas(pid).err().map(|failure| failure.to_string())
+}
+
+fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
+    let arenas = arenas(pid)?;
     if let Some(file) = &args.json {
         let arenas: Vec<Value> = arenas.iter().map(one::to_json).collect();
         let whole = json!({"schema": "cowslip.status/1", "pid": pid, "arenas": arenas});

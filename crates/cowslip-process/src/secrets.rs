@@ -1,0 +1,32 @@
+//! Memory that a program keeps out of core files (`MADV_DONTDUMP`), as it does with keys.
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use libc::{MADV_DONTNEED, SYS_madvise};
+
+use crate::branch::{Caller, memory_of};
+use crate::hold::Holder;
+use crate::kept::out_of_core_files;
+
+const OPERATION: &str = "leave out memory that core files lack";
+
+impl Holder {
+    /// Empties the holder's memory that core files lack. The program keeps it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] once the holder is lent; [`ErrorKind::Vanished`] if it has been killed.
+    pub fn forget_secrets(&mut self) -> Result<()> {
+        let smaps = self.both().1.read_file("smaps").during(OPERATION)?;
+        let sites = self.sites();
+        let Some(child) = self.stopped() else {
+            return Err(Error::new(ErrorKind::Busy, OPERATION).because("the holder is lent"));
+        };
+        child.take_over().during(OPERATION)?;
+        let (_, memory) = memory_of(child).during(OPERATION)?;
+        let mut caller = Caller::new(child, &memory, sites).during(OPERATION)?;
+        for range in out_of_core_files(&smaps) {
+            let (start, len) = (range.start as u64, range.len as u64);
+            caller.call(SYS_madvise, &[start, len, MADV_DONTNEED as u64]).during(OPERATION)?;
+        }
+        Ok(())
+    }
+}
