@@ -234,6 +234,10 @@ impl<'a> Injection<'a> {
             for (word, bytes) in timer.iter_mut().zip(bytes.chunks(8)) {
                 *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
             }
+            // It has expired, and begins anew once its signal is taken. Nothing left would stop it.
+            if timer[..2] != [0; 2] && timer[2..] == [0; 2] {
+                timer[3] = 1;
+            }
         }
         Ok(timers)
     }

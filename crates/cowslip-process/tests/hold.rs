@@ -265,6 +265,8 @@ sys.stdin.readline()
 before = alarms[0]
 while alarms[0] == before: signal.pause()
 print(*signal.getitimer(signal.ITIMER_REAL)[1:], flush=True)
+# Without its handler, at the interpreter's end, an alarm would end it.
+signal.setitimer(signal.ITIMER_REAL, 0)
 ";
     let Some(mut command) = python(SCRIPT) else { return };
     let mut child = command.spawn().unwrap();

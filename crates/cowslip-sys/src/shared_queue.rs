@@ -1,4 +1,4 @@
-//! Bytes that wait in a pipe of another process, and the other ends of Unix sockets.
+//! Pipes and sockets of another process: the bytes that wait in them, the kinds and other ends of sockets.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,6 +12,36 @@ use crate::{BorrowedFd, Errno, Result};
 
 /// The most bytes of a pipe that are copied.
 const MOST_BYTES: usize = 1 << 20;
+
+/// A socket, by a descriptor of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketKind {
+    /// The first argument of `socket(2)`.
+    pub domain: i32,
+    /// The second, without flags.
+    pub kind: i32,
+    /// The third.
+    pub protocol: i32,
+    /// It takes connections (`SO_ACCEPTCONN`).
+    pub listens: bool,
+    /// It is, or was, connected.
+    pub is_connected: bool,
+}
+
+impl SocketKind {
+    /// Asks the kernel (`getsockopt(2)`, `getpeername(2)`).
+    pub fn new(socket: BorrowedFd<'_>) -> Result<Self> {
+        Ok(Self {
+            domain: net::sockopt::socket_domain(socket)?.as_raw().into(),
+            kind: net::sockopt::socket_type(socket)?.as_raw().cast_signed(),
+            protocol: net::sockopt::socket_protocol(socket)?
+                .map_or(0, |protocol| protocol.as_raw().get().cast_signed()),
+            listens: net::sockopt::socket_acceptconn(socket)?,
+            // `EINVAL`: its other side is gone.
+            is_connected: matches!(net::getpeername(socket), Ok(_) | Err(Errno::INVAL)),
+        })
+    }
+}
 
 /// The bytes that wait in a pipe (`tee(2)`), which keeps them; `path` is that of its descriptor in `/proc`.
 pub fn waiting_in_pipe(path: &Path) -> Result<Vec<u8>> {

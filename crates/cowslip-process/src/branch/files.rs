@@ -4,7 +4,7 @@
 //! Each is made anew with the state of the instant, and takes the numbers that the old one had. A file that cannot be made
 //! anew stays shared, as after `fork(2)`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use libc::{
 };
 
 use super::caller::Caller;
-use super::sockets;
+use super::sockets::Sockets;
 use crate::descriptors::{self, DescriptorState};
 use crate::look::is_terminal;
 use crate::queues::Waiting;
@@ -85,8 +85,7 @@ pub(super) fn renew(
 ) -> Result<()> {
     let streams = around.streams;
     let files = open_files(holder, states)?;
-    let has_sockets = files.iter().any(|file| file.link.starts_with("socket:"));
-    let peers = if has_sockets { shared_queue::unix_peers()? } else { HashMap::new() };
+    let mut sockets = Sockets::new(holder, &files)?;
     let pipe = |file: &OpenFile<'_>| file.inode("pipe");
     for file in &files {
         let new = match file.anonymous() {
@@ -110,14 +109,17 @@ pub(super) fn renew(
                 renew_pipe(copy, &files, around, file, write)?
             }
             None if file.link.starts_with("socket:") => {
-                sockets::renew(copy, file, &files, &peers, around)?
+                sockets.renew(copy, file, &files, around)?;
+                None
             }
             None => reopened(copy, holder, around.program, file)?,
         };
         if let Some(new) = new {
             take_numbers(copy, new, file)?;
+            copy.call(SYS_close, &[new])?;
         }
     }
+    sockets.finish(copy)?;
     for stream in streams {
         copy.call(SYS_close, &[stream])?;
     }
@@ -169,7 +171,7 @@ pub(super) fn take_numbers(copy: &mut Caller<'_>, new: u64, file: &OpenFile<'_>)
     for state in &file.numbers {
         copy.call(SYS_dup3, &[new, state.number as u64, state.closes_at_exec()])?;
     }
-    copy.call(SYS_close, &[new]).map(drop)
+    Ok(())
 }
 
 /// Makes an anonymous file anew; `None` if that is not possible.
@@ -266,11 +268,13 @@ fn renew_pipe(
     let [read_end, write_end] = new_pipe(copy)?;
     set_nonblocking(copy, read_end, file)?;
     take_numbers(copy, read_end, file)?;
+    copy.call(SYS_close, &[read_end])?;
     if let Some(waiting) = around.queues.get(&file.link).filter(|bytes| !bytes.is_empty()) {
         fill_pipe(around, write_end, waiting)?;
     }
     set_nonblocking(copy, write_end, write)?;
     take_numbers(copy, write_end, write)?;
+    copy.call(SYS_close, &[write_end])?;
     Ok(None)
 }
 

@@ -10,12 +10,14 @@
 
 use std::collections::HashMap;
 
-use cowslip_sys::{AsFd, Errno, Result, shared_queue};
+use cowslip_sys::shared_queue::{self, SocketKind};
+use cowslip_sys::target::Target;
+use cowslip_sys::{AsFd, Errno, Result};
 use libc::{
     AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, IP_FREEBIND, IPPROTO_IP, IPPROTO_IPV6, IPV6_FREEBIND,
-    IPV6_V6ONLY, SO_ACCEPTCONN, SO_DOMAIN, SO_PROTOCOL, SO_REUSEADDR, SO_REUSEPORT, SO_TYPE,
-    SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, SYS_bind, SYS_close, SYS_getpeername, SYS_getsockname,
-    SYS_getsockopt, SYS_listen, SYS_setsockopt, SYS_socket, SYS_socketpair,
+    IPV6_V6ONLY, SO_REUSEADDR, SO_REUSEPORT, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, SYS_bind,
+    SYS_close, SYS_getsockname, SYS_getsockopt, SYS_listen, SYS_setsockopt, SYS_socket,
+    SYS_socketpair,
 };
 
 use super::caller::Caller;
@@ -28,93 +30,130 @@ const BACKLOG: u64 = 1024;
 /// The place of an address, behind its length.
 const ADDRESS_AT: usize = 16;
 
-/// Makes a socket anew. `None` if it has its numbers already.
-pub(super) fn renew(
-    copy: &mut Caller<'_>,
-    file: &OpenFile<'_>,
-    files: &[OpenFile<'_>],
-    peers: &HashMap<u64, u64>,
-    around: &Surroundings<'_>,
-) -> Result<Option<u64>> {
-    let has_own_network = around.has_own_network;
-    let old = file.first() as u64;
-    let inode = |file: &OpenFile<'_>| file.inode("socket");
-    let other = inode(file).and_then(|inode| peers.get(&inode));
-    // A standard stream is not its own any more.
-    let other =
-        files.iter().find(|end| other.is_some() && inode(end).as_ref() == other && end.first() > 2);
-    let kind = Kind::new(copy, old)?;
-    if let Some(other) = other {
-        // The later end of a pair has been renewed with the first.
-        if other.first() < file.first() {
-            return Ok(None);
+/// The makers of new sockets.
+pub(super) struct Sockets<'a> {
+    /// Has the old ones.
+    holder: &'a Target,
+    /// The other ends of Unix sockets, by inode.
+    peers: HashMap<u64, u64>,
+    /// Two that their other side has closed, for all connections: one that blocks, and one that does not.
+    closed: [Option<u64>; 2],
+}
+
+impl<'a> Sockets<'a> {
+    pub(super) fn new(holder: &'a Target, files: &[OpenFile<'_>]) -> Result<Self> {
+        let has_any = files.iter().any(|file| file.link.starts_with("socket:"));
+        let peers = if has_any { shared_queue::unix_peers()? } else { HashMap::new() };
+        Ok(Self { holder, peers, closed: [None; 2] })
+    }
+
+    /// Makes a socket anew.
+    pub(super) fn renew(
+        &mut self,
+        copy: &mut Caller<'_>,
+        file: &OpenFile<'_>,
+        files: &[OpenFile<'_>],
+        around: &Surroundings<'_>,
+    ) -> Result<()> {
+        let inode = |file: &OpenFile<'_>| file.inode("socket");
+        let other = inode(file).and_then(|inode| self.peers.get(&inode));
+        // A standard stream is not its own any more.
+        let other = files
+            .iter()
+            .find(|end| other.is_some() && inode(end).as_ref() == other && end.first() > 2);
+        let old = self.holder.descriptor(file.first())?;
+        let kind = Kind(SocketKind::new(old.as_fd())?);
+        drop(old);
+        if let Some(other) = other {
+            // The later end of a pair has been renewed with the first.
+            if other.first() < file.first() {
+                return Ok(());
+            }
+            let [one, second] = kind.pair(copy)?;
+            for (from, to) in [(second, file), (one, other)] {
+                if let Some(waiting) = around.queues.get(&to.link).filter(|bytes| !bytes.is_empty())
+                {
+                    let from = around.process.descriptor(from as i32)?;
+                    shared_queue::fill_socket(from.as_fd(), waiting)?;
+                }
+            }
+            for (new, end) in [(one, file), (second, other)] {
+                set_nonblocking(copy, new, end)?;
+                take_numbers(copy, new, end)?;
+                copy.call(SYS_close, &[new])?;
+            }
+            return Ok(());
         }
-        let [one, second] = kind.pair(copy)?;
-        for (from, to) in [(second, file), (one, other)] {
-            if let Some(waiting) = around.queues.get(&to.link).filter(|bytes| !bytes.is_empty()) {
-                let from = around.process.descriptor(from as i32)?;
-                shared_queue::fill_socket(from.as_fd(), waiting)?;
+        match kind.anew(copy, file.first() as u64, around.has_own_network) {
+            Err(Errno::SRCH) => Err(Errno::SRCH),
+            Ok(Some(new)) => {
+                set_nonblocking(copy, new, file)?;
+                take_numbers(copy, new, file)?;
+                copy.call(SYS_close, &[new]).map(drop)
+            }
+            // A connection, or the copy cannot have its kind or its address.
+            Ok(None) | Err(_) => {
+                let closed = self.closed(copy, file)?;
+                take_numbers(copy, closed, file)
             }
         }
-        for (new, end) in [(one, file), (second, other)] {
-            set_nonblocking(copy, new, end)?;
-            take_numbers(copy, new, end)?;
-        }
-        return Ok(None);
     }
-    let new = match kind.anew(copy, old, has_own_network) {
-        Err(Errno::SRCH) => return Err(Errno::SRCH),
-        // The copy cannot have its kind or its address.
-        Err(_) => closed(copy)?,
-        Ok(new) => new,
-    };
-    set_nonblocking(copy, new, file)?;
-    Ok(Some(new))
+
+    /// A socket that is closed by its other side, for one of any kind.
+    fn closed(&mut self, copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<u64> {
+        let place = usize::from(file.nonblocking() != 0);
+        if let Some(known) = self.closed[place] {
+            return Ok(known);
+        }
+        let [domain, kind] = [AF_UNIX, SOCK_STREAM].map(|number| number as u64);
+        let [one, second] = pair(copy, [domain, kind, 0])?;
+        copy.call(SYS_close, &[second])?;
+        set_nonblocking(copy, one, file)?;
+        self.closed[place] = Some(one);
+        Ok(one)
+    }
+
+    /// Closes what only the maker needs.
+    pub(super) fn finish(self, copy: &mut Caller<'_>) -> Result<()> {
+        self.closed.into_iter().flatten().try_for_each(|closed| {
+            copy.call(SYS_close, &[closed]).map(drop)
+        })
+    }
 }
 
-/// A socket that is closed by its other side, for one of any kind.
-fn closed(copy: &mut Caller<'_>) -> Result<u64> {
-    let pair = Kind { domain: AF_UNIX, kind: SOCK_STREAM, protocol: 0 };
-    let [one, second] = pair.pair(copy)?;
-    copy.call(SYS_close, &[second])?;
-    Ok(one)
+/// A new pair, for these arguments of `socket(2)`.
+fn pair(copy: &mut Caller<'_>, [domain, kind, protocol]: [u64; 3]) -> Result<[u64; 2]> {
+    let place = copy.place(0);
+    copy.call(SYS_socketpair, &[domain, kind, protocol, place])?;
+    copy.get_pair()
 }
 
-/// The arguments of `socket(2)`.
-struct Kind {
-    domain: i32,
-    kind: i32,
-    protocol: i32,
-}
+/// The kind of a socket that is made.
+struct Kind(SocketKind);
 
 impl Kind {
-    fn new(copy: &mut Caller<'_>, socket: u64) -> Result<Self> {
-        let mut get = |name| option(copy, socket, SOL_SOCKET, name);
-        Ok(Self { domain: get(SO_DOMAIN)?, kind: get(SO_TYPE)?, protocol: get(SO_PROTOCOL)? })
-    }
-
-    fn anew(&self, copy: &mut Caller<'_>, old: u64, has_own_network: bool) -> Result<u64> {
-        let listens = option(copy, old, SOL_SOCKET, SO_ACCEPTCONN)? == 1;
-        if listens || self.receives() {
-            self.bound(copy, old, listens, has_own_network)
-        } else if self.domain != AF_NETLINK && is_connected(copy, old)? {
-            closed(copy)
+    /// A new one; `None` for a connection.
+    fn anew(&self, copy: &mut Caller<'_>, old: u64, has_own_network: bool) -> Result<Option<u64>> {
+        if self.0.listens || self.receives() {
+            self.bound(copy, old, has_own_network).map(Some)
+        } else if self.0.domain != AF_NETLINK && self.0.is_connected {
+            Ok(None)
         } else {
-            self.fresh(copy)
+            self.fresh(copy).map(Some)
         }
     }
 
     fn is_internet(&self) -> bool {
-        [AF_INET, AF_INET6].contains(&self.domain)
+        [AF_INET, AF_INET6].contains(&self.0.domain)
     }
 
     /// Receives datagrams at an address.
     fn receives(&self) -> bool {
-        self.is_internet() && self.kind == SOCK_DGRAM
+        self.is_internet() && self.0.kind == SOCK_DGRAM
     }
 
     fn arguments(&self) -> [u64; 3] {
-        [self.domain, self.kind, self.protocol].map(|number| number as u64)
+        [self.0.domain, self.0.kind, self.0.protocol].map(|number| number as u64)
     }
 
     fn fresh(&self, copy: &mut Caller<'_>) -> Result<u64> {
@@ -122,17 +161,14 @@ impl Kind {
     }
 
     fn pair(&self, copy: &mut Caller<'_>) -> Result<[u64; 2]> {
-        let [domain, kind, protocol] = self.arguments();
-        let place = copy.place(0);
-        copy.call(SYS_socketpair, &[domain, kind, protocol, place])?;
-        copy.get_pair()
+        pair(copy, self.arguments())
     }
 
     /// Port 0 of 127.0.0.1 or of ::1: its length, and `struct sockaddr_in` or `sockaddr_in6`.
     fn loopback(&self) -> (u64, [u8; 28]) {
         let mut address = [0; 28];
-        address[..2].copy_from_slice(&(self.domain as u16).to_ne_bytes());
-        if self.domain == AF_INET {
+        address[..2].copy_from_slice(&(self.0.domain as u16).to_ne_bytes());
+        if self.0.domain == AF_INET {
             address[4..8].copy_from_slice(&[127, 0, 0, 1]);
             (16, address)
         } else {
@@ -147,7 +183,6 @@ impl Kind {
         &self,
         copy: &mut Caller<'_>,
         old: u64,
-        listens: bool,
         has_own_network: bool,
     ) -> Result<u64> {
         let new = self.fresh(copy)?;
@@ -155,7 +190,7 @@ impl Kind {
             for name in [SO_REUSEADDR, SO_REUSEPORT] {
                 inherit(copy, old, new, SOL_SOCKET, name)?;
             }
-            if self.domain == AF_INET6 {
+            if self.0.domain == AF_INET6 {
                 inherit(copy, old, new, IPPROTO_IPV6, IPV6_V6ONLY)?;
                 set_option(copy, new, IPPROTO_IPV6, IPV6_FREEBIND, 1)?;
             }
@@ -163,17 +198,17 @@ impl Kind {
             set_option(copy, new, IPPROTO_IP, IP_FREEBIND, 1)?;
             let len = address(copy, SYS_getsockname, old)?;
             bind(copy, new, len)?;
-        } else if self.is_internet() && listens {
+        } else if self.is_internet() && self.0.listens {
             // Any port, of this machine alone: no client looks for it.
             let (len, address) = self.loopback();
             copy.put(ADDRESS_AT, &address)?;
             bind(copy, new, len)?;
-        } else if self.domain == AF_UNIX && listens {
+        } else if self.0.domain == AF_UNIX && self.0.listens {
             // A name alone makes the kernel choose one.
             copy.put(ADDRESS_AT, &(AF_UNIX as u16).to_ne_bytes())?;
             bind(copy, new, 2)?;
         }
-        if listens {
+        if self.0.listens {
             copy.call(SYS_listen, &[new, BACKLOG])?;
         }
         Ok(new)
@@ -191,15 +226,6 @@ fn address(copy: &mut Caller<'_>, call: libc::c_long, socket: u64) -> Result<u64
     let address = copy.place(ADDRESS_AT);
     copy.call(call, &[socket, address, place])?;
     Ok(u32::from_ne_bytes(copy.get(0)?).into())
-}
-
-fn is_connected(copy: &mut Caller<'_>, socket: u64) -> Result<bool> {
-    match address(copy, SYS_getpeername, socket) {
-        Ok(_) => Ok(true),
-        // Its other side is gone: it was connected.
-        Err(Errno::INVAL) => Ok(true),
-        Err(_) => Ok(false),
-    }
 }
 
 fn option(copy: &mut Caller<'_>, socket: u64, level: i32, name: i32) -> Result<i32> {

@@ -34,8 +34,9 @@ const SLOWEST: &str = "slowest_request";
 const FORK: &str = "redis_fork";
 /// Memory that eight copies have of their own, with page tables, once they answer.
 const MEMORY: &str = "copies_memory";
-/// Time to take the server back, after a write to each tenth key.
+/// Time to take the server back, after writes to this share of its keys, which touch a tenth of its pages.
 const ROLL_BACK: &str = "roll_back";
+const WRITTEN_SHARE: usize = 32;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let size = options.size.0.min(super::SIZE.0);
@@ -164,7 +165,7 @@ fn rolls_back(bench: &mut Bench<'_>, server: &mut FilledServer, of: &Subject) ->
     let mark = Mark::new(look(server.pid as i32)?.hold()?)?;
     let (mut times, mut written) = (Vec::new(), 0);
     for round in bench.clock.rounds(0.3, 3, 1 + of.runs) {
-        let keys = of.shape.keys / 10;
+        let keys = of.shape.keys / WRITTEN_SHARE;
         of.shape.store_some(&mut server.control, keys, u64::from(round) + 1, bench.stop)?;
         let done = mark.roll_back()?;
         if round > 0 {

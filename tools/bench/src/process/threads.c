@@ -23,7 +23,7 @@ static void *count(void *at)
 {
 	for (;;) {
 		++*(volatile long *)at;
-		usleep(10000);
+		usleep(100000); /* most threads of a server wait */
 	}
 }
 

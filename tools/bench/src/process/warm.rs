@@ -15,7 +15,7 @@ use crate::program::{self, Folder, Running};
 use crate::report::Row;
 use crate::rows::push_durations;
 
-const PYTHON: &str = "python3";
+const PYTHON: &str = "/usr/bin/python3";
 pub(super) const SPAWN: &str = "spawn";
 const FORK_SERVER: &str = "forkserver";
 /// Time from a start to the first output.
