@@ -36,7 +36,7 @@ const FORK: &str = "redis_fork";
 const MEMORY: &str = "copies_memory";
 /// Time to take the server back, after writes to this share of its keys, which touch a tenth of its pages.
 const ROLL_BACK: &str = "roll_back";
-const WRITTEN_SHARE: usize = 32;
+const WRITTEN_SHARE: usize = 64;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let size = options.size.0.min(super::SIZE.0);
