@@ -71,8 +71,7 @@ impl Plan {
         let Self { target, sites, keeps, queues: queues_of_look, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let (mut answers, timers) =
-            threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
+        let (mut answers, timers) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
         for attempt in 0..ATTEMPTS {
             let began = Instant::now();
             threads.stop().map_err(failed)?;

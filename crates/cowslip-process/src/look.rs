@@ -216,9 +216,7 @@ fn of_descriptor(link: &str) -> Option<&'static Thing> {
         Some("io_uring" | "userfaultfd" | "perf_event" | "inotify" | "fanotify") => {
             Some(things::QUEUES_OF_KERNEL)
         }
-        Some(kind) if kind.starts_with("bpf") || kind.starts_with("kvm") => {
-            Some(things::INSTANCES)
-        }
+        Some(kind) if kind.starts_with("bpf") || kind.starts_with("kvm") => Some(things::INSTANCES),
         Some(_) => Some(things::OTHER_INODE),
         None if link.starts_with("socket:") => Some(things::CONNECTIONS),
         None if link.starts_with("/proc/") && link.ends_with("/mem") => Some(things::MEMORY_FILE),

@@ -199,8 +199,9 @@ sys.stdin.read()
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let of_threads = |pid: i32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-        let mut all: Vec<i32> =
-            tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+        let mut all: Vec<i32> = tasks
+            .map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+            .collect();
         all.sort_unstable();
         let of_thread = |thread: i32| {
             let scheduling = Scheduling::from_thread(thread).unwrap();
@@ -558,7 +559,8 @@ sys.stdin.read()
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
     let plan = look(child.id().cast_signed()).unwrap();
-    let said: Vec<_> = plan.lacks().iter().map(|lack| (lack.is_fatal(), lack.to_string())).collect();
+    let said: Vec<_> =
+        plan.lacks().iter().map(|lack| (lack.is_fatal(), lack.to_string())).collect();
     for (is_fatal, part) in [
         (true, "shared memory at"),
         (true, "anon_inode:inotify: a copy has none"),

@@ -73,9 +73,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         row("checkpoint", copied.or_else(|| checkpointed(args))),
     ];
     if let Some(file) = &args.json {
-        let of_row = |row: &Row| {
-            json!({"command": row.command, "works": row.refused.is_none(), "why": row.refused})
-        };
+        let of_row = |row: &Row| json!({"command": row.command, "works": row.refused.is_none(), "why": row.refused});
         let table = json!({
             "schema": "cowslip.attach/1",
             "pid": args.pid,
@@ -110,7 +108,10 @@ fn text(pid: i32, name: &str, rows: &[Row], lacks: &[Lack]) -> String {
             };
             vec![kind.to_owned(), lack.to_string()]
         };
-        text += &format!("a copy is not as the process:\n{}", lines(lacks.iter().map(of_lack).collect()));
+        text += &format!(
+            "a copy is not as the process:\n{}",
+            lines(lacks.iter().map(of_lack).collect())
+        );
     }
     text
 }
@@ -121,7 +122,9 @@ fn traced(pid: i32) -> Option<String> {
         PermissionStatus::Denied { fix } => {
             Some(format!("not permitted{}", fix.map_or(String::new(), |fix| format!(": {fix}"))))
         }
-        PermissionStatus::Unsupported => Some("this kernel has no events of page faults".to_owned()),
+        PermissionStatus::Unsupported => {
+            Some("this kernel has no events of page faults".to_owned())
+        }
         PermissionStatus::Unknown { errno } => Some(format!("error {errno}")),
     }
 }

@@ -115,9 +115,10 @@ impl<'a> Sockets<'a> {
 
     /// Closes what only the maker needs.
     pub(super) fn finish(self, copy: &mut Caller<'_>) -> Result<()> {
-        self.closed.into_iter().flatten().try_for_each(|closed| {
-            copy.call(SYS_close, &[closed]).map(drop)
-        })
+        self.closed
+            .into_iter()
+            .flatten()
+            .try_for_each(|closed| copy.call(SYS_close, &[closed]).map(drop))
     }
 }
 
@@ -179,12 +180,7 @@ impl Kind {
 
     /// A socket like an old one that is bound. In the program's own network it cannot have the same address: it gets another,
     /// where no client looks for it.
-    fn bound(
-        &self,
-        copy: &mut Caller<'_>,
-        old: u64,
-        has_own_network: bool,
-    ) -> Result<u64> {
+    fn bound(&self, copy: &mut Caller<'_>, old: u64, has_own_network: bool) -> Result<u64> {
         let new = self.fresh(copy)?;
         if self.is_internet() && has_own_network {
             for name in [SO_REUSEADDR, SO_REUSEPORT] {

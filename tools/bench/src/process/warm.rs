@@ -88,7 +88,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, runs: u32) -> Result<()> {
     bench.progress.phase("starts a second");
     let began = Instant::now();
     thread::scope(|scope| {
-        let work = || (0..STARTS / AT_ONCE).try_for_each(|_| first_output(&mut started()).map(drop));
+        let work =
+            || (0..STARTS / AT_ONCE).try_for_each(|_| first_output(&mut started()).map(drop));
         let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
     })?;

@@ -17,9 +17,9 @@ use cowslip_report::text::printable;
 
 use crate::exit::{self, CommandResult, Failure, NO, USAGE};
 pub(super) use args::Args;
-pub(super) use target::is_under_cowslip;
 use copies::{Branch, Connection, Report};
 use target::Target;
+pub(super) use target::is_under_cowslip;
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let Some(program) = args.program.as_deref() else { return Ok(list()) };

@@ -34,7 +34,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let job = program.reach(args, &mut signals)?;
     let plan = look(program.pid())?;
     // Copies get streams of their own.
-    let of_program = |lack: &&Lack| !lack.is_of_checkpoint() && !lack.what.starts_with("descriptor");
+    let of_program =
+        |lack: &&Lack| !lack.is_of_checkpoint() && !lack.what.starts_with("descriptor");
     plan.lacks().iter().filter(of_program).for_each(|lack| errln!("cowslip: {lack}"));
     let holder = plan.hold()?;
     errln!(
