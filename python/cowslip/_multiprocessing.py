@@ -1,7 +1,7 @@
 """The start method ``cowslip`` of ``multiprocessing``: each process is a copy of a warm Python.
 
 ``cowslip.warm.context`` gives it out. Like the start method ``forkserver``, but the server may have threads, and stands still
-for no start. Run in a copy, this module has it run its process.
+for no start.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 from . import _copies
 
 METHOD = "cowslip"
+RUN = f"from {__name__} import main; main()"
 #: As `forkserver`: a message takes 253 descriptors.
 MOST_DESCRIPTORS = 250
 
@@ -35,7 +36,7 @@ class _Server:
         self.child: subprocess.Popen[str] | None = None
 
     def start_copy(self, stdin: socket.socket) -> _copies.Copy:
-        return _copies.start(self._ensure(), "-m", __name__, stdin=stdin.fileno())
+        return _copies.start(self._ensure(), "-c", RUN, stdin=stdin.fileno())
 
     def _ensure(self) -> str:
         with self.lock:
@@ -68,6 +69,8 @@ class Popen(popen_forkserver.Popen):
     """A process that is a copy."""
 
     method = METHOD
+    #: What the process object refers to, collected by the base class.
+    _fds: list[int]
 
     def _launch(self, process_obj: process.BaseProcess) -> None:
         buffer = io.BytesIO()
@@ -86,7 +89,9 @@ class Popen(popen_forkserver.Popen):
         self.sentinel = self._copy.fileno()
         # Its end tells the copy that this process has ended.
         self.finalizer = util.Finalize(self, ours.close)
-        socket.send_fds(ours, [b"\0"], [resource_tracker.getfd(), *self._fds])
+        tracker = resource_tracker.getfd()
+        assert tracker is not None
+        socket.send_fds(ours, [b"\0"], [tracker, *self._fds])
         ours.sendall(buffer.getbuffer())
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
@@ -152,9 +157,6 @@ def main() -> None:
     data = connection.detach()
     run: Any = spawn
     code = run._main(data, os.dup(data))
-    util._flush_std_streams()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -36,7 +36,10 @@ def context(*modules: str, name: str | None = None) -> Context:
     ``multiprocessing.set_start_method("cowslip")`` works from then on. Inside, all copies have the same ``os.getpid()``, so that
     ``max_tasks_per_child`` of an executor cannot be used.
     """
-    return importlib.import_module("cowslip._multiprocessing").get_context(modules, name)
+    # Imported at its first use: warm programs do not need it.
+    from . import _multiprocessing
+
+    return _multiprocessing.get_context(modules, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ if __name__ == "__main__":
     print(sleeper.exitcode)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
         print(sum(pool.map(square, range(100))))
-    multiprocessing.set_start_method("cowslip")
+    multiprocessing.set_start_method("cowslip", force=True)
     with multiprocessing.Pool(2) as pool:
         print(pool.map(square, [5]))
 """
