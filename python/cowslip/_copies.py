@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -39,10 +40,11 @@ class Copy:
 
         Raises ``subprocess.TimeoutExpired``; ``ConnectionError`` if ``cowslip warm`` ended before it.
         """
+        # Without the lock: another thread may end it meanwhile.
+        if self.returncode is None and not _is_readable(self._connection, timeout):
+            raise subprocess.TimeoutExpired(self._name, timeout or 0.0)
         with self._lock:
             if self.returncode is None:
-                if not _is_readable(self._connection, timeout):
-                    raise subprocess.TimeoutExpired(self._name, timeout or 0.0)
                 status = _answer(self._connection, self._name)["status"]
                 assert isinstance(status, int)
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -58,7 +60,9 @@ class Copy:
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it runs."""
         if self.poll() is None:
-            self._connection.send(json.dumps({"signal": int(number)}).encode())
+            # It may end at this moment.
+            with contextlib.suppress(BrokenPipeError):
+                self._connection.send(json.dumps({"signal": int(number)}).encode())
 
     def terminate(self) -> None:
         """Send it SIGTERM."""

@@ -44,8 +44,9 @@ class _Server:
                 return self.name
             name = f"multiprocessing-{os.getpid()}-{secrets.token_hex(4)}"
             python = [sys.executable, "-m"]
-            command = [*python, "cowslip", "warm", name, "--", *python, "cowslip.warm", __name__, *self.preload]
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            command = [*python, "cowslip", "warm", name, "--while-input", "--", *python, "cowslip.warm", __name__, *self.preload]
+            # It ends with its standard input, and so with this process, however that ends.
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             assert child.stderr is not None
             told = []
             for line in child.stderr:

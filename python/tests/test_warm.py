@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -69,6 +70,12 @@ def test_copies_are_started_from_python(start, tmp_path):
         copy.terminate()
         assert copy.wait(60) == -15
     # Without a job they run their standard input, which is at its end.
+    with warm.start(NAME, "-c", sleeper) as copy:
+        waiter = threading.Thread(target=copy.wait)
+        waiter.start()
+        copy.kill()
+        waiter.join(60)
+        assert copy.returncode == -9
     copies = warm.fork(NAME, 4, timeout=60)
     assert [copy.wait(60) for copy in copies] == [0] * 4
     assert len({copy.pid for copy in copies}) == 4

@@ -193,3 +193,22 @@ fn a_start_of_another_version_is_refused() {
     }
     assert_eq!(run(&mut warm.command(&[])).status.code(), Some(1), "the read is at its end");
 }
+
+#[test]
+fn it_ends_with_its_input_if_that_is_asked_for() {
+    if !python::is_there() {
+        return;
+    }
+    let name = format!("test-input-{}", std::process::id());
+    let mut warm = Command::new(COWSLIP);
+    warm.args(["warm", &name, "--while-input", "--", PYTHON, "-c", "input()"]);
+    let mut child = warm.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains(" is warm after ")));
+    let listed = || run(Command::new(COWSLIP).args(["start", "--list"])).stdout.contains(&name);
+    // What comes is not looked at.
+    child.stdin.as_mut().unwrap().write_all(&[b'x'; 1000]).unwrap();
+    assert!(listed());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success() && !listed());
+}

@@ -67,8 +67,9 @@ pub struct About {
 /// Holds a process, and writes it to a new folder. The program, which runs on, has forgotten the holder then.
 ///
 /// # Errors
-/// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Busy`] if another command is writing it; those of [`Plan::hold`]; [`ErrorKind::Unsupported`] with CRIU's own words if it
-/// cannot dump the holder; the file system's. Nothing of the folder is left then, unless the disk failed at the very end.
+/// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Busy`] if another command is writing it; those of [`Plan::hold`];
+/// [`ErrorKind::Unsupported`] with CRIU's own words if it cannot dump the holder; the file system's. Nothing of the folder is
+/// left then, unless the disk failed at the very end.
 pub fn checkpoint(
     plan: Plan,
     folder: &Path,

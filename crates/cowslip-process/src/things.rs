@@ -73,7 +73,7 @@ mod tests {
             let (checkpoint, copy) = match thing.fate {
                 Fate::Refused => ("refused", "refused"),
                 Fate::Lacking => ("lacking", "lacking"),
-                Fate::LackingInCheckpoint => ("lacking", "as in the program"),
+                Fate::LackingInCheckpoint => ("lacking", "its own"),
             };
             format!("| {} | {checkpoint} | {copy} | {} |", thing.name, thing.why)
         };

@@ -24,7 +24,7 @@ const RATE: &str = "warm_starts";
 const MEMORY: &str = "warm_private_bytes";
 const NEEDS: &str = "apt-get install python3-numpy";
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Reads nothing when it is started from the beginning: the first read is the point.
+/// Its first read is its point. Started from the beginning, it finds its input at its end.
 const PROGRAM: &str = "import numpy, sys
 sys.stdin.readline()
 print(numpy.arange(1000).sum(), flush=True)

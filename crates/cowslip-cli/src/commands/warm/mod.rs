@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// How long the program may take to come there
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
     pub(super) timeout: Duration,
+    /// End with standard input, for a program that starts this and may be killed
+    #[arg(long)]
+    pub(super) while_input: bool,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,

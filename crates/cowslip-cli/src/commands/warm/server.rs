@@ -1,6 +1,6 @@
 //! `cowslip warm`: the program, its holder, and the copies that are running.
 
-use std::io::{self, BufRead, BufReader, PipeWriter};
+use std::io::{self, BufRead, BufReader, PipeWriter, Read, Stdin};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,7 +46,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
     );
     // Copies are of the holder.
     drop(program);
-    Server { holder, job, listener, signals, clients: Vec::new() }.serve()
+    let input = args.while_input.then(io::stdin);
+    Server { holder, job, listener, signals, input, clients: Vec::new() }.serve()
 }
 
 /// The program, on its way to the point.
@@ -144,6 +145,8 @@ struct Server {
     job: Option<i32>,
     listener: OwnedFd,
     signals: PassedOn,
+    /// Its end is this command's.
+    input: Option<Stdin>,
     clients: Vec<Client>,
 }
 
@@ -155,7 +158,7 @@ struct Client {
 }
 
 impl Server {
-    /// Serves until a signal comes. Copies end with it.
+    /// Serves until a signal comes, or its input ends. Copies end with it.
     fn serve(mut self) -> CommandResult {
         loop {
             let mut fds = vec![self.signals.woken(), self.listener.as_fd()];
@@ -163,9 +166,16 @@ impl Server {
                 fds.push(client.connection.as_fd());
                 fds.push(client.copy.as_ref().map_or(client.connection.as_fd(), AsFd::as_fd));
             }
+            fds.extend(self.input.as_ref().map(AsFd::as_fd));
             let ready = process::wait_many_readable(&fds, None)
                 .map_err(|errno| exit::system("wait for starts")(errno.into()))?;
-            if self.signals.take().is_some() {
+            let is_over = match &mut self.input {
+                Some(input) if ready.last() == Some(&true) => {
+                    !matches!(input.read(&mut [0; 64]), Ok(1..))
+                }
+                _ => false,
+            };
+            if is_over || self.signals.take().is_some() {
                 return Ok(ExitCode::SUCCESS);
             }
             for (client, ready) in self.clients.iter_mut().zip(ready[2..].chunks(2)) {
