@@ -105,6 +105,55 @@ fn a_child_maps_no_file_that_its_parent_writes_afterwards() {
     assert!(wait_unread(&arena, PATIENCE));
 }
 
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_child_keeps_memory_that_left_after_its_owner_has_unmapped_it() {
+    use cowslip::Prot;
+    use cowslip::raw::{Departure, Usage};
+    use cowslip_sys::Errno;
+    use cowslip_sys::failpoints::{Op, fail};
+    use support::children::plain_fork;
+
+    let _alone = alone();
+    let _watchdog = Watchdog::start("memory that left");
+    let Some((arena, counters)) = arena() else { return };
+    let part = VirtRange::new(counters.slice().range().start + CHUNK_BYTES, CHUNK_BYTES / 2);
+    let words = CHUNK_BYTES / 8..CHUNK_BYTES * 3 / 2 / 8;
+    words.clone().for_each(|word| counters.at(word).store(7, Relaxed));
+    {
+        // Without memory for a copy it stays where it is, mapped from the arena's file.
+        let _rule = fail(Op::Mmap, 0, 1, Errno::NOMEM);
+        // SAFETY: its content stays.
+        unsafe { arena.raw().detach(part, Departure::Advice) }.unwrap();
+    }
+    assert_eq!(arena.raw().parts(part), [(part, Usage::Left, Prot::RW)]);
+    let (wait, go) = std::io::pipe().unwrap();
+    // No token counts it.
+    let child = plain_fork();
+    if child == 0 {
+        let _ = std::io::Read::read(&mut &wait, &mut [0]);
+        let is_whole = words.clone().all(|word| counters.at(word).load(Relaxed) == 7);
+        cowslip_sys::process::exit_now(i32::from(!is_whole));
+    }
+    // SAFETY: nothing uses it any more.
+    let unmapped = arena.raw().replace_mapping(part, || unsafe {
+        (libc::munmap(part.start as *mut _, part.len) == 0).then_some(())
+    });
+    unmapped.unwrap();
+    // The rest of its chunk moves to another file, and its place is given back.
+    let reader = fork_child(&[&arena], || wait_for_ever()).unwrap();
+    let pages = CHUNK_BYTES / page_size_bytes();
+    let moved = arena.metrics().moved_chunks;
+    write_pages(&counters, 1, pages / 2..pages);
+    eventually("it is moved", || arena.metrics().moved_chunks > moved);
+    kill(reader);
+    status_of(reader);
+    assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
+    eventually("its place is given back", || arena.metrics().vacated_chunks == 0);
+    std::io::Write::write_all(&mut &go, &[1]).unwrap();
+    assert_eq!(status_of(child), 0, "the child reads what it inherited");
+}
+
 #[test]
 fn an_arena_is_of_one_file_again_when_nothing_is_read() {
     let _alone = alone();

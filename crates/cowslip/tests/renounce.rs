@@ -109,6 +109,34 @@ fn a_reader_renounces(arena: &Arena) {
     assert!(holds(&counters, 4) && holds(&more, 2));
 }
 
+#[test]
+fn emptied_memory_leaves_a_reader_that_renounced() {
+    let _watchdog = Watchdog::start("emptied memory that leaves");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(4));
+    fill(&counters, 1);
+    // An earlier child keeps the memory frozen.
+    let (mut wait, mut go) = std::io::pipe().unwrap();
+    let older = fork_child(&[&arena], || {
+        let _ = wait.read(&mut [0]);
+        holds(&counters, 1)
+    });
+    let chunk = VirtRange::new(counters.slice().range().start, CHUNK_BYTES);
+    // SAFETY: no code refers to that memory meanwhile.
+    unsafe { arena.discard(chunk) }.unwrap();
+    counters.at(7).store(77, Relaxed);
+    let child = fork_child(&[&arena], || {
+        arena.raw().renounce().unwrap();
+        // SAFETY: its content stays.
+        unsafe { arena.raw().detach(chunk, Departure::Advice) }.unwrap();
+        let expected = |i| if i == 7 { 77 } else { 0 };
+        (0..CHUNK_BYTES / 8).all(|i| counters.at(i).load(Relaxed) == expected(i))
+    });
+    assert_eq!(status_of(child.unwrap()), 0);
+    go.write_all(&[1]).unwrap();
+    assert_eq!(status_of(older.unwrap()), 0);
+}
+
 /// The userfaultfds, files of arenas, tokens and the like that are open.
 fn open_descriptors() -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
