@@ -17,6 +17,7 @@ use cowslip::raw::branch::{Request, VERSION};
 use cowslip::{Arena, Place, units::ByteCount};
 use cowslip_sys::{AsFd, Errno, packets, socket};
 use serde_json::Value;
+use support::process::copy_program;
 use support::{COWSLIP, Folder, Ran, compile, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -486,7 +487,7 @@ fn another_user_is_refused() {
     let Some(warm) = Warm::start(&[], &["content", "1", "mine"]) else { return };
     let copied = shared_folder();
     let cowslip = copied.0.join("cowslip");
-    fs::copy(COWSLIP, &cowslip).unwrap();
+    copy_program(COWSLIP, &cowslip);
     for target in [warm.pid(), "mine".to_owned()] {
         let mut command = Command::new(&cowslip);
         command.args(["branch", &target]).uid(NOBODY).gid(NOBODY).current_dir("/");

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use support::process::copy_program;
 use support::{COWSLIP, Folder, Ran, compile, run, under_cowslip};
 
 const TRUE: &str = "/bin/true";
@@ -69,7 +70,7 @@ fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
     std::fs::set_permissions(&folder.0, all).unwrap();
     let beside = Path::new(COWSLIP).parent().unwrap();
     for file in ["cowslip", "libcowslip_preload.so", "libcowslip_malloc.so"] {
-        std::fs::copy(beside.join(file), folder.0.join(file)).unwrap();
+        copy_program(beside.join(file), folder.0.join(file));
     }
     let mut command = Command::new("setpriv");
     command

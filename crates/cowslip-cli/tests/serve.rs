@@ -19,6 +19,7 @@ use cowslip::{Arena, ErrorKind, Place};
 use cowslip_serve::metrics_of;
 use cowslip_sys::memfile::{self, Seals};
 use cowslip_sys::{Errno, socket};
+use support::process::copy_program;
 use support::{COWSLIP, Folder, run};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -420,7 +421,7 @@ fn a_receiver_changes_nothing_that_others_get() {
     let folder = Folder::new("receiver");
     let path = image(&folder, 4, "none");
     let program = folder.0.join("cowslip");
-    std::fs::copy(COWSLIP, &program).unwrap();
+    copy_program(COWSLIP, &program);
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -542,7 +543,7 @@ fn another_user_gets_nothing_and_is_given_nothing() {
     }
     // The other user can read both here.
     let program = folder.0.join("cowslip");
-    std::fs::copy(COWSLIP, &program).unwrap();
+    copy_program(COWSLIP, &program);
     let set = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };

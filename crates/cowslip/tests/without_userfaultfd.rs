@@ -231,7 +231,9 @@ fn an_unprivileged_user_has_the_same_contract() {
     let place = std::env::temp_dir().join(format!("cowslip-nobody-{}", std::process::id()));
     std::fs::create_dir(&place).unwrap();
     let copy = place.join("plain");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // Not by this process: a child that another test starts meanwhile would have the new file open for writing.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     for path in [&place, &copy] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -66,6 +66,12 @@ pub fn run(command: &mut Command) -> Ran {
     ran
 }
 
+/// Copies a program, by another process: a child that another test starts meanwhile would have the new file open for
+/// writing, and no process could execute it (`ETXTBSY`).
+pub fn copy_program(from: impl AsRef<std::ffi::OsStr>, to: impl AsRef<std::ffi::OsStr>) {
+    assert!(run(Command::new("cp").arg(from).arg(to)).status.success());
+}
+
 /// Returns true if there is a Redis; otherwise reports a skipped test.
 pub fn redis_is_there() -> bool {
     let there = Command::new("redis-server").arg("--version").output().is_ok();
