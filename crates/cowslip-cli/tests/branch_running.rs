@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::process::redis_is_there;
-use support::python::{OTHER_USER, Program};
+use support::python::{OTHER_USER, PYTHON, Program};
 use support::redis::Server;
-use support::{COWSLIP, Ran, run};
+use support::{COWSLIP, Folder, Ran, compile, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -85,7 +85,11 @@ while sys.stdin.readline():
 
 /// The program, and a line of input for each of two copies.
 fn start(user: Option<u32>) -> Option<Program> {
-    let program = Program::start(PROGRAM, user)?;
+    start_by(&[PYTHON], user)
+}
+
+fn start_by(starter: &[&str], user: Option<u32>) -> Option<Program> {
+    let program = Program::start_by(starter, PROGRAM, user)?;
     for copy in 0..2 {
         fs::write(program.folder.0.join(format!("{copy}.in")), "say\n").unwrap();
     }
@@ -162,6 +166,59 @@ fn copies_have_threads_and_files_of_their_own() {
 }
 
 #[test]
+fn copies_of_a_program_under_cowslip_run_are_like_others() {
+    let starter = [COWSLIP, "run", "--threshold", "64K", "--", PYTHON];
+    let Some(mut program) = start_by(&starter, None) else { return };
+    let pid = program.child.id();
+    for _ in 0..5 {
+        let ran = branch(&program, None, &["-n", "2", "--running"]);
+        assert!(ran.status.success(), "{}", ran.stderr);
+        for copy in 0..2 {
+            let answer = answer_of(&program, copy);
+            check(&answer, pid);
+            assert_eq!(answer["peer"], "Broken pipe", "connections are closed");
+        }
+    }
+    check(&program.ask("say"), pid);
+    let marked = run(Command::new(COWSLIP).args(["mark", &program.pid()]));
+    assert!(
+        !marked.status.success() && marked.stderr.contains("under cowslip run"),
+        "{}",
+        marked.stderr
+    );
+}
+
+/// Threads of the program are anywhere in its library when it is held.
+#[test]
+fn copies_go_on_with_work_in_the_library_of_cowslip_run() {
+    const ROUNDS: usize = 10;
+    let folder = Folder::new("working");
+    let Some(program) = compile(&folder, "working") else { return };
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--threshold", "64K", "--"]).arg(program);
+    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "ready");
+    let file = |name: &str| folder.0.join(name);
+    (0..2).for_each(|copy| fs::write(file(&format!("{copy}.in")), "go on\n").unwrap());
+    for round in 0..ROUNDS {
+        let mut command = Command::new(COWSLIP);
+        command.args(["branch", &program.id().to_string(), "--running", "-n", "2", "--input"]);
+        let ran = run(command.arg(file("%i.in")).arg("--output").arg(file("%i.out")));
+        assert!(ran.status.success(), "round {round}: {}", ran.stderr);
+        for copy in 0..2 {
+            let said = fs::read_to_string(file(&format!("{copy}.out"))).unwrap();
+            assert_eq!(said, "right\n", "round {round}, copy {copy}: {}", ran.stderr);
+        }
+        writeln!(input, "go on").unwrap();
+        assert_eq!(lines.next().unwrap(), "right", "round {round}: the program");
+    }
+    drop(input);
+    assert!(program.wait().unwrap().success());
+}
+
+#[test]
 fn a_user_branches_programs_of_its_own() {
     let Some(mut program) = start(Some(OTHER_USER)) else { return };
     let pid = program.child.id();
@@ -209,7 +266,7 @@ fn what_cannot_be_is_refused() {
     let Some(mut program) = start(None) else { return };
     let ran = branch(&program, None, &["argument"]);
     assert!(!ran.status.success());
-    assert!(ran.stderr.contains("its copies have its arguments"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("have its arguments"), "{}", ran.stderr);
     let ran = branch(&program, Some(OTHER_USER), &[]);
     assert!(ran.stderr.contains("not be traced"), "{}", ran.stderr);
     check(&program.ask("say"), program.child.id());
@@ -240,19 +297,58 @@ fn copies_of_redis_answer_each_for_itself() {
     if !redis_is_there() {
         return;
     }
-    let server = Server::stock("branch-redis", &[]);
+    copies_answer(&Server::stock("branch-redis", &[]));
+}
+
+#[test]
+fn copies_of_redis_under_cowslip_run_save_each_for_itself() {
+    if !redis_is_there() {
+        return;
+    }
+    let server = Server::under_cowslip("branch-redis-run", &[]);
+    copies_answer(&server);
+    server.fill(100_000, 100);
+    let digest = server.digest();
+    let mut branch = start_copies(&server, 2);
+    let pids = copies(&mut branch, 2);
+    // The server goes on, and so do its saves.
+    assert_eq!(server.ask(&["flushall"]), "OK");
+    server.fill(50_000, 200);
+    server.save();
+    assert_eq!(server.digest_of_dump("branch-redis-dump"), server.digest());
+    for pid in &pids {
+        assert_eq!(ask_copy(&server, pid, &["debug", "digest"]), digest);
+        assert_eq!(ask_copy(&server, pid, &["flushall"]), "OK");
+        assert_eq!(ask_copy(&server, pid, &["debug", "populate", "20000", "k", "300"]), "OK");
+        let own = ask_copy(&server, pid, &["debug", "digest"]);
+        assert_eq!(ask_copy(&server, pid, &["save"]), "OK");
+        assert_eq!(ask_copy(&server, pid, &["debug", "reload"]), "OK");
+        assert_eq!(ask_copy(&server, pid, &["debug", "digest"]), own);
+        ask_copy(&server, pid, &["shutdown", "nosave"]);
+    }
+    assert!(branch.wait().unwrap().success());
+}
+
+/// Starts copies of a server, each in a network of its own.
+fn start_copies(server: &Server, count: usize) -> Child {
+    let mut command = Command::new(COWSLIP);
+    command.args(["branch", &server.pid().to_string(), "-n", &count.to_string(), "--net"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ask_copy(server: &Server, pid: &str, words: &[&str]) -> String {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{pid}/ns/net")).args(["redis-cli", "-p"]);
+    run(command.arg(server.port.to_string()).args(words)).stdout.trim().to_owned()
+}
+
+fn copies_answer(server: &Server) {
     server.ask(&["debug", "populate", "100000"]);
     server.ask(&["set", "key", "of the instant"]);
-    let mut command = Command::new(COWSLIP);
-    command.args(["branch", &server.pid().to_string(), "-n", "3", "--net"]);
-    let mut branch = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut branch = start_copies(server, 3);
     let pids = copies(&mut branch, 3);
     server.ask(&["set", "key", "of later"]);
-    let ask = |pid: &str, words: &[&str]| {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{pid}/ns/net")).args(["redis-cli", "-p"]);
-        run(command.arg(server.port.to_string()).args(words)).stdout.trim().to_owned()
-    };
+    let ask = |pid: &str, words: &[&str]| ask_copy(server, pid, words);
     for (i, pid) in pids.iter().enumerate() {
         assert_eq!(ask(pid, &["get", "key"]), "of the instant");
         ask(pid, &["set", "key", &i.to_string()]);

@@ -80,6 +80,11 @@ pub fn checkpoint(
     if fs::symlink_metadata(folder).is_ok() {
         return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(folder).because("it exists"));
     }
+    if plan.has_library() {
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+            .because("it is under cowslip run, whose files CRIU cannot look up")
+            .advise("run copies of it with cowslip branch --running"));
+    }
     let mut holder = plan.hold()?;
     let mute = holder.threads().iter().filter(|thread| thread.alternate_stack.is_none()).count();
     if mute > 0 {

@@ -14,6 +14,7 @@
 //!
 //! Nothing is stepped by instructions: the kernel would leave the processor's trap flag on.
 
+use cowslip_sys::hold_point::{self, Exchange};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::ptrace::{Registers, Stop, Tracee};
 use cowslip_sys::target::Target;
@@ -29,8 +30,8 @@ const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
 /// `mov $15, %rax; syscall`: the end of each signal handler.
 const RESTORER: &[u8] = &[0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
-/// The exit code of a child that ended because no process traced it.
-const LEFT_ALONE: u64 = 0xc0;
+/// [`LEFT_ALONE`], of a child that ended because no process traced it.
+const LEFT_ALONE: u64 = hold_point::LEFT_ALONE as u64;
 
 const RED_ZONE_BYTES: u64 = 128;
 /// A frame: the restorer's address, and `struct ucontext` of the kernel.
@@ -38,7 +39,7 @@ const FRAME_BYTES: usize = 8 + 304;
 pub(crate) const FRAME_PLACE: usize = FRAME_BYTES.next_multiple_of(64);
 /// Room behind the frames, for answers that the kernel writes to memory.
 const ANSWERS_AT: usize = 2 * FRAME_PLACE;
-const ANSWERS_BYTES: usize = 64;
+const ANSWERS_BYTES: usize = 192;
 const VECTORS_AT: usize = ANSWERS_AT + ANSWERS_BYTES;
 /// The size of the vector registers' area is not known before: with tiles it is 11 KiB.
 const MOST_BYTES: u64 = 16 << 10;
@@ -105,6 +106,22 @@ pub(crate) fn room(
         return None;
     }
     under_own_stack(now.rsp, maps).or_else(|| under_main_stack(main_rsp?, maps))
+}
+
+/// Like [`room`], with `bytes` more for a function that the thread calls. The kernel enlarges the main thread's stack, up to
+/// `most_bytes`.
+pub(crate) fn room_for_function(
+    tracee: &Tracee,
+    maps: &str,
+    memory: BorrowedFd<'_>,
+    bytes: u64,
+    most_bytes: u64,
+) -> Option<u64> {
+    let end = room(tracee, None, maps, memory)?;
+    let lowest = end.saturating_sub(MOST_BYTES + bytes);
+    let stack = procfs::mappings(maps).find(|mapping| mapping.range.contains(end as usize))?;
+    let may_grow = stack.name == "[stack]" && stack.range.end() as u64 - lowest < most_bytes;
+    (may_grow || stack.range.contains(lowest as usize)).then_some(end)
 }
 
 /// The room under a thread's stack: the main thread's own, or one with a guard below. A stack that a program cut out of its
@@ -181,6 +198,17 @@ impl<'a> Injection<'a> {
         memory: BorrowedFd<'a>,
         sites: Sites,
     ) -> Result<Self> {
+        Self::prepare_waiting(tracee, room, memory, sites, None)
+    }
+
+    /// Like [`prepare`](Self::prepare), of a thread that waits in a call with a time limit, as it was seen before.
+    pub(crate) fn prepare_waiting(
+        tracee: &'a mut Tracee,
+        room: u64,
+        memory: BorrowedFd<'a>,
+        sites: Sites,
+        waits_in: Option<Registers>,
+    ) -> Result<Self> {
         let (registers, mask) = (tracee.registers()?, tracee.blocked_signals()?);
         let vectors = tracee.extended_state()?;
         let len = VECTORS_AT as u64 + vectors.len() as u64 + 4;
@@ -189,7 +217,7 @@ impl<'a> Injection<'a> {
         }
         let at = (room - len) & !63;
         let vectors_at = at + VECTORS_AT as u64;
-        let mut bytes = frame(&sites, &after_restart(registers, None), mask, vectors_at);
+        let mut bytes = frame(&sites, &after_restart(registers, waits_in), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
         let ends = sites.call(&registers, SYS_exit_group, [LEFT_ALONE, 0, 0, 0, 0, 0]);
         bytes.extend(frame(&sites, &ends, !0, 0));
@@ -270,6 +298,28 @@ impl<'a> Injection<'a> {
         Ok(())
     }
 
+    /// Makes the thread call a function of the program with the address of an [`Exchange`], and lets it go on. It returns to
+    /// its own registers by itself.
+    pub(crate) fn enter(mut self, function: u64) -> Result<Entered> {
+        /// The flag that makes string instructions go backwards, and the trap flag.
+        const NO_FUNCTION_HAS: u64 = 1 << 10 | 1 << 8;
+        const { assert!(Exchange::BYTES <= ANSWERS_BYTES) };
+        let exchange = self.at + ANSWERS_AT as u64;
+        memfile::write_at(self.memory, &[0; Exchange::BYTES], exchange)?;
+        // The function returns to a `ret`, and that to the restorer: a function begins with its stack aligned so.
+        let (rsp, to) = (self.at - 8, self.sites.call + CALL.len() as u64 - 1);
+        memfile::write_at(self.memory, &to.to_ne_bytes(), rsp)?;
+        let now = self.registers;
+        let (eflags, orig_rax) = (now.eflags & !NO_FUNCTION_HAS, u64::MAX);
+        let entered =
+            Registers { rip: function, rsp, rdi: exchange, rax: 0, orig_rax, eflags, ..now };
+        self.is_itself = false;
+        self.tracee.set_registers(&entered)?;
+        self.tracee.set_blocked_signals(!0)?;
+        self.tracee.go_on()?;
+        Ok(Entered { exchange, child_stack: self.at + FRAME_PLACE as u64 })
+    }
+
     /// Waits for children that have ended.
     pub(crate) fn reap(mut self, children: &[i32]) -> Result<()> {
         // __WALL | WNOHANG
@@ -319,6 +369,23 @@ impl<'a> Injection<'a> {
         // The mask first: with these registers the thread would get its own from the frame.
         self.tracee.set_blocked_signals(self.mask)?;
         self.tracee.set_registers(&self.registers)
+    }
+}
+
+/// Places on the stack of a thread that is in a [function](Injection::enter).
+pub(crate) struct Entered {
+    /// The function's argument.
+    pub(crate) exchange: u64,
+    child_stack: u64,
+}
+
+impl Entered {
+    /// Gives a child that the function has forked, and that is stopped, the registers of one that an
+    /// [injection](Injection::fork) has forked.
+    pub(crate) fn set_child(&self, child: &Tracee, sites: Sites) -> Result<()> {
+        let rip = sites.call + CALL.len() as u64 - 1;
+        let (rsp, rax, orig_rax) = (self.child_stack, 0, u64::MAX);
+        child.set_registers(&Registers { rip, rsp, rax, orig_rax, ..child.registers()? })
     }
 }
 

@@ -3,27 +3,29 @@
 use cowslip_sys::procfs::mappings;
 use cowslip_sys::units::VirtRange;
 
+use crate::library::Own;
+
 /// The flag of memory that the kernel may empty at any time.
 const DROPPABLE: &str = "dp";
 
 /// Finds memory that children have empty (`MADV_WIPEONFORK`), though its program counts on its content.
-pub(crate) fn emptied(smaps: &str) -> Vec<VirtRange> {
-    with_flag(smaps, "wf")
+pub(crate) fn emptied(smaps: &str, own: &Own) -> Vec<VirtRange> {
+    with_flag(smaps, "wf", own)
 }
 
 /// Finds it by the text of `/proc/PID/smaps`.
-pub(crate) fn from_smaps(smaps: &str) -> Vec<VirtRange> {
-    with_flag(smaps, "dc")
+pub(crate) fn from_smaps(smaps: &str, own: &Own) -> Vec<VirtRange> {
+    with_flag(smaps, "dc", own)
 }
 
 /// Finds memory that is kept out of core files (`MADV_DONTDUMP`). The kernel's own mappings are, too.
-pub(crate) fn out_of_core_files(smaps: &str) -> Vec<VirtRange> {
-    with_flag(smaps, "dd")
+pub(crate) fn out_of_core_files(smaps: &str, own: &Own) -> Vec<VirtRange> {
+    with_flag(smaps, "dd", own)
 }
 
 /// The mappings with a flag, but for those of devices and of the kernel, and memory that the kernel may empty at any time
 /// (`MAP_DROPPABLE`), such as the state of libc's random numbers.
-fn with_flag(smaps: &str, wanted: &str) -> Vec<VirtRange> {
+fn with_flag(smaps: &str, wanted: &str, own: &Own) -> Vec<VirtRange> {
     const NOT_ITS_OWN: [&str; 3] = ["io", "pf", DROPPABLE];
     let mut kept = Vec::new();
     let mut last = None;
@@ -31,7 +33,7 @@ fn with_flag(smaps: &str, wanted: &str) -> Vec<VirtRange> {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |wanted: &str| flags.split_ascii_whitespace().any(|flag| flag == wanted);
             let is_kept = has(wanted) && !NOT_ITS_OWN.into_iter().any(has);
-            kept.extend(last.take().filter(|_| is_kept));
+            kept.extend(last.take().filter(|range| is_kept && !own.has(*range)));
         } else if let Some(mapping) = mappings(line).next() {
             let is_of_kernel = ["[vdso]", "[vsyscall]"].contains(&mapping.name);
             last = (!is_of_kernel && !mapping.name.starts_with("[vvar")).then_some(mapping.range);
@@ -75,9 +77,9 @@ mod tests {
             b000-c000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dd\n\
             d000-e000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dp wf dd\n\
             e000-f000 rw-p 00000000 00:00 0 \nVmFlags: rd wr wf\n";
-        assert_eq!(from_smaps(smaps), [VirtRange::between(0x5000, 0x6000)]);
-        assert_eq!(out_of_core_files(smaps), [VirtRange::between(0xb000, 0xc000)]);
-        assert_eq!(emptied(smaps), [VirtRange::between(0xe000, 0xf000)]);
+        assert_eq!(from_smaps(smaps, &Own::default()), [VirtRange::between(0x5000, 0x6000)]);
+        assert_eq!(out_of_core_files(smaps, &Own::default()), [VirtRange::between(0xb000, 0xc000)]);
+        assert_eq!(emptied(smaps, &Own::default()), [VirtRange::between(0xe000, 0xf000)]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod descriptors;
 mod hold;
 mod inject;
 mod kept;
+mod library;
 mod look;
 mod queues;
 mod rollback;

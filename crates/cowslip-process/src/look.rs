@@ -12,6 +12,7 @@ use cowslip_sys::{Errno, process};
 
 use crate::inject::Sites;
 use crate::kept::{emptied, from_smaps, out_of_core_files};
+use crate::library::{Library, Own};
 use crate::stop::children;
 use crate::things::{Fate, Thing};
 use crate::{descriptors, queues, things};
@@ -73,6 +74,7 @@ impl fmt::Display for Lack {
 pub struct Plan {
     pub(crate) target: Arc<Target>,
     pub(crate) sites: Sites,
+    pub(crate) library: Option<Library>,
     /// It keeps memory from its children.
     pub(crate) keeps: bool,
     /// The ends of its own queues.
@@ -81,6 +83,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// True for a program under `cowslip run`, which cannot be [marked](crate::Mark).
+    pub fn has_library(&self) -> bool {
+        self.library.is_some()
+    }
+
     /// What a copy would lack. A fatal one keeps the process from being held.
     pub fn lacks(&self) -> &[Lack] {
         &self.lacks
@@ -107,9 +114,11 @@ pub fn look(pid: i32) -> Result<Plan> {
     })?;
     let mut lacks = Vec::new();
     in_status(&target.read_file("status").map_err(failed)?, &mut lacks);
-    in_memory(&maps, &mut lacks);
+    let library = Library::find(&target, &maps).map_err(failed)?;
+    let own = library.as_ref().map(|library| library.own(&maps)).unwrap_or_default();
+    in_memory(&maps, &own, &mut lacks);
     let smaps = target.read_file("smaps").map_err(failed)?;
-    in_flags(&smaps, &mut lacks);
+    in_flags(&smaps, &own, &mut lacks);
     // CRIU gives each process that it restores a time namespace.
     for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {
         if namespace(&pid.to_string(), kind) != namespace("self", kind) {
@@ -127,18 +136,15 @@ pub fn look(pid: i32) -> Result<Plan> {
         lack(&mut lacks, "timers of timer_create(2)", things::POSIX_TIMERS);
     }
     let links = descriptors::links(pid).map_err(failed)?;
-    for (number, link) in &links {
-        if let Some(thing) = of_descriptor(link) {
-            lack(&mut lacks, format!("descriptor {number}, {link}"), thing);
-        }
-    }
+    // The holder has none of the library's.
+    in_descriptors(&links, |link| library.is_none() || !is_for_service(link), &mut lacks);
     let locks = procfs::read_text("/proc/locks").unwrap_or_default();
     if locks.lines().any(|line| is_record_lock(line, pid)) {
         lack(&mut lacks, "record locks (fcntl(2))", things::RECORD_LOCKS);
     }
-    let keeps = !from_smaps(&smaps).is_empty();
+    let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
-    Ok(Plan { target: Arc::new(target), sites, keeps, queues, lacks })
+    Ok(Plan { target: Arc::new(target), sites, library, keeps, queues, lacks })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, thing: &'static Thing) {
@@ -177,13 +183,14 @@ fn in_status(status: &str, lacks: &mut Vec<Lack>) {
 }
 
 /// Finds lacks by the text of `/proc/PID/maps`.
-pub(crate) fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
+pub(crate) fn in_memory(maps: &str, own: &Own, lacks: &mut Vec<Lack>) {
     let is_shared = |mapping: &Mapping<'_>| {
         let is_memory =
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
         !mapping.is_private && mapping.protection & 2 != 0 && is_memory
     };
-    for mapping in procfs::mappings(maps).filter(is_shared) {
+    let is_others = |mapping: &Mapping<'_>| !own.has(mapping.range);
+    for mapping in procfs::mappings(maps).filter(is_shared).filter(is_others) {
         let (from, to) = (mapping.range.start, mapping.range.end());
         let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
         lack(lacks, what, things::SHARED_MEMORY);
@@ -191,13 +198,13 @@ pub(crate) fn in_memory(maps: &str, lacks: &mut Vec<Lack>) {
 }
 
 /// Finds memory that a fork empties, and that core files lack, by the text of `/proc/PID/smaps`.
-fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
-    let secrets: usize = out_of_core_files(smaps).iter().map(|range| range.len).sum();
+fn in_flags(smaps: &str, own: &Own, lacks: &mut Vec<Lack>) {
+    let secrets: usize = out_of_core_files(smaps, own).iter().map(|range| range.len).sum();
     if secrets > 0 {
         let bytes = ByteCount(secrets as u64);
         lack(lacks, format!("{bytes} that core files lack (MADV_DONTDUMP)"), things::SECRETS);
     }
-    if !emptied(smaps).is_empty() {
+    if !emptied(smaps, own).is_empty() {
         lack(lacks, "memory that is empty in children (MADV_WIPEONFORK)", things::WIPED);
     }
 }
@@ -205,6 +212,25 @@ fn in_flags(smaps: &str, lacks: &mut Vec<Lack>) {
 /// A namespace of a process.
 fn namespace(process: &str, kind: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/{kind}")).ok()
+}
+
+/// Finds lacks by the descriptors that count.
+pub(crate) fn in_descriptors(
+    links: &[(i32, String)],
+    counts: impl Fn(&str) -> bool,
+    lacks: &mut Vec<Lack>,
+) {
+    for (number, link) in links.iter().filter(|(_, link)| counts(link)) {
+        if let Some(thing) = of_descriptor(link) {
+            lack(lacks, format!("descriptor {number}, {link}"), thing);
+        }
+    }
+}
+
+/// Returns true for descriptors like those that the library of `cowslip run` has for its service thread.
+fn is_for_service(link: &str) -> bool {
+    let is_memory = link.starts_with("/proc/") && link.ends_with("/mem");
+    is_memory || link == "anon_inode:[userfaultfd]"
 }
 
 /// The kind of a descriptor that a copy lacks.

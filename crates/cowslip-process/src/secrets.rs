@@ -6,6 +6,7 @@ use libc::{MADV_DONTNEED, SYS_madvise};
 use crate::branch::{Caller, memory_of};
 use crate::hold::Holder;
 use crate::kept::out_of_core_files;
+use crate::library::Own;
 
 const OPERATION: &str = "leave out memory that core files lack";
 
@@ -23,7 +24,7 @@ impl Holder {
         child.take_over().during(OPERATION)?;
         let (_, memory) = memory_of(child).during(OPERATION)?;
         let mut caller = Caller::new(child, &memory, sites).during(OPERATION)?;
-        for range in out_of_core_files(&smaps) {
+        for range in out_of_core_files(&smaps, &Own::default()) {
             let (start, len) = (range.start as u64, range.len as u64);
             caller.call(SYS_madvise, &[start, len, MADV_DONTNEED as u64]).during(OPERATION)?;
         }

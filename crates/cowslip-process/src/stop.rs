@@ -134,8 +134,13 @@ impl Threads {
         }
     }
 
+    /// The thread of this number.
+    pub(crate) fn find(&mut self, thread: i32) -> Option<&mut Tracee> {
+        self.all.iter_mut().find(|tracee| tracee.thread() == thread)
+    }
+
     /// Lets threads go on that a signal has stopped.
-    fn pass_on(&mut self) {
+    pub(crate) fn pass_on(&mut self) {
         for tracee in &mut self.all {
             if let Ok(Some(_)) = tracee.poll() {
                 let _ = tracee.go_on();
@@ -155,13 +160,13 @@ impl Drop for Threads {
 }
 
 /// Stops a thread, or finds that it has ended.
-fn interrupt(tracee: &mut Tracee) -> Result<()> {
+pub(crate) fn interrupt(tracee: &mut Tracee) -> Result<()> {
     let _ = tracee.interrupt();
     stop_one(tracee)
 }
 
 /// Waits for the stop that a thread was asked for. Signals that come first are passed on.
-fn stop_one(tracee: &mut Tracee) -> Result<()> {
+pub(crate) fn stop_one(tracee: &mut Tracee) -> Result<()> {
     loop {
         match tracee.wait() {
             Ok(Stop::Asked | Stop::WithAll | Stop::Ended) | Err(Errno::CHILD) => return Ok(()),

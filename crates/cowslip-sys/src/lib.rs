@@ -4,6 +4,7 @@
 //!   mean.
 //! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
 //! * [`handed_out`]: descriptors of these files for other processes, which may only read.
+//! * [`hold_point`]: the words by which a program under `cowslip run` is held.
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
 //! * [`pagemap`]: which pages of a range are private copies, and the state of the pages of another process
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
@@ -66,6 +67,7 @@ pub mod exit_code;
 pub mod failpoints;
 pub mod fault_cost;
 pub mod handed_out;
+pub mod hold_point;
 pub mod memfile;
 pub mod memory;
 pub mod out_of_memory;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use cowslip_process::{Fate, Lack, look};
+use cowslip_process::{Fate, Lack, Plan, look};
 use cowslip_promote::Target;
 use cowslip_report::text::{align, printable};
 use cowslip_report::{json, sink};
@@ -60,7 +60,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         Ok(_) => lacks.iter().find(|lack| lack.is_fatal()).map(Lack::to_string),
     };
     let branched = match is_ours {
-        true => branch::refusal(args.pid),
+        // By --running.
+        true => branch::refusal(args.pid).and(copied.clone()),
         false => copied.clone(),
     };
     let row = |command, refused| Row { command, refused };
@@ -69,8 +70,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
         row("trace --pid", traced(args.pid)),
         row("promote --pid", promoted(target.map(drop))),
         row("branch", branched),
-        row("mark, rollback", copied.clone()),
-        row("checkpoint", copied.or_else(|| checkpointed(args))),
+        row("mark, rollback", copied.clone().or_else(|| known_to_library(&plan))),
+        row(
+            "checkpoint",
+            copied.or_else(|| known_to_library(&plan)).or_else(|| checkpointed(args)),
+        ),
     ];
     if let Some(file) = &args.json {
         let of_row = |row: &Row| json!({"command": row.command, "works": row.refused.is_none(), "why": row.refused});
@@ -88,6 +92,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     let is_any = rows.iter().any(|row| row.refused.is_none());
     Ok(ExitCode::from(if is_any { 0 } else { NO }))
+}
+
+/// The reason for which a program that can be copied can be neither taken back nor written.
+fn known_to_library(plan: &Result<Plan, Error>) -> Option<String> {
+    let has_library = plan.as_ref().is_ok_and(Plan::has_library);
+    has_library.then(|| "it is under cowslip run, whose library knows its memory of now".to_owned())
 }
 
 fn text(pid: i32, name: &str, rows: &[Row], lacks: &[Lack]) -> String {

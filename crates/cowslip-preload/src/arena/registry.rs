@@ -14,12 +14,16 @@ use std::sync::OnceLock;
 
 use cowslip::Arena;
 use cowslip::units::VirtRange;
+use cowslip_sys::hold_point::{MOST_ARENAS, Ranges};
 
 use crate::rt::fork_state::{self, is_forking_here};
 
 /// Arenas of a process and its ancestors. A descendant that would need another maps memory from the kernel.
-const MOST: usize = 8;
+const MOST: usize = MOST_ARENAS;
 static ARENAS: [OnceLock<Arena>; MOST] = [const { OnceLock::new() }; MOST];
+/// The arenas' places, for other processes.
+pub(crate) static RANGES: Ranges = Ranges::new();
+
 #[unsafe(link_section = "cowslip_fork_data")]
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -68,8 +72,11 @@ pub(crate) fn can_add() -> bool {
 
 /// Takes new memory from this arena from now on.
 pub(crate) fn add(arena: Arena) {
-    let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else { return };
+    let index = COUNT.load(Ordering::Relaxed);
+    let Some(place) = ARENAS.get(index) else { return };
+    let range = arena.range();
     if place.set(arena).is_ok() {
+        RANGES.set(index, range);
         let count = COUNT.fetch_add(1, Ordering::Release) + 1;
         OWN.store(count, Ordering::Release);
     }

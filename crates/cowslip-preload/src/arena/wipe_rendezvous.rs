@@ -25,10 +25,28 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 const NAP: Duration = Duration::from_micros(20);
 const MOST_NS: u64 = 100_000_000;
 
+/// The child of the fork in progress empties memory.
+#[unsafe(link_section = "cowslip_fork_data")]
+static IS_AWAITED: AtomicBool = AtomicBool::new(false);
+
 /// Called before a fork, by the thread that holds the locks.
 pub(crate) fn prepare(is_awaited: bool) {
+    // Written only when it changes: a write copies the page.
+    if IS_AWAITED.load(Ordering::Relaxed) != is_awaited {
+        IS_AWAITED.store(is_awaited, Ordering::Relaxed);
+    }
     let page = if is_awaited { memory::map_shared_page().ok() } else { None };
     PAGE.store(page.map_or(0, |page| page.start), Ordering::Relaxed);
+}
+
+/// Returns true if the child of the fork in progress empties memory.
+pub(crate) fn is_awaited() -> bool {
+    IS_AWAITED.load(Ordering::Relaxed)
+}
+
+/// Called where there is no child.
+pub(crate) fn give_up() {
+    take(|_| ());
 }
 
 /// Calls `act` with the word, once per fork in either process.

@@ -2,6 +2,7 @@
 
 mod copy;
 mod forks;
+mod hold;
 mod listener;
 mod point;
 pub(crate) mod socket;

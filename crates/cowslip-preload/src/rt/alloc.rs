@@ -49,6 +49,18 @@ static LISTS: Lists = Lists {
     }),
 };
 
+/// Returns false if the lock is held for longer than any thread needs it: by the thread that this call has interrupted.
+pub(crate) fn is_lockable() -> bool {
+    const TRIES: u32 = 500;
+    (0..TRIES).any(|_| {
+        let is_free = !LISTS.held.load(Ordering::Relaxed);
+        if !is_free {
+            let _ = waiting::nap(core::time::Duration::from_micros(20));
+        }
+        is_free
+    })
+}
+
 /// Keeps other threads out of the allocator, over a fork.
 pub(crate) fn lock() {
     let mut tries = 0;

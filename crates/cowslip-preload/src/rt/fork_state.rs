@@ -67,6 +67,13 @@ pub(crate) fn begin_child() {
     end_fork();
 }
 
+/// Called in a child that is copied into namespaces: its copies have the number of the program `process`, and no parent
+/// that knows these arenas.
+pub(crate) fn stand_for(process: i32) {
+    PARENT.store(0, Ordering::Relaxed);
+    PROCESS.store(process, Ordering::Relaxed);
+}
+
 /// Returns false in a process that shares the memory of another (`vfork(2)`), or that an unseen fork made.
 pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == process::pid()

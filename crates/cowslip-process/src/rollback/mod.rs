@@ -52,9 +52,14 @@ impl Mark {
     /// Keeps the instant of a holder. It closes the holder's files: connections are the program's to close.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if the holder is [lent](Holder::lend).
+    /// [`ErrorKind::Busy`] if the holder is [lent](Holder::lend); [`ErrorKind::Unsupported`] for a program under `cowslip run`.
     pub fn new(mut holder: Holder) -> Result<Self> {
         let operation = "mark a process";
+        if holder.has_library() {
+            return Err(Error::new(ErrorKind::Unsupported, operation)
+                .because("it is under cowslip run, whose library knows the memory of now")
+                .advise("mark a program that was started without it"));
+        }
         let links = descriptors::links(holder.pid()).during(operation)?.into_iter().collect();
         let sites = holder.sites();
         let child = holder

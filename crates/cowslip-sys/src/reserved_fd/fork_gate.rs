@@ -175,9 +175,9 @@ impl ForkGate {
     /// child never closes one that it has inherited.
     pub fn begin_child(self, shares_descriptors: bool) {
         super::table::begin_child(shares_descriptors);
-        // Other threads' passages are not in this process.
+        // Passages of other threads count no more.
+        STATE.store(pack(self.0.epoch.wrapping_add(1), 0), Relaxed);
         core::mem::forget(self.0);
-        STATE.store(0, Relaxed);
     }
 }
 

@@ -165,7 +165,8 @@ impl Shared {
         }
         self.waiting.fetch_add(1, Relaxed);
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.waiting.fetch_sub(1, Relaxed);
+        // A thread of a copied process waits on, though its count is forgotten.
+        let _ = self.waiting.fetch_update(Relaxed, Relaxed, |waiting| waiting.checked_sub(1));
         self.without_failed_service(state)
     }
 

@@ -32,7 +32,7 @@ pub use crate::freeze::PreparedFork;
 pub use crate::memory::departure::Departure;
 pub use crate::memory::vma_map::Usage;
 pub use crate::metrics::PAGE_NAME;
-pub use service::{ParkedService, call_at_rest};
+pub use service::{ParkedService, call_at_rest, is_any_at_rest};
 
 /// An arena, with the operations of a library that stands in for libc's memory calls: see [`Arena::raw`].
 #[derive(Clone, Copy, Debug)]

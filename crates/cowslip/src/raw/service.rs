@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
 
 use super::RawArena;
 use crate::arena::inheritance::youngest_read;
@@ -19,6 +20,11 @@ pub struct ParkedService(Service);
 /// memory. It may wait for locks and use arenas, as any function of the program. The first one that is given stays.
 pub fn call_at_rest(gives_back: fn()) {
     rest::call(gives_back);
+}
+
+/// True if a service thread gives memory back in an allocator, which a fork waits for in vain after some time.
+pub fn is_any_at_rest() -> bool {
+    rest::is_any_away()
 }
 
 impl RawArena<'_> {
@@ -79,6 +85,13 @@ impl RawArena<'_> {
         let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
         let _locked = shared.lock();
         shared.services.is_any() && is_ours()
+    }
+
+    /// Memory that the service thread has for itself, and that children lack.
+    pub fn service_memory(&self) -> Option<VirtRange> {
+        let shared = self.shared();
+        let service = shared.service(&shared.lock())?;
+        service.warm_page.range()
     }
 
     /// Keeps the arena's pages where they are from now on: the kernel or a device knows its page frames, by a

@@ -11,7 +11,7 @@
 
 use cowslip_sys::Errno;
 use cowslip_sys::memory::{Advice, Prot};
-use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
 use crate::mapping::OwnSpace;
 
@@ -23,6 +23,11 @@ impl WarmPage {
     /// Sets the address space aside.
     pub(crate) fn reserve() -> Self {
         Self(reserve().ok())
+    }
+
+    /// Its place.
+    pub(crate) fn range(&self) -> Option<VirtRange> {
+        self.0.as_ref().map(|place| VirtRange::new(place.start, place.len))
     }
 
     /// Touches and frees a huge page. Where there is none it takes a base page, and no more of a group's limit.

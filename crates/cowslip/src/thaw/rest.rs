@@ -43,6 +43,11 @@ pub(crate) fn lock_while_none_is_away<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuar
     states
 }
 
+/// Returns true if a thread is away, as far as a caller with the arenas' locks can know.
+pub(crate) fn is_any_away() -> bool {
+    AWAY.get() > 0
+}
+
 /// The time, and the processor time of this process.
 fn times() -> (u64, u64) {
     (process::now_ns(), process::cpu_ns())

@@ -13,8 +13,8 @@ const EXAMPLES: &str = "Examples:
   cowslip branch shop -n 8 --output runs/%i.out
   cowslip branch 4711 -n 8 --net                # a server, with all its threads: see nsenter(1)
 
-A program that runs under `cowslip run` is copied when it calls cowslip_branch_point(). Any other is copied as it runs, \
-with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on to the copies; \
+A program that runs under `cowslip run` is copied when it calls cowslip_branch_point(). Any other, and with --running, is \
+copied as it runs, with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on to the copies; \
 they are killed if this command is.";
 
 /// Copy a warm program, and run the copies to their end
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// How many copies, of each ARG if there are some
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = whole(1..=4096u32))]
     pub(super) copies: u32,
+    /// Copy it as it runs, not at a branch point [default without `cowslip run`, and with --net]
+    #[arg(long)]
+    pub(super) running: bool,
     /// Give each copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
@@ -52,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Make no copies: have the program go on from its branch point
-    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json", "net"])]
+    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json", "net", "running"])]
     pub(super) release: bool,
     /// Say which programs can be branched
     #[arg(long, exclusive = true)]

@@ -40,12 +40,13 @@ fn branch(args: &Args, program: &str) -> CommandResult {
         let why = "--json - goes where the copies' output goes: say --output FILE too";
         return Err(Failure::new(USAGE, why));
     }
-    if let Some(pid) = target::without_library(program)? {
+    let is_asked_for = args.running || args.net;
+    if let Some(pid) = target::as_it_runs(program, is_asked_for)? {
         let report = running::branch(args, pid)?;
         return finish(args, &report, pid, None);
     }
-    if args.net {
-        return Err(Failure::new(USAGE, "--net is for programs without a branch point"));
+    if is_asked_for {
+        return Err(Failure::new(USAGE, "--running and --net need a process number"));
     }
     let target = target::find(program, args.timeout)?;
     let began = Instant::now();

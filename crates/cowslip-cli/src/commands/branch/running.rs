@@ -18,7 +18,7 @@ use crate::exit::{self, Failure, USAGE};
 /// Makes the copies of process `pid`, and waits for their end.
 pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
     if !args.arguments.is_empty() || !args.env.is_empty() {
-        let why = "it runs without Cowslip, so its copies have its arguments and its environment";
+        let why = "copies of a program as it runs have its arguments and its environment";
         return Err(Failure::new(USAGE, format!("process {pid}: {why}")));
     }
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));

@@ -116,7 +116,7 @@ fn not_found(text: &str) -> Failure {
     let why = match text.parse::<i32>() {
         Ok(pid) => format!(
             "process {pid} has no branch point: it has not called cowslip_branch_point() yet, or was not started with \
-             `cowslip run`"
+             `cowslip run`; --running copies it as it is"
         ),
         Err(_) => format!(
             "no program has a branch point named {text}; `cowslip branch --list` says which there are"
@@ -125,11 +125,15 @@ fn not_found(text: &str) -> Failure {
     Failure::new(NO, why)
 }
 
-/// The process that `text` names, if it runs without Cowslip's library.
-pub(super) fn without_library(text: &str) -> Result<Option<i32>, Failure> {
-    let pid = text.parse().ok().filter(|pid| *pid > 0 && !is_under_cowslip(*pid));
+/// The process that `text` names, if it is to be copied as it runs: on request, or without Cowslip's library.
+pub(super) fn as_it_runs(text: &str, is_asked_for: bool) -> Result<Option<i32>, Failure> {
+    let pid = text.parse().ok().filter(|pid| *pid > 0);
+    let pid = pid.filter(|pid| is_asked_for || !is_under_cowslip(*pid));
     // One that may not be looked into can have a branch point.
-    pid.map_or(Ok(None), |pid| Ok(by_pid(pid)?.is_none().then_some(pid)))
+    pid.map_or(Ok(None), |pid| {
+        let is_meant = is_asked_for || by_pid(pid)?.is_none();
+        Ok(is_meant.then_some(pid))
+    })
 }
 
 /// Returns true if it was started with `cowslip run`, or is still that command, as far as it may be looked into.

@@ -1,5 +1,7 @@
 //! The instant.
 
+mod by_library;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno};
 use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, IntervalTimers, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
+use crate::library::Own;
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
 use crate::queues::{self, Waiting};
 use crate::stop::{Threads, children};
@@ -39,6 +42,7 @@ pub struct Holder {
     queues: Waiting,
     kept: Vec<VirtRange>,
     timers: IntervalTimers,
+    has_library: bool,
     pause: Duration,
 }
 
@@ -68,6 +72,9 @@ impl Plan {
 
     /// Holds the process, and finds out which parts of its memory the holder lacks.
     fn hold_once(&self) -> Result<(Holder, Vec<VirtRange>)> {
+        if let Some(library) = &self.library {
+            return by_library::hold_once(self, library);
+        }
         let Self { target, sites, keeps, queues: queues_of_look, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
@@ -78,12 +85,12 @@ impl Plan {
             let maps = target.read_file("maps").map_err(failed)?;
             // Some may have come since the look.
             let mut lacks = Vec::new();
-            in_memory(&maps, &mut lacks);
+            in_memory(&maps, &Own::default(), &mut lacks);
             refuse(&lacks)?;
             // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
             let smaps =
                 if *keeps { target.read_file("smaps").map_err(failed)? } else { String::new() };
-            let kept = from_smaps(&smaps);
+            let kept = from_smaps(&smaps, &Own::default());
             let read = |tracee: &Tracee| {
                 let known = answers.get(&tracee.thread());
                 ThreadState::read(tracee, target.pid(), memory.as_fd(), known)
@@ -122,6 +129,7 @@ impl Plan {
                 queues: queues.map_err(failed)?,
                 kept,
                 timers,
+                has_library: false,
                 pause,
             };
             // Its end is a call of the program's.
@@ -196,6 +204,11 @@ impl Holder {
     /// Bytes that the program had sent to itself.
     pub(crate) fn queues(&self) -> &Waiting {
         &self.queues
+    }
+
+    /// True for a program under `cowslip run`.
+    pub(crate) fn has_library(&self) -> bool {
+        self.has_library
     }
 
     pub(crate) fn sites(&self) -> Sites {

@@ -1,0 +1,112 @@
+//! A fork that another process asks for, with all threads stopped around it ([`cowslip_sys::hold_point`]).
+//!
+//! Copies of the child have all of the program's threads, at any point of its code and of this library's. They hold no
+//! lock of this library: `prepare` has taken all of them, and the child releases them. Service threads are in no copy.
+//!
+//! # Safety
+//! [`hold`] runs on a thread that did not block all signals, with all of them blocked: like a signal's handler that
+//! calls `_Fork()`, which may come at the same places. It returns to the frame of such a handler.
+
+use core::ffi::c_int;
+use core::time::Duration;
+
+use cowslip::raw::is_any_at_rest;
+use cowslip_sys::hold_point::{Exchange, HoldPoint, LEFT_ALONE, MOST_NS, Word};
+use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::{Errno, passthrough, waiting};
+
+use crate::arena::registry::{RANGES, arenas};
+use crate::arena::{service, wipe_rendezvous};
+use crate::branch::socket;
+use crate::hooks::atfork::{in_child, in_parent, prepare, set_flags};
+use crate::rt::{alloc, deferred_errno, fork_state};
+
+/// Between looks at the word.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Found by other processes. A name keeps it in the library.
+#[unsafe(export_name = "cowslip_hold_point")]
+static POINT: HoldPoint = HoldPoint::new(hold, &RANGES);
+
+extern "C" fn hold(exchange: &Exchange) {
+    let blocked = BlockedSignals::enter();
+    let program = process::pid();
+    let forked = fork(exchange);
+    drop(blocked);
+    match forked {
+        Ok(0) => {
+            fork_state::stand_for(program);
+            socket::begin_copy();
+            exchange.set(Word::Held);
+            let _ = wait(|| None::<Result<(), _>>);
+            process::exit_now(LEFT_ALONE);
+        }
+        Ok(_) | Err(Errno::CANCELED) => {}
+        Err(errno) => {
+            exchange.fail(errno);
+            // This stack is the program's again afterwards: the other process must have read it.
+            let _ = wait(|| (exchange.word() == Some(Word::Cancelled)).then_some(Ok(())));
+        }
+    }
+}
+
+/// Forks, once the other process has stopped all threads but this one. `ECANCELED` if it has given up.
+fn fork(exchange: &Exchange) -> Result<c_int, Errno> {
+    if !alloc::is_lockable() {
+        return Err(Errno::AGAIN);
+    }
+    let apart = arenas().filter_map(|arena| arena.raw().service_memory());
+    apart.enumerate().for_each(|(i, range)| exchange.apart().set(i, range));
+    prepare();
+    if let Some(errno) = deferred_errno::take() {
+        return Err(errno);
+    }
+    let answer = fork_prepared(exchange);
+    if answer == Ok(0) {
+        in_child();
+        return answer;
+    }
+    wipe_rendezvous::give_up();
+    in_parent();
+    answer.inspect(|child| service::watch_child(*child))
+}
+
+fn fork_prepared(exchange: &Exchange) -> Result<c_int, Errno> {
+    if wipe_rendezvous::is_awaited() {
+        // Copies would have to empty it as well: their program counts on its content.
+        return Err(Errno::OPNOTSUPP);
+    }
+    if is_any_at_rest() {
+        // It has locks of the program's allocator, and is in no copy.
+        return Err(Errno::AGAIN);
+    }
+    if !exchange.begin() {
+        return Err(Errno::CANCELED);
+    }
+    set_flags(0);
+    wait(|| match exchange.word() {
+        Some(Word::Ready) => None,
+        Some(Word::Go) => Some(clone()),
+        _ => Some(Err(Errno::CANCELED)),
+    })
+}
+
+fn clone() -> Result<c_int, Errno> {
+    // SAFETY: without flags, a stack or places to write it is fork(2), whose child sends no signal at its end.
+    match unsafe { passthrough::syscall(libc::SYS_clone, 0, 0, 0, 0, 0, 0) } {
+        -1 => Err(cowslip_sys::errno::current()),
+        child => Ok(child as c_int),
+    }
+}
+
+/// Waits for an answer, for some time.
+fn wait<T>(look: impl Fn() -> Option<Result<T, Errno>>) -> Result<T, Errno> {
+    let until_ns = process::now_ns() + MOST_NS;
+    while process::now_ns() < until_ns {
+        if let Some(answer) = look() {
+            return answer;
+        }
+        waiting::nap(NAP)?;
+    }
+    Err(Errno::TIMEDOUT)
+}

@@ -1,0 +1,417 @@
+//! The instant of a program under `cowslip run`.
+//!
+//! Its memory is in arenas, shared with its service threads: a child has it only once it is frozen. One of the program's
+//! threads is [made to call](Injection::enter) the library, which freezes it, and [forks](cowslip_sys::hold_point) once all
+//! threads are stopped. The library's own threads are in no copy.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::hold_point::{Exchange, FoundExchange, Word};
+use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile};
+use libc::{MADV_DOFORK, MADV_DONTFORK, SYS_madvise};
+
+use super::{ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Holder, refuse, with_room};
+use crate::descriptors;
+use crate::inject::{Answers, Entered, Injection, IntervalTimers, room_for_function};
+use crate::kept::{from_smaps, missing};
+use crate::library::Library;
+use crate::look::{OPERATION, Plan, failed, in_descriptors, in_memory};
+use crate::queues;
+use crate::stop::{Threads, interrupt, stop_one};
+use crate::thread::ThreadState;
+
+/// The name of the library's threads.
+const SERVICE: &str = "cowslip";
+/// All signals that a thread can block.
+const ALL_SIGNALS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+/// Two signals that libc keeps for itself, and blocks in no mask.
+const OF_LIBC: u64 = 1 << 31 | 1 << 32;
+/// The stack that the library may need.
+const STACK_BYTES: u64 = 64 << 10;
+/// For an answer of the library: a freeze waits for other threads.
+const PATIENCE: Duration = Duration::from_secs(1);
+const NAP: Duration = Duration::from_micros(20);
+/// Looks without a nap.
+const SPINS: u32 = 100;
+
+type Known = HashMap<i32, Answers>;
+
+/// True in the library's threads, and in others while they are in the library's code.
+fn blocks_all(tracee: &Tracee) -> cowslip_sys::Result<bool> {
+    Ok(tracee.blocked_signals()? | OF_LIBC == ALL_SIGNALS)
+}
+
+/// Holds the process, and finds out which parts of its memory the holder lacks.
+pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<VirtRange>)> {
+    let target = &*plan.target;
+    let memory = target.open_memory().map_err(failed)?;
+    let memory = memory.as_fd();
+    let mut threads = Threads::seize(target.pid()).map_err(failed)?;
+    let (mut known, timers) = threads.ask(target, memory, plan.sites).map_err(failed)?;
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            threads.run_for(BETWEEN_ATTEMPTS);
+            let (more, _) = threads.ask(target, memory, plan.sites).map_err(failed)?;
+            known.extend(more);
+        }
+        let request = Request::send(plan, library, memory, &mut threads, &known);
+        let Some(request) = request.map_err(refused)? else { continue };
+        let must_be_known = attempt < ATTEMPTS_TO_ASK;
+        match request.hold(plan, library, &mut threads, &known, must_be_known) {
+            Ok(Some(mut instant)) => {
+                // The holder's end is a call of the program's.
+                drop(threads);
+                instant.holder.timers = timers;
+                let lacking = instant.lacking(library)?;
+                return Ok((instant.holder, lacking));
+            }
+            not_held => {
+                request.cancel(&mut threads).map_err(failed)?;
+                not_held?;
+            }
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, OPERATION)
+        .because("none of its threads could call the library of cowslip run")
+        .advise("try again when it is idle"))
+}
+
+fn refused(errno: Errno) -> Error {
+    let error = |kind, why| Error::new(kind, OPERATION).because(why);
+    match errno {
+        Errno::OPNOTSUPP => error(
+            ErrorKind::Unsupported,
+            "it has memory that is empty in children (MADV_WIPEONFORK)",
+        ),
+        Errno::TIMEDOUT | Errno::AGAIN | Errno::CANCELED => {
+            error(ErrorKind::Busy, "its library of cowslip run could not fork in time")
+                .advise("try again later")
+        }
+        _ => failed(errno),
+    }
+}
+
+/// One of the program's threads, in the library, which has frozen the arenas.
+struct Request<'a> {
+    target: &'a Target,
+    memory: BorrowedFd<'a>,
+    began: Instant,
+    /// Its state before.
+    thread: ThreadState,
+    entered: Entered,
+}
+
+/// A held program, with the mappings that it had.
+struct Held {
+    holder: Holder,
+    maps: String,
+    /// Those that the child was born with.
+    born: String,
+    /// Memory of the library's threads.
+    apart: Vec<VirtRange>,
+}
+
+impl<'a> Request<'a> {
+    /// Has a thread call the library, while the others run. `None` if no thread can.
+    fn send(
+        plan: &'a Plan,
+        library: &Library,
+        memory: BorrowedFd<'a>,
+        threads: &mut Threads,
+        known: &Known,
+    ) -> cowslip_sys::Result<Option<Self>> {
+        let target = &*plan.target;
+        let limits = target.read_file("limits")?;
+        // A wait with a time limit has all of its time again after the call.
+        for may_wait in [false, true] {
+            for i in 0..threads.all.len() {
+                // Signals stop the others, which are traced too.
+                threads.pass_on();
+                let tracee = &mut threads.all[i];
+                let began = Instant::now();
+                let Some(answers) = known.get(&tracee.thread()) else { continue };
+                if !may_wait && answers.waits_in.is_some() {
+                    continue;
+                }
+                interrupt(tracee)?;
+                if tracee.has_ended() {
+                    continue;
+                }
+                let maps = target.read_file("maps")?;
+                let room =
+                    || room_for_function(tracee, &maps, memory, STACK_BYTES, most_stack(&limits));
+                let Some(room) = (!blocks_all(tracee)?).then(room).flatten() else {
+                    tracee.go_on()?;
+                    continue;
+                };
+                let thread = ThreadState::read(tracee, target.pid(), memory, Some(answers))?;
+                let (sites, waits_in) = (plan.sites, answers.waits_in);
+                let injection = Injection::prepare_waiting(tracee, room, memory, sites, waits_in)?;
+                let entered = injection.enter(library.hold)?;
+                let request = Self { target, memory, began, thread, entered };
+                return match request.wait_for(Word::Ready, memory, || threads.pass_on()) {
+                    Ok(_) => Ok(Some(request)),
+                    Err(errno) => request.cancel(threads).and(Err(errno)),
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the exchange, of the program or of its child.
+    fn read(&self, memory: BorrowedFd<'_>) -> cowslip_sys::Result<FoundExchange> {
+        let mut bytes = [0; Exchange::BYTES];
+        memfile::read_exact_at(memory, &mut bytes, self.entered.exchange)?;
+        Ok(Exchange::read(&bytes))
+    }
+
+    /// Waits for a word of the library.
+    fn wait_for(
+        &self,
+        word: Word,
+        memory: BorrowedFd<'_>,
+        mut between: impl FnMut(),
+    ) -> cowslip_sys::Result<FoundExchange> {
+        let began = Instant::now();
+        for spins in 0.. {
+            let found = self.read(memory)?;
+            match found.word {
+                Some(now) if now == word => return Ok(found),
+                Some(Word::Failed) => return Err(found.errno),
+                _ if began.elapsed() > PATIENCE => break,
+                _ => between(),
+            }
+            if spins < SPINS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+        Err(Errno::TIMEDOUT)
+    }
+
+    /// Says a word to the thread, which is stopped, if it is still in the library: later its stack is the program's again.
+    fn say(&self, tracee: &Tracee, word: Word) -> cowslip_sys::Result<bool> {
+        const MOST_BYTES: u64 = 1 << 20;
+        let depth = self.entered.exchange.wrapping_sub(tracee.registers()?.rsp);
+        let is_inside = blocks_all(tracee)? && depth < MOST_BYTES;
+        let found = self.read(self.memory)?.word;
+        let listens = match word {
+            Word::Go => found == Some(Word::Ready),
+            _ => matches!(found, Some(Word::Asked | Word::Ready | Word::Failed)),
+        };
+        if is_inside && listens {
+            memfile::write_at(self.memory, &(word as u32).to_ne_bytes(), self.entered.exchange)?;
+        }
+        Ok(is_inside && listens)
+    }
+
+    /// Has the thread go on without a fork, unless it is gone.
+    fn cancel(&self, threads: &mut Threads) -> cowslip_sys::Result<()> {
+        threads.go_on();
+        let Some(tracee) = threads.find(self.thread.id) else { return Ok(()) };
+        interrupt(tracee)?;
+        if !tracee.has_ended() {
+            self.say(tracee, Word::Cancelled)?;
+            tracee.go_on()?;
+        }
+        Ok(())
+    }
+
+    /// Stops all threads, and has this one fork. `None` if the state of some thread is not known, and must be.
+    fn hold(
+        &self,
+        plan: &Plan,
+        library: &Library,
+        threads: &mut Threads,
+        known: &Known,
+        must_be_known: bool,
+    ) -> Result<Option<Held>> {
+        threads.stop().map_err(failed)?;
+        let maps = self.target.read_file("maps").map_err(failed)?;
+        let own = library.own(&maps);
+        // Some may have come since the look.
+        let mut lacks = Vec::new();
+        in_memory(&maps, &own, &mut lacks);
+        refuse(&lacks)?;
+        let smaps = match plan.keeps {
+            true => self.target.read_file("smaps").map_err(failed)?,
+            false => String::new(),
+        };
+        let kept = from_smaps(&smaps, &own);
+        let (states, left_out) = self.states(threads, known).map_err(failed)?;
+        if must_be_known && states.iter().any(|state| state.alternate_stack.is_none()) {
+            return Ok(None);
+        }
+        let advise = |threads: &mut Threads, advice: i32| {
+            let call = |range: &VirtRange| {
+                (SYS_madvise, [range.start as u64, range.len as u64, advice as u64, 0])
+            };
+            let calls: Vec<_> = kept.iter().map(call).collect();
+            if calls.is_empty() {
+                return Ok(());
+            }
+            let caller = with_room(threads, &maps, self.memory, |_| true);
+            let (caller, room) = caller.ok_or(Errno::AGAIN)?;
+            Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
+        };
+        advise(threads, MADV_DOFORK).map_err(refused)?;
+        let forked = self.fork(threads);
+        advise(threads, MADV_DONTFORK).map_err(refused)?;
+        let (mut child, apart) = forked.map_err(refused)?;
+        let descriptors = descriptors::states(self.target.pid());
+        let queues = queues::waiting(self.target, &plan.queues);
+        threads.go_on();
+        let pause = self.began.elapsed();
+        let (held, born) = self.park(&mut child, plan, &left_out).map_err(refused)?;
+        let holder = Holder {
+            target: Arc::clone(&plan.target),
+            sites: plan.sites,
+            held,
+            child: Some(child),
+            threads: states,
+            descriptors: descriptors.map_err(failed)?,
+            queues: queues.map_err(failed)?,
+            kept,
+            timers: IntervalTimers::default(),
+            has_library: true,
+            pause,
+        };
+        Ok(Some(Held { holder, maps, born, apart }))
+    }
+
+    /// The states of the program's threads, and those of the library's.
+    fn states(
+        &self,
+        threads: &Threads,
+        known: &Known,
+    ) -> cowslip_sys::Result<(Vec<ThreadState>, Vec<ThreadState>)> {
+        let mut states = (Vec::new(), Vec::new());
+        for tracee in &threads.all {
+            let id = tracee.thread();
+            if id == self.thread.id {
+                states.0.push(self.thread.clone());
+                continue;
+            }
+            let state = ThreadState::read(tracee, self.target.pid(), self.memory, known.get(&id))?;
+            let is_main = id == self.target.pid();
+            match !is_main && state.name == SERVICE && blocks_all(tracee)? {
+                true => states.1.push(state),
+                false => states.0.push(state),
+            }
+        }
+        Ok(states)
+    }
+
+    /// Has the thread fork: the child is seized, and about to stop. Also returns memory that children lack.
+    fn fork(&self, threads: &mut Threads) -> cowslip_sys::Result<(Tracee, Vec<VirtRange>)> {
+        let tracee = threads.find(self.thread.id).ok_or(Errno::SRCH)?;
+        let apart = self.read(self.memory)?.apart;
+        tracee.trace_clones(true)?;
+        let forked = match self.say(tracee, Word::Go)? {
+            true => self.until_forked(tracee),
+            false => Err(Errno::TIMEDOUT),
+        };
+        if !tracee.has_ended() {
+            tracee.trace_clones(false)?;
+        }
+        forked.map(|child| (child, apart))
+    }
+
+    /// Waits until the thread is behind its fork.
+    fn until_forked(&self, tracee: &mut Tracee) -> cowslip_sys::Result<Tracee> {
+        let began = Instant::now();
+        let mut is_asked = false;
+        tracee.go_on()?;
+        loop {
+            match tracee.poll()? {
+                Some(Stop::Cloned) => {
+                    let child = Tracee::cloned(tracee.event_message()? as i32);
+                    // Behind the call: a call on its behalf would go on with this one.
+                    tracee.interrupt()?;
+                    tracee.go_on()?;
+                    stop_one(tracee)?;
+                    return Ok(child);
+                }
+                Some(Stop::Ended) => return Err(Errno::SRCH),
+                Some(Stop::Asked | Stop::WithAll) if is_asked => return Err(Errno::TIMEDOUT),
+                Some(_) => tracee.go_on()?,
+                None => {
+                    let found = self.read(self.memory)?;
+                    if found.word == Some(Word::Failed) {
+                        interrupt(tracee)?;
+                        return Err(found.errno);
+                    }
+                    if began.elapsed() > PATIENCE && !is_asked {
+                        tracee.interrupt()?;
+                        is_asked = true;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Waits until the child is a reader of the arenas, and stops it for good. It ends with this process. Also returns the
+    /// mappings that it was born with.
+    fn park(
+        &self,
+        child: &mut Tracee,
+        plan: &Plan,
+        left_out: &[ThreadState],
+    ) -> cowslip_sys::Result<(Target, String)> {
+        child.wait_long()?;
+        child.take_over()?;
+        let held = Target::open(child.thread())?;
+        let born = held.read_file("maps")?;
+        let memory = held.open_memory()?;
+        child.go_on()?;
+        self.wait_for(Word::Held, memory.as_fd(), || {
+            if let Ok(Some(_)) = child.poll() {
+                let _ = child.go_on();
+            }
+        })?;
+        interrupt(child)?;
+        if child.has_ended() {
+            return Err(Errno::SRCH);
+        }
+        // Threads that are in no copy have ended for those that wait for their end (`pthread_join`).
+        for thread in left_out.iter().filter(|thread| thread.clear_tid != 0) {
+            memfile::write_at(memory.as_fd(), &0_u32.to_ne_bytes(), thread.clear_tid)?;
+        }
+        self.entered.set_child(child, plan.sites)?;
+        Ok((held, born))
+    }
+}
+
+impl Held {
+    /// The memory that the holder lacks, but for the library's. Fails if it has what no copy can have.
+    fn lacking(&self, library: &Library) -> Result<Vec<VirtRange>> {
+        let pid = self.holder.pid();
+        let links = descriptors::links(pid).map_err(failed)?;
+        let maps = self.holder.held.read_file("maps").map_err(failed)?;
+        let mut lacks = Vec::new();
+        in_descriptors(&links, |_| true, &mut lacks);
+        // Nothing of an arena may be shared any more.
+        in_memory(&maps, &Library::default().own(&maps), &mut lacks);
+        refuse(&lacks)?;
+        let own = library.own(&self.maps);
+        let is_needed = |range: &VirtRange| {
+            !own.has(*range) && !self.apart.iter().any(|apart| apart.covers(*range))
+        };
+        Ok(missing(&self.maps, &self.born).into_iter().filter(is_needed).collect())
+    }
+}
+
+/// The longest stack of a main thread, by the text of `/proc/PID/limits`.
+fn most_stack(limits: &str) -> u64 {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
+    let soft = line.and_then(|line| line.split_ascii_whitespace().next());
+    soft.map_or(0, |soft| soft.parse().unwrap_or(u64::MAX))
+}

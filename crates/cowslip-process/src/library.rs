@@ -1,0 +1,104 @@
+//! The library of `cowslip run` in a program: its [point](cowslip_sys::hold_point), and its mappings.
+
+use std::collections::HashSet;
+
+use cowslip_sys::hold_point::{HoldPoint, Ranges};
+use cowslip_sys::procfs::{Mapping, mappings};
+use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, Result, memfile};
+
+/// A part of the name of its file.
+const NAME: &str = "/libcowslip_preload";
+/// Files of arenas: in memory, or without a name on a mount of their own.
+const FILES_OF_ARENAS: [&str; 2] = ["/memfd:cowslip ", "/#"];
+/// Files in memory that it has beside those of the arenas.
+const FILES: [&str; 3] =
+    ["/memfd:cowslip-readers ", "/memfd:cowslip-users ", "/memfd:cowslip-status "];
+
+/// The library in a program.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Library {
+    /// The address of the function that holds the program.
+    pub(crate) hold: u64,
+    arenas: Vec<VirtRange>,
+}
+
+/// Mappings of the library that no copy needs: shared ones, which a freeze replaces, and space without content.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Own(Vec<VirtRange>);
+
+impl Library {
+    /// Finds the library; `None` in a program without it, or with one of another version.
+    pub(crate) fn find(target: &Target, maps: &str) -> Result<Option<Self>> {
+        let is_library = |mapping: &Mapping<'_>| mapping.name.contains(NAME);
+        let all: Vec<_> = mappings(maps).filter(is_library).collect();
+        if all.is_empty() {
+            return Ok(None);
+        }
+        let memory = target.open_file("mem")?;
+        let is_code = |address: u64| {
+            let holds = |mapping: &&Mapping<'_>| mapping.range.contains(address as usize);
+            all.iter().find(holds).is_some_and(|mapping| mapping.protection == 5)
+        };
+        for mapping in all.iter().filter(|mapping| mapping.protection & 4 == 0) {
+            let mut bytes = vec![0; mapping.range.len];
+            let start = mapping.range.start as u64;
+            if memfile::read_exact_at(memory.as_fd(), &mut bytes, start).is_err() {
+                continue;
+            }
+            let Some(point) = HoldPoint::find(&bytes).filter(|point| is_code(point.function))
+            else {
+                continue;
+            };
+            let mut arenas = [0; Ranges::BYTES];
+            memfile::read_exact_at(memory.as_fd(), &mut arenas, point.arenas)?;
+            return Ok(Some(Self { hold: point.function, arenas: Ranges::read(&arenas) }));
+        }
+        Ok(None)
+    }
+
+    /// Finds its mappings.
+    pub(crate) fn own(&self, maps: &str) -> Own {
+        let is_in_arena =
+            |mapping: &Mapping<'_>| self.arenas.iter().any(|arena| arena.covers(mapping.range));
+        let in_arenas = mappings(maps).filter(|mapping| mapping.has_file && is_in_arena(mapping));
+        let devices: HashSet<u64> = in_arenas.map(|mapping| mapping.device).collect();
+        let is_own = |mapping: &Mapping<'_>| {
+            let has = |names: &[&str]| names.iter().any(|name| mapping.name.starts_with(name));
+            // Views of frozen memory lie elsewhere, also of files of which an arena has nothing any more.
+            let is_of_arena = devices.contains(&mapping.device) && has(&FILES_OF_ARENAS);
+            (has(&FILES) || is_of_arena || is_in_arena(mapping))
+                && (!mapping.is_private || !mapping.is_accessible)
+        };
+        Own(mappings(maps).filter(is_own).map(|mapping| mapping.range).collect())
+    }
+}
+
+impl Own {
+    /// Returns true if a mapping, or a part of one, is the library's.
+    pub(crate) fn has(&self, range: VirtRange) -> bool {
+        let after = self.0.partition_point(|own| own.end() <= range.start);
+        self.0.get(after).is_some_and(|own| own.covers(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_mappings_of_its_files_and_empty_space_are_its_own() {
+        let maps = "1000-3000 rw-s 00000000 00:29 2 /#2 (deleted)\n\
+            3000-4000 rw-p 00002000 00:29 2 /#2 (deleted)\n\
+            4000-5000 ---p 00000000 00:00 0 \n\
+            5000-6000 rw-p 00000000 00:00 0 \n\
+            7000-8000 rw-s 00000000 00:29 2 /#2 (deleted)\n\
+            8000-9000 rw-s 00000000 00:2a 3 /#3 (deleted)\n\
+            9000-a000 rw-s 00000000 00:01 9 /memfd:cowslip-users (deleted)\n";
+        let library = Library { hold: 0, arenas: vec![VirtRange::between(0x1000, 0x6000)] };
+        let own = library.own(maps);
+        let mine: Vec<bool> = mappings(maps).map(|mapping| own.has(mapping.range)).collect();
+        assert_eq!(mine, [true, false, true, false, true, false, true]);
+    }
+}

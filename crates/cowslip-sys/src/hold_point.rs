@@ -1,0 +1,234 @@
+#![allow(unsafe_code)]
+//! The point at which a program under `cowslip run` lets another process hold it: the layout of the words between them.
+//!
+//! ```text
+//!   other process                    one of the program's threads              its child, the holder
+//!     sets its registers ──────────▶ freezes, locks the arenas · Ready
+//!     stops all threads · Go ──────▶ clone(2) ───────────────────────────────▶ reader of the arenas · Held
+//!     lets them go on                unlocks · its own registers               waits to be stopped
+//!                                    └── Failed, at each step
+//! ```
+//! The point is found by its mark in the library's memory. The exchange lies on the stack of the thread. If the other
+//! process is killed, the thread waits for [`MOST_NS`] and goes on; the holder ends.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::Errno;
+use crate::units::VirtRange;
+
+/// The first bytes of a point, with the version of this layout.
+const MARK: [u8; 16] = *b"cowslip-hold-1\0\0";
+
+/// The most arenas that a program has.
+pub const MOST_ARENAS: usize = 8;
+
+/// The exit code of a holder that the other process has left.
+pub const LEFT_ALONE: i32 = 0xc0;
+
+/// The longest wait for the next word.
+pub const MOST_NS: u64 = 3_000_000_000;
+
+/// The function of a point. It returns to the signal frame above its stack.
+pub type Hold = extern "C" fn(&Exchange);
+
+/// Ranges of addresses that another process reads. All zeroes: none.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Ranges([[AtomicUsize; 2]; MOST_ARENAS]);
+
+impl Ranges {
+    /// Their length, in bytes.
+    pub const BYTES: usize = size_of::<Self>();
+
+    /// None.
+    pub const fn new() -> Self {
+        const NONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+        Self([NONE; MOST_ARENAS])
+    }
+
+    /// Sets the one of this index.
+    pub fn set(&self, index: usize, range: VirtRange) {
+        if let Some([start, end]) = self.0.get(index) {
+            start.store(range.start, Ordering::Relaxed);
+            end.store(range.end(), Ordering::Release);
+        }
+    }
+
+    /// Reads those of another process.
+    pub fn read(bytes: &[u8; Self::BYTES]) -> Vec<VirtRange> {
+        let words: Vec<usize> = words(bytes).collect();
+        let ranges = words.chunks_exact(2).filter(|pair| pair[0] < pair[1]);
+        ranges.map(|pair| VirtRange::between(pair[0], pair[1])).collect()
+    }
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let word = |bytes: &[u8]| usize::from_ne_bytes(bytes.try_into().expect("a word"));
+    bytes.chunks_exact(size_of::<usize>()).map(word)
+}
+
+/// See the [module](self). It stays where it is.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(dead_code, reason = "another process reads it")]
+pub struct HoldPoint {
+    mark: [u8; MARK.len()],
+    hold: Hold,
+    arenas: &'static Ranges,
+}
+
+/// The content of a [`HoldPoint`] of another process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FoundPoint {
+    /// The address of the function.
+    pub function: u64,
+    /// The address of the arenas' [`Ranges`].
+    pub arenas: u64,
+}
+
+impl HoldPoint {
+    /// A point of this process.
+    pub const fn new(hold: Hold, arenas: &'static Ranges) -> Self {
+        Self { mark: MARK, hold, arenas }
+    }
+
+    /// Finds a point in a library's memory.
+    pub fn find(memory: &[u8]) -> Option<FoundPoint> {
+        let is_point = |bytes: &&[u8]| bytes.starts_with(&MARK);
+        let mut places = memory.windows(size_of::<Self>()).step_by(align_of::<Self>());
+        let mut words = words(&places.find(is_point)?[MARK.len()..]);
+        Some(FoundPoint { function: words.next()? as u64, arenas: words.next()? as u64 })
+    }
+}
+
+/// The state of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Word {
+    /// The thread has not come to it.
+    Asked,
+    /// The arenas are frozen and locked.
+    Ready,
+    /// All threads are stopped: the thread forks.
+    Go,
+    /// The thread does not fork.
+    Cancelled,
+    /// In the child: its state is whole.
+    Held,
+    /// The thread has not forked, or could not.
+    Failed,
+}
+
+impl Word {
+    /// Every word, by its number.
+    pub const ALL: [Self; 6] =
+        [Self::Asked, Self::Ready, Self::Go, Self::Cancelled, Self::Held, Self::Failed];
+}
+
+/// The memory that both sides write. All zeroes: [`Word::Asked`].
+#[repr(C)]
+#[derive(Debug)]
+pub struct Exchange {
+    word: AtomicU32,
+    errno: AtomicU32,
+    apart: Ranges,
+}
+
+impl Exchange {
+    /// Its length, in bytes.
+    pub const BYTES: usize = size_of::<Self>();
+
+    /// The word.
+    pub fn word(&self) -> Option<Word> {
+        Word::ALL.get(self.word.load(Ordering::Acquire) as usize).copied()
+    }
+
+    /// Sets the word.
+    pub fn set(&self, word: Word) {
+        self.word.store(word as u32, Ordering::Release);
+    }
+
+    /// Goes from [`Word::Asked`] to [`Word::Ready`]. False if the other process has given up.
+    pub fn begin(&self) -> bool {
+        let (from, to) = (Word::Asked as u32, Word::Ready as u32);
+        self.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sets the reason, and [`Word::Failed`].
+    pub fn fail(&self, errno: Errno) {
+        self.errno.store(errno.raw_os_error().cast_unsigned(), Ordering::Relaxed);
+        self.set(Word::Failed);
+    }
+
+    /// Memory of the library's threads, which children lack: set before [`Word::Ready`].
+    pub fn apart(&self) -> &Ranges {
+        &self.apart
+    }
+
+    /// Reads the exchange of another process.
+    pub fn read(bytes: &[u8; Self::BYTES]) -> FoundExchange {
+        let (first, apart) = bytes.split_at(Self::BYTES - Ranges::BYTES);
+        let half = |at: usize| u32::from_ne_bytes(first[at..at + 4].try_into().expect("4 bytes"));
+        const ERRNOS: core::ops::Range<u32> = 1..4096;
+        let errno = Some(half(4)).filter(|errno| ERRNOS.contains(errno));
+        FoundExchange {
+            word: Word::ALL.get(half(0) as usize).copied(),
+            errno: errno.map_or(Errno::IO, |errno| Errno::from_raw_os_error(errno.cast_signed())),
+            apart: Ranges::read(apart.try_into().expect("the rest")),
+        }
+    }
+}
+
+/// The content of an [`Exchange`] of another process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundExchange {
+    /// `None` if it is none.
+    pub word: Option<Word>,
+    /// The reason of [`Word::Failed`].
+    pub errno: Errno,
+    /// See [`Exchange::apart`].
+    pub apart: Vec<VirtRange>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn hold(_: &Exchange) {}
+
+    fn bytes<const N: usize, T>(value: &T) -> [u8; N] {
+        assert_eq!(size_of::<T>(), N);
+        // SAFETY: a value without padding, of as many bytes.
+        unsafe { *core::ptr::from_ref(value).cast() }
+    }
+
+    #[test]
+    fn a_point_is_found_in_memory() {
+        static ARENAS: Ranges = Ranges::new();
+        let point = HoldPoint::new(hold, &ARENAS);
+        let mut memory = vec![7; 64];
+        memory.extend(bytes::<{ size_of::<HoldPoint>() }, _>(&point));
+        let found = HoldPoint::find(&memory).unwrap();
+        assert_eq!(found.function, hold as *const () as u64);
+        assert_eq!(found.arenas, (&raw const ARENAS) as u64);
+        assert_eq!(HoldPoint::find(&memory[..memory.len() - 1]), None);
+    }
+
+    #[test]
+    fn an_exchange_is_read_as_written() {
+        let exchange = Exchange { word: 0.into(), errno: 0.into(), apart: Ranges::new() };
+        assert_eq!(exchange.word(), Some(Word::Asked));
+        let range = VirtRange::between(0x1000, 0x3000);
+        exchange.apart().set(1, range);
+        exchange.fail(Errno::AGAIN);
+        let read = Exchange::read(&bytes(&exchange));
+        assert_eq!((read.word, read.errno), (Some(Word::Failed), Errno::AGAIN));
+        assert_eq!(read.apart, [range]);
+    }
+}
