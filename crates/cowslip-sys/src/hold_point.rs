@@ -42,8 +42,7 @@ impl Ranges {
 
     /// None.
     pub const fn new() -> Self {
-        const NONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-        Self([NONE; MOST_ARENAS])
+        Self([const { [const { AtomicUsize::new(0) }; 2] }; MOST_ARENAS])
     }
 
     /// Sets the one of this index.
