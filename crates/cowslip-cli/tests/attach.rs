@@ -48,7 +48,7 @@ const PLAIN: &str = "import sys
 print('ready', flush=True)
 sys.stdin.read()";
 const SHARING: &str = "import mmap, sys
-shared = mmap.mmap(-1, 1 << 20)
+shared = mmap.mmap(-1, 65 << 20)
 print('ready', flush=True)
 sys.stdin.read()";
 

@@ -33,6 +33,7 @@ mod look;
 mod queues;
 mod rollback;
 mod secrets;
+mod shared;
 mod stop;
 mod things;
 mod thread;

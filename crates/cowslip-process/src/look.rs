@@ -15,7 +15,7 @@ use crate::kept::{emptied, from_smaps, out_of_core_files};
 use crate::library::{Library, Own};
 use crate::stop::children;
 use crate::things::{Fate, Thing};
-use crate::{descriptors, queues, things};
+use crate::{descriptors, queues, shared, things};
 
 pub(crate) const OPERATION: &str = "hold a process";
 
@@ -189,7 +189,10 @@ pub(crate) fn in_memory(maps: &str, own: &Own, lacks: &mut Vec<Lack>) {
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
         !mapping.is_private && mapping.protection & 2 != 0 && is_memory
     };
-    let is_others = |mapping: &Mapping<'_>| !own.has(mapping.range);
+    let is_copied = shared::can_be_copied(maps);
+    let is_others = |mapping: &Mapping<'_>| {
+        !own.has(mapping.range) && !(is_copied && shared::is_unnamed(mapping))
+    };
     for mapping in procfs::mappings(maps).filter(is_shared).filter(is_others) {
         let (from, to) = (mapping.range.start, mapping.range.end());
         let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);

@@ -519,13 +519,66 @@ print(memory[:8192] == b'a' * 8192, flush=True)
 }
 
 #[test]
+fn copies_have_shared_memory_of_their_own() {
+    const SCRIPT: &str = "
+import mmap, os, sys
+shared = mmap.mmap(-1, 3 << 20)
+shared[0:5] = shared[1 << 20:(1 << 20) + 5] = b'first'
+print('ready', flush=True)
+for line in sys.stdin:
+    before = shared[0:5], shared[1 << 20:(1 << 20) + 5], shared[2 << 20:(2 << 20) + 5]
+    shared[0:5] = line[:5].encode()
+    child = os.fork()
+    if child == 0:
+        shared[1 << 20:(1 << 20) + 5] = b'child'
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(before, shared[1 << 20:(1 << 20) + 5], flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    let line = |output: &mut dyn BufRead| {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    };
+    assert_eq!(line(&mut output), "ready");
+    let of_instant = r"(b'first', b'first', b'\x00\x00\x00\x00\x00') b'child'";
+    let mark = {
+        let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+        // The program's memory of later is in no copy.
+        writeln!(input, "later").unwrap();
+        assert_eq!(line(&mut output), of_instant);
+        for _ in 0..2 {
+            let (copy, mut input, output) = copy(&mut holder);
+            let mut output = BufReader::new(output);
+            writeln!(input, "other").unwrap();
+            assert_eq!(line(&mut output), of_instant);
+            drop(copy);
+        }
+        Mark::new(holder).unwrap()
+    };
+    for _ in 0..2 {
+        mark.roll_back().unwrap();
+        writeln!(input, "again").unwrap();
+        assert_eq!(line(&mut output), of_instant);
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn memory_that_is_shared_since_the_look_is_refused() {
     const SCRIPT: &str = "
-import mmap, sys
+import mmap, os, sys
 for _ in range(2):
     print('ready', flush=True)
     sys.stdin.readline()
-    shared = mmap.mmap(-1, 1 << 20)
+    file = os.memfd_create('shared')
+    os.truncate(file, 1 << 20)
+    shared = mmap.mmap(file, 1 << 20)
 ";
     let Some(mut command) = python(SCRIPT) else { return };
     let mut child = command.spawn().unwrap();
@@ -545,7 +598,7 @@ for _ in range(2):
 fn what_a_copy_would_lack_is_named_and_refused() {
     const SCRIPT: &str = "
 import ctypes, fcntl, mmap, os, sys, tempfile
-shared = mmap.mmap(-1, 1 << 20)
+shared = mmap.mmap(-1, 65 << 20)
 libc = ctypes.CDLL(None)
 watch = libc.inotify_init()
 file = tempfile.TemporaryFile()

@@ -28,6 +28,7 @@ use libc::{
 
 use crate::hold::Holder;
 use crate::inject::Sites;
+use crate::shared;
 pub(crate) use caller::{Caller, memory_of};
 pub(crate) use threads::set_state;
 
@@ -124,6 +125,8 @@ impl Holder {
                 _ => error,
             }
         })?;
+        let renewed = shared::renew(&mut caller, copy_memory.as_fd(), self.shared());
+        renewed.during("copy shared memory")?;
         for range in self.kept() {
             let (start, len) = (range.start as u64, range.len as u64);
             let advice = MADV_DONTFORK as u64;

@@ -23,6 +23,7 @@ use crate::kept::{from_smaps, missing};
 use crate::library::Library;
 use crate::look::{OPERATION, Plan, failed, in_descriptors, in_memory};
 use crate::queues;
+use crate::shared;
 use crate::stop::{Threads, interrupt, stop_one};
 use crate::thread::ThreadState;
 
@@ -68,6 +69,7 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
                 // The holder's end is a call of the program's.
                 drop(threads);
                 instant.holder.timers = timers;
+                instant.holder.own_shared()?;
                 let lacking = instant.lacking(library)?;
                 return Ok((instant.holder, lacking));
             }
@@ -261,6 +263,7 @@ impl<'a> Request<'a> {
             let (caller, room) = caller.ok_or(Errno::AGAIN)?;
             Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
         };
+        let shared = shared::read(self.memory, &maps).map_err(failed)?;
         advise(threads, MADV_DOFORK).map_err(refused)?;
         let forked = self.fork(threads);
         advise(threads, MADV_DONTFORK).map_err(refused)?;
@@ -279,6 +282,7 @@ impl<'a> Request<'a> {
             descriptors: descriptors.map_err(failed)?,
             queues: queues.map_err(failed)?,
             kept,
+            shared,
             timers: IntervalTimers::default(),
             has_library: true,
             pause,

@@ -11,12 +11,14 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
+use crate::branch::{Caller, memory_of};
 use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, IntervalTimers, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::library::Own;
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
 use crate::queues::{self, Waiting};
+use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
 
@@ -41,6 +43,7 @@ pub struct Holder {
     descriptors: Vec<DescriptorState>,
     queues: Waiting,
     kept: Vec<VirtRange>,
+    shared: Vec<SharedMemory>,
     timers: IntervalTimers,
     has_library: bool,
     pause: Duration,
@@ -110,6 +113,7 @@ impl Plan {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
+            let shared = shared::read(memory.as_fd(), &maps).map_err(failed)?;
             let injection = Injection::prepare(caller, room, memory.as_fd(), *sites);
             let injection = injection.map_err(failed)?;
             let mut child = injection.fork(&kept).map_err(failed)?;
@@ -119,7 +123,7 @@ impl Plan {
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
             let held = Target::open(child.thread()).map_err(failed)?;
-            let holder = Holder {
+            let mut holder = Holder {
                 target: Arc::clone(target),
                 sites: *sites,
                 held,
@@ -128,12 +132,14 @@ impl Plan {
                 descriptors: descriptors.map_err(failed)?,
                 queues: queues.map_err(failed)?,
                 kept,
+                shared,
                 timers,
                 has_library: false,
                 pause,
             };
             // Its end is a call of the program's.
             drop(threads);
+            holder.own_shared()?;
             let lacking = missing(&maps, &holder.held.read_file("maps").map_err(failed)?);
             return Ok((holder, lacking));
         }
@@ -213,6 +219,22 @@ impl Holder {
 
     pub(crate) fn sites(&self) -> Sites {
         self.sites
+    }
+
+    /// Gives it shared memory of its own, with the content of the instant.
+    fn own_shared(&mut self) -> Result<()> {
+        if let (Some(child), false) = (&mut self.child, self.shared.is_empty()) {
+            child.take_over().map_err(failed)?;
+            let (_, memory) = memory_of(child).map_err(failed)?;
+            let mut caller = Caller::new(child, &memory, self.sites).map_err(failed)?;
+            shared::renew(&mut caller, memory.as_fd(), &self.shared).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Shared memory without a name, at the instant.
+    pub(crate) fn shared(&self) -> &[SharedMemory] {
+        &self.shared
     }
 
     /// Ends the holder, and has the program, its parent, forget it.

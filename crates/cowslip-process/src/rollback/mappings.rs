@@ -4,6 +4,7 @@ use cowslip_sys::procfs::{Mapping, mappings};
 use libc::{SYS_brk, SYS_mprotect, SYS_munmap, c_long};
 
 use crate::kept::missing;
+use crate::shared::is_unnamed;
 
 /// The calls, by the texts of `maps` then and now; or why there are none that would do.
 pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, String> {
@@ -37,13 +38,10 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, 
             let start = new.range.start.max(old.range.start);
             let end = new.range.end().min(old.range.end());
             let place = |mapping: &Mapping<'_>| {
+                // The holder's shared memory is its own.
+                let inode = if is_unnamed(mapping) { 0 } else { mapping.inode };
                 let offset = mapping.offset_bytes.wrapping_sub(mapping.range.start as u64);
-                (
-                    mapping.is_private,
-                    mapping.device,
-                    mapping.inode,
-                    (mapping.inode != 0).then_some(offset),
-                )
+                (mapping.is_private, mapping.device, inode, (inode != 0).then_some(offset))
             };
             if place(new) != place(&old) {
                 return Err(format!("other memory was mapped since at {start:#x}"));

@@ -6,6 +6,8 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Result, memfile};
 
+use crate::shared;
+
 /// The most bytes that are looked at, or copied, at once.
 const STEP_BYTES: usize = 4 << 20;
 
@@ -20,16 +22,20 @@ pub(super) fn copy_back(held: &Target, target: &Target, maps: &str) -> Result<u6
     let mut copied = 0;
     let (mut old, mut new) = (Vec::new(), Vec::new());
     let own = mappings(maps).filter(|mapping| {
-        mapping.is_private && mapping.is_accessible && !mapping.name.starts_with("[v")
+        // The holder has shared memory of its own.
+        let is_own = mapping.is_private || shared::is_unnamed(mapping);
+        is_own && mapping.is_accessible && !mapping.name.starts_with("[v")
     });
-    for range in own.flat_map(|mapping| steps(mapping.range)) {
+    let steps =
+        own.flat_map(|mapping| steps(mapping.range).map(move |range| (range, mapping.is_private)));
+    for (range, is_private) in steps {
         old.clear();
         new.clear();
         scan_then.entries(range, |_, entry| old.push(entry))?;
         let mut run = VirtRange::between(range.start, range.start);
         scan_now.entries(range, |page, entry| new.push((page, entry)))?;
         for (&then_entry, &(page, now_entry)) in old.iter().zip(&new) {
-            if !may_differ(then_entry, now_entry) {
+            if is_private && !may_differ(then_entry, now_entry) {
                 continue;
             }
             if run.end() != page.start {
