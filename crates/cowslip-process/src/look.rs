@@ -191,7 +191,7 @@ pub(crate) fn in_memory(maps: &str, own: &Own, lacks: &mut Vec<Lack>) {
     };
     let is_copied = shared::can_be_copied(maps);
     let is_others = |mapping: &Mapping<'_>| {
-        !own.has(mapping.range) && !(is_copied && shared::is_unnamed(mapping))
+        !(own.has(mapping.range) || is_copied && shared::is_unnamed(mapping))
     };
     for mapping in procfs::mappings(maps).filter(is_shared).filter(is_others) {
         let (from, to) = (mapping.range.start, mapping.range.end());
