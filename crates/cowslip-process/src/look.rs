@@ -139,8 +139,8 @@ pub fn look(pid: i32) -> Result<Plan> {
     // The holder has none of the library's.
     in_descriptors(&links, |link| library.is_none() || !is_for_service(link), &mut lacks);
     let locks = procfs::read_text("/proc/locks").unwrap_or_default();
-    if locks.lines().any(|line| is_record_lock(line, pid)) {
-        lack(&mut lacks, "record locks (fcntl(2))", things::RECORD_LOCKS);
+    if locks.lines().any(|line| is_lock(line, pid)) {
+        lack(&mut lacks, "locks of files", things::FILE_LOCKS);
     }
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
@@ -170,6 +170,9 @@ fn in_status(status: &str, lacks: &mut Vec<Lack>) {
     }
     if [field("SigPnd"), field("ShdPnd")].iter().any(|set| set.contains(|digit| digit != '0')) {
         lack(lacks, "pending signals", things::PENDING_SIGNALS);
+    }
+    if !matches!(field("VmLck"), "0 kB" | "") {
+        lack(lacks, format!("{} of locked memory", field("VmLck")), things::LOCKED_MEMORY);
     }
     if is_filtered(status) {
         lack(lacks, "seccomp(2)", things::FILTER);
@@ -265,9 +268,9 @@ pub(crate) fn is_terminal(link: &str) -> bool {
     ["/dev/pts/", "/dev/tty", "/dev/console"].iter().any(|name| link.starts_with(name))
 }
 
-/// Returns true if a line of `/proc/locks` is a record lock of the process.
-fn is_record_lock(line: &str, pid: i32) -> bool {
+/// Returns true if a line of `/proc/locks` is a lock of the process, by `fcntl(2)` or `flock(2)`.
+fn is_lock(line: &str, pid: i32) -> bool {
     let mut words = line.split_ascii_whitespace().skip(1);
-    let is_record = words.next() == Some("POSIX");
-    is_record && words.nth(2).and_then(|word| word.parse().ok()) == Some(pid)
+    let is_lock = matches!(words.next(), Some("POSIX" | "FLOCK"));
+    is_lock && words.nth(2).and_then(|word| word.parse().ok()) == Some(pid)
 }

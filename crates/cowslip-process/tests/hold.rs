@@ -519,6 +519,36 @@ print(memory[:8192] == b'a' * 8192, flush=True)
 }
 
 #[test]
+fn a_timer_for_a_moment_is_one_in_a_copy() {
+    const SCRIPT: &str = "
+import ctypes, sys, time
+libc = ctypes.CDLL(None)
+timer = libc.timerfd_create(1, 0)
+when = (ctypes.c_long * 4)(0, 0, int(time.clock_gettime(1)) + 1000, 0)
+assert libc.timerfd_settime(timer, 1, when, None) == 0
+print('ready', flush=True)
+for line in sys.stdin:
+    text = open(f'/proc/self/fdinfo/{timer}').read()
+    fields = dict(line.split(':', 1) for line in text.splitlines())
+    left = int(fields['it_value'].strip(' (').split(',')[0])
+    print(int(fields['settime flags'], 8), 900 < left <= 1000, flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+    let (_copy, mut input, output) = copy(&mut holder);
+    writeln!(input, "say").unwrap();
+    let mut said = String::new();
+    BufReader::new(output).read_line(&mut said).unwrap();
+    assert_eq!(said, "1 True\n");
+    drop(holder);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn copies_have_shared_memory_of_their_own() {
     const SCRIPT: &str = "
 import mmap, os, sys
@@ -617,7 +647,7 @@ sys.stdin.read()
     for (is_fatal, part) in [
         (true, "shared memory at"),
         (true, "anon_inode:inotify: a copy has none"),
-        (false, "record locks"),
+        (false, "locks of files"),
         (false, "pipe:["),
     ] {
         let is_said = said.iter().any(|(fatal, text)| *fatal == is_fatal && text.contains(part));

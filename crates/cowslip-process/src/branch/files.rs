@@ -13,9 +13,9 @@ use cowslip_sys::target::Target;
 use cowslip_sys::{AsFd, Errno, Result, shared_queue};
 use libc::{
     AT_FDCWD, O_ACCMODE, O_APPEND, O_DIRECT, O_DSYNC, O_LARGEFILE, O_NOATIME, O_NOFOLLOW,
-    O_NONBLOCK, O_PATH, O_SYNC, O_WRONLY, SEEK_SET, SYS_close, SYS_dup3, SYS_epoll_create1,
-    SYS_epoll_ctl, SYS_eventfd2, SYS_lseek, SYS_openat, SYS_pipe2, SYS_signalfd4,
-    SYS_timerfd_create, SYS_timerfd_settime,
+    O_NONBLOCK, O_PATH, O_SYNC, O_WRONLY, SEEK_SET, SYS_clock_gettime, SYS_close, SYS_dup3,
+    SYS_epoll_create1, SYS_epoll_ctl, SYS_eventfd2, SYS_lseek, SYS_openat, SYS_pipe2,
+    SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime, TFD_TIMER_ABSTIME,
 };
 
 use super::caller::Caller;
@@ -195,6 +195,8 @@ fn of_kind(copy: &mut Caller<'_>, kind: &str, file: &OpenFile<'_>) -> Result<Opt
     }
 }
 
+const NS_PER_S: u64 = 1_000_000_000;
+
 fn timer(copy: &mut Caller<'_>, state: &DescriptorState, nonblocking: u64) -> Result<u64> {
     let new =
         copy.call(SYS_timerfd_create, &[state.number("clockid", 10).unwrap_or(0), nonblocking])?;
@@ -203,9 +205,19 @@ fn timer(copy: &mut Caller<'_>, state: &DescriptorState, nonblocking: u64) -> Re
     // One that has expired, and was not read, would be taken for one that is not set.
     let ticks = state.number("ticks", 10).unwrap_or(0);
     let has_expired = left == (0, 0) && (interval != (0, 0) || ticks != 0);
-    let left = if has_expired { (0, 1) } else { left };
-    let place = copy.put_words(0, &[interval.0, interval.1, left.0, left.1])?;
-    copy.call(SYS_timerfd_settime, &[new, 0, place, 0])?;
+    let mut next = if has_expired { (0, 1) } else { left };
+    // A timer for a moment, not for a time, also ends when the clock is set.
+    let flags = state.number("settime flags", 8).unwrap_or(0);
+    if flags & TFD_TIMER_ABSTIME as u64 != 0 && next != (0, 0) {
+        let place = copy.put_words(0, &[0, 0])?;
+        copy.call(SYS_clock_gettime, &[state.number("clockid", 10).unwrap_or(0), place])?;
+        let now: [u8; 16] = copy.get(0)?;
+        let word = |at: usize| u64::from_ne_bytes(now[at..at + 8].try_into().expect("8 bytes"));
+        let ns = word(8) + next.1;
+        next = (word(0) + next.0 + ns / NS_PER_S, ns % NS_PER_S);
+    }
+    let place = copy.put_words(0, &[interval.0, interval.1, next.0, next.1])?;
+    copy.call(SYS_timerfd_settime, &[new, flags, place, 0])?;
     Ok(new)
 }
 

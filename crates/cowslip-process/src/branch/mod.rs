@@ -9,7 +9,7 @@
 //! until one of them writes. Open files are made [anew](files), threads with the state of the [instant](threads), all by
 //! calls that the copy makes before it runs.
 //!
-//! Not as in the program: children, record locks.
+//! Not as in the program: children, locks.
 
 mod caller;
 mod files;
