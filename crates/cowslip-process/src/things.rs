@@ -49,13 +49,13 @@ things! {
     MEMORY_FILE: Refused, "`/proc/PID/mem`", "a copy would write the program's memory";
     DEVICE: Refused, "devices with a state", "a copy would share it";
     CHILDREN: Lacking, "children", "a copy has none";
-    PENDING_SIGNALS: Lacking, "pending signals", "a copy has none";
     FILE_LOCKS: Lacking, "locks of files (`fcntl(2)`, `flock(2)`)", "a copy has none";
     LOCKED_MEMORY: Lacking, "locked memory (`mlock(2)`)", "a copy's is not locked, as after fork(2)";
     CONNECTIONS: Lacking, "connections", "connections are closed in a copy";
     TERMINAL: Lacking, "terminals", "a copy has the terminal of its restore";
     OTHER_INODE: Lacking, "other descriptors without a name", "a copy shares it";
     SECRETS: LackingInCheckpoint, "memory that core files lack (`MADV_DONTDUMP`)", "it is empty in a checkpoint";
+    PENDING_SIGNALS: LackingInCheckpoint, "pending signals", "a checkpoint has none";
     PIPES: LackingInCheckpoint, "pipes", "its content is that of later";
     SETS: LackingInCheckpoint, "epoll, signalfd", "its set is that of later";
 }

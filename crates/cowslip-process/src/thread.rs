@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cowslip_sys::ptrace::{Registers, Tracee};
+use cowslip_sys::ptrace::{Registers, SignalInfo, Tracee};
 use cowslip_sys::scheduling::{Processors, Scheduling};
 use cowslip_sys::{BorrowedFd, Errno, Result, memfile, procfs};
 
@@ -21,6 +21,8 @@ pub struct ThreadState {
     pub vectors: Vec<u8>,
     /// The signals that it blocks; the lowest bit is signal 1.
     pub blocked: u64,
+    /// The signals that wait for it alone.
+    pub pending: Vec<SignalInfo>,
     /// Its list of robust mutexes (`get_robust_list(2)`): address and length.
     pub robust_list: (u64, u64),
     /// Its restartable sequences (`rseq(2)`): address, length and signature.
@@ -74,6 +76,7 @@ impl ThreadState {
             registers,
             vectors: tracee.extended_state()?,
             blocked: tracee.blocked_signals()?,
+            pending: tracee.pending_signals(false)?,
             robust_list: tracee.robust_list()?,
             rseq: match tracee.rseq() {
                 // Linux before 5.13.

@@ -519,6 +519,41 @@ print(memory[:8192] == b'a' * 8192, flush=True)
 }
 
 #[test]
+fn signals_that_wait_do_so_in_copies() {
+    const SCRIPT: &str = "
+import os, signal, sys, threading
+waiting = {signal.SIGUSR1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
+os.kill(os.getpid(), signal.SIGUSR1)
+signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+print('ready', flush=True)
+for line in sys.stdin:
+    infos = [signal.sigtimedwait(waiting, 1) for _ in waiting]
+    right = all(info.si_pid == os.getpid() for info in infos)
+    print(sorted(info.si_signo for info in infos), right, signal.sigpending(), flush=True)
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let mut child = command.spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    output.read_line(&mut String::new()).unwrap();
+    let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+    let said = |input: &mut dyn Write, output: &mut dyn BufRead| {
+        let mut line = String::new();
+        writeln!(input, "say").unwrap();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "[10, 12] True set()\n");
+    };
+    for _ in 0..2 {
+        let (_copy, mut input, output) = copy(&mut holder);
+        said(&mut input, &mut BufReader::new(output));
+    }
+    said(&mut input, &mut output);
+    drop((holder, input));
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn a_timer_for_a_moment_is_one_in_a_copy() {
     const SCRIPT: &str = "
 import ctypes, sys, time

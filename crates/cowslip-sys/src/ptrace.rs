@@ -68,6 +68,17 @@ pub enum Stop {
     Ended,
 }
 
+/// A signal that waits: `siginfo_t` (`sigaction(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SignalInfo(pub [u64; 16]);
+
+impl SignalInfo {
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.0[0] as i32
+    }
+}
+
 /// A thread that this thread has seized, and that no other thread may command. When this is dropped it goes on.
 #[derive(Debug)]
 pub struct Tracee {
@@ -262,6 +273,24 @@ impl Tracee {
     pub fn set_blocked_signals(&self, mask: u64) -> Result<()> {
         let place = (&raw const mask).expose_provenance();
         request(libc::PTRACE_SETSIGMASK, self.thread, 8, place).map(drop)
+    }
+
+    /// The signals that wait for it alone, or for any thread of its process (`shared`), in the order of their arrival.
+    pub fn pending_signals(&self, shared: bool) -> Result<Vec<SignalInfo>> {
+        const AT_ONCE: usize = 16;
+        let mut all = Vec::new();
+        loop {
+            // `struct ptrace_peeksiginfo_args`: an offset of 64 bits, flags, a count.
+            let about = [all.len() as u64, u64::from(shared) | (AT_ONCE as u64) << 32];
+            let mut some = [[0_u64; 16]; AT_ONCE];
+            let places = (about.as_ptr().expose_provenance(), some.as_mut_ptr());
+            let (at, place) = (places.0, places.1.expose_provenance());
+            let count = request(libc::PTRACE_PEEKSIGINFO, self.thread, at, place)? as usize;
+            all.extend(some.into_iter().take(count).map(SignalInfo));
+            if count < AT_ONCE {
+                return Ok(all);
+            }
+        }
     }
 
     /// The address, the length and the signature of its restartable sequences (`rseq(2)`, Linux 5.13); `None` without.

@@ -158,9 +158,12 @@ impl Holder {
             let mut caller = Caller::new(tracee, memory, sites)?;
             let is_main = state.id == states[0].id;
             threads::equip(&mut caller, state, is_main)?;
+            let main = states[0].id;
             if is_main {
                 threads::start_timers(&mut caller, self.timers())?;
+                threads::queue(&mut caller, self.pending(), main, None)?;
             }
+            threads::queue(&mut caller, &state.pending, main, Some(state.id))?;
             if has_new_capabilities {
                 namespaces::drop_capabilities(&mut caller)?;
             }

@@ -1,11 +1,12 @@
 //! The threads of a copy: the state of the instant, by their numbers of the instant.
 
-use cowslip_sys::ptrace::{Registers, Tracee};
+use cowslip_sys::ptrace::{Registers, SignalInfo, Tracee};
 use cowslip_sys::{Errno, Result};
 use libc::{
     CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
     CLONE_THREAD, CLONE_VM, PR_SET_NAME, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
-    SYS_set_robust_list, SYS_set_tid_address, SYS_setitimer, SYS_sigaltstack,
+    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_set_robust_list, SYS_set_tid_address,
+    SYS_setitimer, SYS_sigaltstack,
 };
 
 use super::caller::Caller;
@@ -66,6 +67,30 @@ pub(super) fn equip(caller: &mut Caller<'_>, thread: &ThreadState, is_main: bool
     let name = [thread.name.as_bytes(), b"\0"].concat();
     let place = caller.put(0, &name)?;
     caller.call(SYS_prctl, &[PR_SET_NAME as u64, place])?;
+    Ok(())
+}
+
+/// Has signals wait for the process, or for one thread of it. They may be refused for their number (`RLIMIT_SIGPENDING`).
+pub(super) fn queue(
+    caller: &mut Caller<'_>,
+    signals: &[SignalInfo],
+    process: i32,
+    thread: Option<i32>,
+) -> Result<()> {
+    for signal in signals {
+        let (number, place) = (signal.number() as u64, caller.put_words(0, &signal.0)?);
+        let queued = match thread {
+            Some(thread) => {
+                let arguments = [process as u64, thread as u64, number, place];
+                caller.call(SYS_rt_tgsigqueueinfo, &arguments)
+            }
+            None => caller.call(SYS_rt_sigqueueinfo, &[process as u64, number, place]),
+        };
+        match queued {
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
     Ok(())
 }
 

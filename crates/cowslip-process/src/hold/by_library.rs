@@ -264,6 +264,8 @@ impl<'a> Request<'a> {
             Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
         };
         let shared = shared::read(self.memory, &maps).map_err(failed)?;
+        let main = threads.all.first().ok_or(Errno::SRCH);
+        let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
         advise(threads, MADV_DOFORK).map_err(refused)?;
         let forked = self.fork(threads);
         advise(threads, MADV_DONTFORK).map_err(refused)?;
@@ -284,6 +286,7 @@ impl<'a> Request<'a> {
             kept,
             shared,
             timers: IntervalTimers::default(),
+            pending,
             has_library: true,
             pause,
         };
@@ -300,7 +303,10 @@ impl<'a> Request<'a> {
         for tracee in &threads.all {
             let id = tracee.thread();
             if id == self.thread.id {
-                states.0.push(self.thread.clone());
+                // Signals may have come while it was in the library.
+                let mut state = self.thread.clone();
+                state.pending = tracee.pending_signals(false)?;
+                states.0.push(state);
                 continue;
             }
             let state = ThreadState::read(tracee, self.target.pid(), self.memory, known.get(&id))?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::ptrace::{SignalInfo, Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
@@ -45,6 +45,8 @@ pub struct Holder {
     kept: Vec<VirtRange>,
     shared: Vec<SharedMemory>,
     timers: IntervalTimers,
+    /// The signals that wait for any of its threads.
+    pending: Vec<SignalInfo>,
     has_library: bool,
     pause: Duration,
 }
@@ -108,6 +110,8 @@ impl Plan {
                 answers.extend(more);
                 continue;
             }
+            let main = threads.all.first().ok_or(Errno::SRCH);
+            let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
             let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd(), |_| true)
             else {
                 threads.run_for(BETWEEN_ATTEMPTS);
@@ -134,6 +138,7 @@ impl Plan {
                 kept,
                 shared,
                 timers,
+                pending,
                 has_library: false,
                 pause,
             };
@@ -230,6 +235,11 @@ impl Holder {
             shared::renew(&mut caller, memory.as_fd(), &self.shared).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// The signals that wait for any of its threads.
+    pub(crate) fn pending(&self) -> &[SignalInfo] {
+        &self.pending
     }
 
     /// Shared memory without a name, at the instant.
