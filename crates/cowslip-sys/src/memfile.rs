@@ -1,6 +1,6 @@
 //! Files that hold memory: memfds (shmem or hugetlb), and reads and writes of them.
 
-use std::sync::OnceLock;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
@@ -67,11 +67,23 @@ pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
 
 /// The device of all memfds of shmem: a file system of the kernel's that nothing else is in. `None` if there can be none.
 pub fn memfd_device() -> Option<u64> {
-    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
-    *DEVICE.get_or_init(|| {
+    const UNKNOWN: u64 = 0;
+    const NONE: u64 = u64::MAX;
+    // A `OnceLock` would wait for ever in the child of a fork that comes while another thread fills it.
+    static DEVICE: AtomicU64 = AtomicU64::new(UNKNOWN);
+    let find = || {
         let file = ReservedFd::open(|| memfd("cowslip-probe", MemfdKind::Shmem, 0)).ok()?;
         fs::fstat(&file).ok().map(|stat| stat.st_dev)
-    })
+    };
+    match DEVICE.load(Relaxed) {
+        UNKNOWN => {
+            let found = find();
+            DEVICE.store(found.unwrap_or(NONE), Relaxed);
+            found
+        }
+        NONE => None,
+        known => Some(known),
+    }
 }
 
 /// Adds seals; `EBUSY` means that the file is still mapped shared and writable.

@@ -9,8 +9,8 @@
 //! A child writes, unmaps and discards inherited memory in its own mappings alone. [`setup`](super::setup) describes
 //! when it gets an arena of its own.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use cowslip::Arena;
 use cowslip::units::VirtRange;
@@ -20,7 +20,8 @@ use crate::rt::fork_state::{self, is_forking_here};
 
 /// Arenas of a process and its ancestors. A descendant that would need another maps memory from the kernel.
 const MOST: usize = MOST_ARENAS;
-static ARENAS: [OnceLock<Arena>; MOST] = [const { OnceLock::new() }; MOST];
+/// Pointers, since another kind of cell would stay half-written in the child of a fork that comes while a thread fills it.
+static ARENAS: [AtomicPtr<Arena>; MOST] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST];
 /// The arenas' places, for other processes.
 pub(crate) static RANGES: Ranges = Ranges::new();
 
@@ -31,10 +32,15 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = "cowslip_fork_data")]
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
+fn get(place: &AtomicPtr<Arena>) -> Option<&'static Arena> {
+    // SAFETY: null, or an arena that is never freed (`add`).
+    unsafe { place.load(Ordering::Acquire).as_ref() }
+}
+
 /// All existing arenas, even during a fork.
 pub(super) fn all() -> impl DoubleEndedIterator<Item = &'static Arena> {
     let count = COUNT.load(Ordering::Acquire).min(MOST);
-    ARENAS[..count].iter().filter_map(OnceLock::get)
+    ARENAS[..count].iter().filter_map(get)
 }
 
 /// The arenas, if this thread may use them; the youngest is last.
@@ -46,7 +52,7 @@ pub(crate) fn arenas() -> impl DoubleEndedIterator<Item = &'static Arena> {
 /// The arena that this process' new memory comes from.
 pub(crate) fn own() -> Option<&'static Arena> {
     let own = OWN.load(Ordering::Acquire).checked_sub(1)?;
-    ARENAS[own].get()
+    get(&ARENAS[own])
 }
 
 /// The arenas that this process may freeze.
@@ -74,12 +80,10 @@ pub(crate) fn can_add() -> bool {
 pub(crate) fn add(arena: Arena) {
     let index = COUNT.load(Ordering::Relaxed);
     let Some(place) = ARENAS.get(index) else { return };
-    let range = arena.range();
-    if place.set(arena).is_ok() {
-        RANGES.set(index, range);
-        let count = COUNT.fetch_add(1, Ordering::Release) + 1;
-        OWN.store(count, Ordering::Release);
-    }
+    RANGES.set(index, arena.range());
+    place.store(Box::into_raw(Box::new(arena)), Ordering::Release);
+    COUNT.store(index + 1, Ordering::Release);
+    OWN.store(index + 1, Ordering::Release);
 }
 
 /// Takes new memory from the arena of this index among [`all`] from now on.
