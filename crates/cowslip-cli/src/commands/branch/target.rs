@@ -138,6 +138,31 @@ pub(super) fn as_it_runs(text: &str, is_asked_for: bool) -> Result<Option<i32>, 
 
 /// Returns true if it was started with `cowslip run`, or is still that command, as far as it may be looked into.
 pub(in crate::commands) fn is_under_cowslip(pid: i32) -> bool {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    const POLL: Duration = Duration::from_millis(2);
+    let began = Instant::now();
+    while !has_library(pid) {
+        // It may have been started just now, and map the library soon. A static program never does.
+        if !is_to_have_library(pid) || began.elapsed() >= PATIENCE {
+            return false;
+        }
+        thread::sleep(POLL);
+    }
+    true
+}
+
+/// Returns true if it was started with the library in `LD_PRELOAD`.
+fn is_to_have_library(pid: i32) -> bool {
+    const NAME: &[u8] = b"/libcowslip_preload";
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|&byte| byte == 0);
+    variables.any(|variable| {
+        variable.starts_with(b"LD_PRELOAD=")
+            && variable.windows(NAME.len()).any(|part| part == NAME)
+    })
+}
+
+fn has_library(pid: i32) -> bool {
     // A kernel thread and an ended process map nothing.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_of_cowslip = |line: &[u8]| {
