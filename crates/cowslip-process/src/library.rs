@@ -6,7 +6,7 @@ use cowslip_sys::hold_point::{HoldPoint, Ranges};
 use cowslip_sys::procfs::{Mapping, mappings};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, Result, memfile};
+use cowslip_sys::{AsFd, BorrowedFd, Result, memfile};
 
 /// A part of the name of its file.
 const NAME: &str = "/libcowslip_preload";
@@ -21,6 +21,8 @@ const FILES: [&str; 3] =
 pub(crate) struct Library {
     /// The address of the function that holds the program.
     pub(crate) hold: u64,
+    /// The address of the arenas' places.
+    arenas_at: u64,
     arenas: Vec<VirtRange>,
 }
 
@@ -51,11 +53,18 @@ impl Library {
             else {
                 continue;
             };
-            let mut arenas = [0; Ranges::BYTES];
-            memfile::read_exact_at(memory.as_fd(), &mut arenas, point.arenas)?;
-            return Ok(Some(Self { hold: point.function, arenas: Ranges::read(&arenas) }));
+            let (hold, arenas_at) = (point.function, point.arenas);
+            let found = Self { hold, arenas_at, arenas: Vec::new() };
+            return found.now(memory.as_fd()).map(Some);
         }
         Ok(None)
+    }
+
+    /// Finds the arenas that it has by now.
+    pub(crate) fn now(&self, memory: BorrowedFd<'_>) -> Result<Self> {
+        let mut arenas = [0; Ranges::BYTES];
+        memfile::read_exact_at(memory, &mut arenas, self.arenas_at)?;
+        Ok(Self { arenas: Ranges::read(&arenas), ..*self })
     }
 
     /// Finds its mappings.
@@ -96,7 +105,8 @@ mod tests {
             7000-8000 rw-s 00000000 00:29 2 /#2 (deleted)\n\
             8000-9000 rw-s 00000000 00:2a 3 /#3 (deleted)\n\
             9000-a000 rw-s 00000000 00:01 9 /memfd:cowslip-users (deleted)\n";
-        let library = Library { hold: 0, arenas: vec![VirtRange::between(0x1000, 0x6000)] };
+        let library =
+            Library { hold: 0, arenas_at: 0, arenas: vec![VirtRange::between(0x1000, 0x6000)] };
         let own = library.own(maps);
         let mine: Vec<bool> = mappings(maps).map(|mapping| own.has(mapping.range)).collect();
         assert_eq!(mine, [true, false, true, false, true, false, true]);

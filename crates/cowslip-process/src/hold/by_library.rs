@@ -70,7 +70,7 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
                 drop(threads);
                 instant.holder.timers = timers;
                 instant.holder.own_shared()?;
-                let lacking = instant.lacking(library)?;
+                let lacking = instant.lacking()?;
                 return Ok((instant.holder, lacking));
             }
             not_held => {
@@ -112,6 +112,7 @@ struct Request<'a> {
 /// A held program, with the mappings that it had.
 struct Held {
     holder: Holder,
+    library: Library,
     maps: String,
     /// Those that the child was born with.
     born: String,
@@ -237,6 +238,8 @@ impl<'a> Request<'a> {
     ) -> Result<Option<Held>> {
         threads.stop().map_err(failed)?;
         let maps = self.target.read_file("maps").map_err(failed)?;
+        // It may have an arena since the look.
+        let library = library.now(self.memory).map_err(failed)?;
         let own = library.own(&maps);
         // Some may have come since the look.
         let mut lacks = Vec::new();
@@ -290,7 +293,7 @@ impl<'a> Request<'a> {
             has_library: true,
             pause,
         };
-        Ok(Some(Held { holder, maps, born, apart }))
+        Ok(Some(Held { holder, library, maps, born, apart }))
     }
 
     /// The states of the program's threads, and those of the library's.
@@ -402,7 +405,7 @@ impl<'a> Request<'a> {
 
 impl Held {
     /// The memory that the holder lacks, but for the library's. Fails if it has what no copy can have.
-    fn lacking(&self, library: &Library) -> Result<Vec<VirtRange>> {
+    fn lacking(&self) -> Result<Vec<VirtRange>> {
         let pid = self.holder.pid();
         let links = descriptors::links(pid).map_err(failed)?;
         let maps = self.holder.held.read_file("maps").map_err(failed)?;
@@ -411,7 +414,7 @@ impl Held {
         // Nothing of an arena may be shared any more.
         in_memory(&maps, &Library::default().own(&maps), &mut lacks);
         refuse(&lacks)?;
-        let own = library.own(&self.maps);
+        let own = self.library.own(&self.maps);
         let is_needed = |range: &VirtRange| {
             !own.has(*range) && !self.apart.iter().any(|apart| apart.covers(*range))
         };
