@@ -191,7 +191,7 @@ fn copies_of_a_program_under_cowslip_run_are_like_others() {
 /// Threads of the program are anywhere in its library when it is held.
 #[test]
 fn copies_go_on_with_work_in_the_library_of_cowslip_run() {
-    const ROUNDS: usize = 10;
+    const ROUNDS: usize = 5;
     let folder = Folder::new("working");
     let Some(program) = compile(&folder, "working") else { return };
     let mut command = Command::new(COWSLIP);

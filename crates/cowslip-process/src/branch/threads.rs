@@ -4,7 +4,7 @@ use cowslip_sys::ptrace::{Registers, SignalInfo, Tracee};
 use cowslip_sys::{Errno, Result};
 use libc::{
     CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
-    CLONE_THREAD, CLONE_VM, PR_SET_NAME, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
+    CLONE_THREAD, CLONE_VM, PR_SET_NAME, SIGSTOP, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
     SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_set_robust_list, SYS_set_tid_address,
     SYS_setitimer, SYS_sigaltstack,
 };
@@ -77,7 +77,8 @@ pub(super) fn queue(
     process: i32,
     thread: Option<i32>,
 ) -> Result<()> {
-    for signal in signals {
+    // One that stops would stop the copy before it runs.
+    for signal in signals.iter().filter(|signal| signal.number() != SIGSTOP) {
         let (number, place) = (signal.number() as u64, caller.put_words(0, &signal.0)?);
         let queued = match thread {
             Some(thread) => {

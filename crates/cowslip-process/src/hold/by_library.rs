@@ -61,8 +61,12 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
             let (more, _) = threads.ask(target, memory, plan.sites).map_err(failed)?;
             known.extend(more);
         }
-        let request = Request::send(plan, library, memory, &mut threads, &known);
-        let Some(request) = request.map_err(refused)? else { continue };
+        let request = match Request::send(plan, library, memory, &mut threads, &known) {
+            // One of its threads has a lock that a copy would miss.
+            Ok(None) | Err(Errno::AGAIN) => continue,
+            Ok(Some(request)) => request,
+            Err(errno) => return Err(refused(errno)),
+        };
         let must_be_known = attempt < ATTEMPTS_TO_ASK;
         match request.hold(plan, library, &mut threads, &known, must_be_known) {
             Ok(Some(mut instant)) => {

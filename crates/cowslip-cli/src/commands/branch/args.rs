@@ -14,8 +14,8 @@ const EXAMPLES: &str = "Examples:
   cowslip branch 4711 -n 8 --net                # a server, with all its threads: see nsenter(1)
 
 A program that runs under `cowslip run` is copied when it calls cowslip_branch_point(). Any other, and with --running, is \
-copied as it runs, with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on to the copies; \
-they are killed if this command is.";
+copied as it runs, with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on \
+to the copies; they are killed if this command is.";
 
 /// Copy a warm program, and run the copies to their end
 #[derive(clap::Args, Debug)]
