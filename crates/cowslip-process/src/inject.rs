@@ -305,7 +305,7 @@ impl<'a> Injection<'a> {
         const NO_FUNCTION_HAS: u64 = 1 << 10 | 1 << 8;
         const { assert!(Exchange::BYTES <= ANSWERS_BYTES) };
         let exchange = self.at + ANSWERS_AT as u64;
-        memfile::write_at(self.memory, &[0; Exchange::BYTES], exchange)?;
+        memfile::write_at(self.memory, &Exchange::asked(), exchange)?;
         // The function returns to a `ret`, and that to the restorer: a function begins with its stack aligned so.
         let (rsp, to) = (self.at - 8, self.sites.call + CALL.len() as u64 - 1);
         memfile::write_at(self.memory, &to.to_ne_bytes(), rsp)?;

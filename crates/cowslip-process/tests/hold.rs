@@ -432,7 +432,7 @@ sys.stdin.read()
     }
     let said = reader.join().unwrap();
     assert_eq!(said.trim(), "{7} 200 True True", "after {holds} holds");
-    assert!(holds > 2, "{holds}");
+    assert!(holds > 2, "the program ended after {holds} holds");
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }

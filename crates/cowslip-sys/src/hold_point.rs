@@ -9,12 +9,15 @@
 //!                                    └── Failed, at each step
 //! ```
 //! The point is found by its mark in the library's memory. The exchange lies on the stack of the thread. If the other
-//! process is killed, the thread waits for [`MOST_NS`] and goes on; the holder ends.
+//! process is killed, the thread finds it gone and goes on, or does so after [`MOST_NS`]; the holder ends.
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::Errno;
+use rustix::process::{Pid, test_kill_process};
+
 use crate::units::VirtRange;
+use crate::{Errno, process};
 
 /// The first bytes of a point, with the version of this layout.
 const MARK: [u8; 16] = *b"cowslip-hold-1\0\0";
@@ -130,18 +133,34 @@ impl Word {
         [Self::Asked, Self::Ready, Self::Go, Self::Cancelled, Self::Held, Self::Failed];
 }
 
-/// The memory that both sides write. All zeroes: [`Word::Asked`].
+/// The memory that both sides write.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Exchange {
     word: AtomicU32,
     errno: AtomicU32,
+    /// The number of the other process.
+    other: u64,
     apart: Ranges,
 }
 
 impl Exchange {
     /// Its length, in bytes.
     pub const BYTES: usize = size_of::<Self>();
+
+    /// The bytes of one that this process [asks](Word::Asked) for.
+    pub fn asked() -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let at = offset_of!(Self, other);
+        bytes[at..at + 8].copy_from_slice(&(process::pid() as u64).to_ne_bytes());
+        bytes
+    }
+
+    /// Returns true if the other process is known to have ended.
+    pub fn is_alone(&self) -> bool {
+        let other = Pid::from_raw(self.other as i32);
+        other.is_none_or(|other| test_kill_process(other) == Err(Errno::SRCH))
+    }
 
     /// The word.
     pub fn word(&self) -> Option<Word> {
@@ -221,8 +240,13 @@ mod tests {
 
     #[test]
     fn an_exchange_is_read_as_written() {
-        let exchange = Exchange { word: 0.into(), errno: 0.into(), apart: Ranges::new() };
+        let other = process::pid() as u64;
+        let exchange = Exchange { word: 0.into(), errno: 0.into(), other, apart: Ranges::new() };
+        assert_eq!(Exchange::asked(), bytes(&exchange));
         assert_eq!(exchange.word(), Some(Word::Asked));
+        assert!(!exchange.is_alone());
+        assert!(Exchange { other: i32::MAX as u64, ..exchange }.is_alone());
+        let exchange = Exchange { word: 0.into(), errno: 0.into(), other, apart: Ranges::new() };
         let range = VirtRange::between(0x1000, 0x3000);
         exchange.apart().set(1, range);
         exchange.fail(Errno::AGAIN);

@@ -12,6 +12,8 @@ static void *freeze_often(void *arena)
         cowslip_frozen *view = NULL;
         cowslip_error *reason = NULL;
         cowslip_status status = cowslip_freeze(arena, 10000000000ull, &view, &reason);
+        if (status != COWSLIP_OK)
+            fprintf(stderr, "freeze %d: %s\n", i, cowslip_error_text(reason));
         CHECK(status == COWSLIP_OK);
         cowslip_frozen_free(view);
     }

@@ -5,7 +5,8 @@
 //!
 //! # Safety
 //! [`hold`] runs on a thread that did not block all signals, with all of them blocked: like a signal's handler that
-//! calls `_Fork()`, which may come at the same places. It returns to the frame of such a handler.
+//! calls `_Fork()`, which may come at the same places. It returns to the frame of such a handler. The exchange lies in that
+//! frame, on the thread's own stack, and stays there until it returns.
 
 use core::ffi::c_int;
 use core::time::Duration;
@@ -38,14 +39,14 @@ extern "C" fn hold(exchange: &Exchange) {
             fork_state::stand_for(program);
             socket::begin_copy();
             exchange.set(Word::Held);
-            let _ = wait(|| None::<Result<(), _>>);
+            let _ = wait(exchange, || None::<Result<(), _>>);
             process::exit_now(LEFT_ALONE);
         }
         Ok(_) | Err(Errno::CANCELED) => {}
         Err(errno) => {
             exchange.fail(errno);
             // This stack is the program's again afterwards: the other process must have read it.
-            let _ = wait(|| (exchange.word() == Some(Word::Cancelled)).then_some(Ok(())));
+            let _ = wait(exchange, || (exchange.word() == Some(Word::Cancelled)).then_some(Ok(())));
         }
     }
 }
@@ -84,7 +85,7 @@ fn fork_prepared(exchange: &Exchange) -> Result<c_int, Errno> {
         return Err(Errno::CANCELED);
     }
     set_flags(0);
-    wait(|| match exchange.word() {
+    wait(exchange, || match exchange.word() {
         Some(Word::Ready) => None,
         Some(Word::Go) => Some(clone()),
         _ => Some(Err(Errno::CANCELED)),
@@ -99,10 +100,10 @@ fn clone() -> Result<c_int, Errno> {
     }
 }
 
-/// Waits for an answer, for some time.
-fn wait<T>(look: impl Fn() -> Option<Result<T, Errno>>) -> Result<T, Errno> {
+/// Waits for an answer while the other process lives, for some time.
+fn wait<T>(exchange: &Exchange, look: impl Fn() -> Option<Result<T, Errno>>) -> Result<T, Errno> {
     let until_ns = process::now_ns() + MOST_NS;
-    while process::now_ns() < until_ns {
+    while process::now_ns() < until_ns && !exchange.is_alone() {
         if let Some(answer) = look() {
             return answer;
         }

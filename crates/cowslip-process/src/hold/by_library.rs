@@ -5,7 +5,6 @@
 //! threads are stopped. The library's own threads are in no copy.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
@@ -16,14 +15,14 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile};
 use libc::{MADV_DOFORK, MADV_DONTFORK, SYS_madvise};
 
-use super::{ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Holder, refuse, with_room};
+use super::{
+    ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Files, Holder, Stopped, refuse, with_room,
+};
 use crate::descriptors;
-use crate::inject::{Answers, Entered, Injection, IntervalTimers, room_for_function};
-use crate::kept::{from_smaps, missing};
+use crate::inject::{Answers, Entered, Injection, room_for_function};
+use crate::kept::missing;
 use crate::library::Library;
 use crate::look::{OPERATION, Plan, failed, in_descriptors, in_memory};
-use crate::queues;
-use crate::shared;
 use crate::stop::{Threads, interrupt, stop_one};
 use crate::thread::ThreadState;
 
@@ -245,58 +244,33 @@ impl<'a> Request<'a> {
         // It may have an arena since the look.
         let library = library.now(self.memory).map_err(failed)?;
         let own = library.own(&maps);
-        // Some may have come since the look.
-        let mut lacks = Vec::new();
-        in_memory(&maps, &own, &mut lacks);
-        refuse(&lacks)?;
-        let smaps = match plan.keeps {
-            true => self.target.read_file("smaps").map_err(failed)?,
-            false => String::new(),
-        };
-        let kept = from_smaps(&smaps, &own);
         let (states, left_out) = self.states(threads, known).map_err(failed)?;
-        if must_be_known && states.iter().any(|state| state.alternate_stack.is_none()) {
+        let stopped = Stopped::take(plan, maps, &own, self.memory, threads, states)?;
+        if must_be_known && !stopped.is_known() {
             return Ok(None);
         }
         let advise = |threads: &mut Threads, advice: i32| {
             let call = |range: &VirtRange| {
                 (SYS_madvise, [range.start as u64, range.len as u64, advice as u64, 0])
             };
-            let calls: Vec<_> = kept.iter().map(call).collect();
+            let calls: Vec<_> = stopped.kept.iter().map(call).collect();
             if calls.is_empty() {
                 return Ok(());
             }
-            let caller = with_room(threads, &maps, self.memory, |_| true);
+            let caller = with_room(threads, &stopped.maps, self.memory, |_| true);
             let (caller, room) = caller.ok_or(Errno::AGAIN)?;
             Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
         };
-        let shared = shared::read(self.memory, &maps).map_err(failed)?;
-        let main = threads.all.first().ok_or(Errno::SRCH);
-        let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
         advise(threads, MADV_DOFORK).map_err(refused)?;
         let forked = self.fork(threads);
         advise(threads, MADV_DONTFORK).map_err(refused)?;
         let (mut child, apart) = forked.map_err(refused)?;
-        let descriptors = descriptors::states(self.target.pid());
-        let queues = queues::waiting(self.target, &plan.queues);
+        let files = Files::read(plan);
         threads.go_on();
         let pause = self.began.elapsed();
         let (held, born) = self.park(&mut child, plan, &left_out).map_err(refused)?;
-        let holder = Holder {
-            target: Arc::clone(&plan.target),
-            sites: plan.sites,
-            held,
-            child: Some(child),
-            threads: states,
-            descriptors: descriptors.map_err(failed)?,
-            queues: queues.map_err(failed)?,
-            kept,
-            shared,
-            timers: IntervalTimers::default(),
-            pending,
-            has_library: true,
-            pause,
-        };
+        let maps = stopped.maps.clone();
+        let holder = Holder::new(plan, stopped, files, (child, held), pause)?;
         Ok(Some(Held { holder, library, maps, born, apart }))
     }
 

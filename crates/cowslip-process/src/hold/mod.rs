@@ -80,7 +80,7 @@ impl Plan {
         if let Some(library) = &self.library {
             return by_library::hold_once(self, library);
         }
-        let Self { target, sites, keeps, queues: queues_of_look, .. } = self;
+        let Self { target, sites, .. } = self;
         let memory = target.open_memory().map_err(failed)?;
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
         let (mut answers, timers) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
@@ -88,62 +88,37 @@ impl Plan {
             let began = Instant::now();
             threads.stop().map_err(failed)?;
             let maps = target.read_file("maps").map_err(failed)?;
-            // Some may have come since the look.
-            let mut lacks = Vec::new();
-            in_memory(&maps, &Own::default(), &mut lacks);
-            refuse(&lacks)?;
-            // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
-            let smaps =
-                if *keeps { target.read_file("smaps").map_err(failed)? } else { String::new() };
-            let kept = from_smaps(&smaps, &Own::default());
             let read = |tracee: &Tracee| {
                 let known = answers.get(&tracee.thread());
                 ThreadState::read(tracee, target.pid(), memory.as_fd(), known)
             };
-            let states = threads.all.iter().map(read);
-            let states = states.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-            // Some threads are younger than the questions, or had no room then.
-            let are_all_known = states.iter().all(|state| state.alternate_stack.is_some());
-            if !are_all_known && attempt < ATTEMPTS_TO_ASK {
+            let states = threads.all.iter().map(read).collect::<Result<_, _>>().map_err(failed)?;
+            let stopped =
+                Stopped::take(self, maps, &Own::default(), memory.as_fd(), &threads, states)?;
+            if !stopped.is_known() && attempt < ATTEMPTS_TO_ASK {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 let (more, _) = threads.ask(target, memory.as_fd(), *sites).map_err(failed)?;
                 answers.extend(more);
                 continue;
             }
-            let main = threads.all.first().ok_or(Errno::SRCH);
-            let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
-            let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd(), |_| true)
-            else {
+            let room = with_room(&mut threads, &stopped.maps, memory.as_fd(), |_| true);
+            let Some((caller, room)) = room else {
                 threads.run_for(BETWEEN_ATTEMPTS);
                 continue;
             };
-            let shared = shared::read(memory.as_fd(), &maps).map_err(failed)?;
             let injection = Injection::prepare(caller, room, memory.as_fd(), *sites);
             let injection = injection.map_err(failed)?;
-            let mut child = injection.fork(&kept).map_err(failed)?;
-            let descriptors = descriptors::states(target.pid());
-            let queues = queues::waiting(target, queues_of_look);
+            let mut child = injection.fork(&stopped.kept).map_err(failed)?;
+            let files = Files::read(self);
             threads.go_on();
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
             let held = Target::open(child.thread()).map_err(failed)?;
-            let mut holder = Holder {
-                target: Arc::clone(target),
-                sites: *sites,
-                held,
-                child: Some(child),
-                threads: states,
-                descriptors: descriptors.map_err(failed)?,
-                queues: queues.map_err(failed)?,
-                kept,
-                shared,
-                timers,
-                pending,
-                has_library: false,
-                pause,
-            };
+            let maps = stopped.maps.clone();
+            let mut holder = Holder::new(self, stopped, files, (child, held), pause)?;
             // Its end is a call of the program's.
             drop(threads);
+            holder.timers = timers;
             holder.own_shared()?;
             let lacking = missing(&maps, &holder.held.read_file("maps").map_err(failed)?);
             return Ok((holder, lacking));
@@ -154,7 +129,88 @@ impl Plan {
     }
 }
 
+/// A program, all of whose threads are stopped.
+struct Stopped {
+    maps: String,
+    threads: Vec<ThreadState>,
+    kept: Vec<VirtRange>,
+    shared: Vec<SharedMemory>,
+    pending: Vec<SignalInfo>,
+}
+
+impl Stopped {
+    /// Takes its state, but for that of its files. Fails if there can be no copy of it.
+    fn take(
+        plan: &Plan,
+        maps: String,
+        own: &Own,
+        memory: BorrowedFd<'_>,
+        threads: &Threads,
+        states: Vec<ThreadState>,
+    ) -> Result<Self> {
+        // Some may have come since the look.
+        let mut lacks = Vec::new();
+        in_memory(&maps, own, &mut lacks);
+        refuse(&lacks)?;
+        // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
+        let smaps = match plan.keeps {
+            true => plan.target.read_file("smaps").map_err(failed)?,
+            false => String::new(),
+        };
+        let kept = from_smaps(&smaps, own);
+        let main = threads.all.first().ok_or(Errno::SRCH);
+        let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
+        let shared = shared::read(memory, &maps).map_err(failed)?;
+        Ok(Self { maps, threads: states, kept, shared, pending })
+    }
+
+    /// False if some threads are younger than the questions, or had no room then.
+    fn is_known(&self) -> bool {
+        self.threads.iter().all(|state| state.alternate_stack.is_some())
+    }
+}
+
+/// The state of its files.
+struct Files {
+    descriptors: Result<Vec<DescriptorState>, Errno>,
+    queues: Result<Waiting, Errno>,
+}
+
+impl Files {
+    /// Reads it, once the program has been forked: an error must not keep it stopped.
+    fn read(plan: &Plan) -> Self {
+        Self {
+            descriptors: descriptors::states(plan.target.pid()),
+            queues: queues::waiting(&plan.target, &plan.queues),
+        }
+    }
+}
+
 impl Holder {
+    fn new(
+        plan: &Plan,
+        stopped: Stopped,
+        files: Files,
+        (child, held): (Tracee, Target),
+        pause: Duration,
+    ) -> Result<Self> {
+        Ok(Self {
+            target: Arc::clone(&plan.target),
+            sites: plan.sites,
+            held,
+            child: Some(child),
+            threads: stopped.threads,
+            descriptors: files.descriptors.map_err(failed)?,
+            queues: files.queues.map_err(failed)?,
+            kept: stopped.kept,
+            shared: stopped.shared,
+            timers: IntervalTimers::default(),
+            pending: stopped.pending,
+            has_library: plan.library.is_some(),
+            pause,
+        })
+    }
+
     /// The process that has the memory.
     pub fn pid(&self) -> i32 {
         self.held.pid()
