@@ -5,11 +5,13 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Pages};
 use cowslip_sys::procfs;
+use cowslip_sys::scheduling::{Processors, current_processor, set_idle};
 use support::children::{kill, wait_for_ever};
 use support::{
     Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, skip, status_of,
@@ -47,7 +49,7 @@ fn write_pages(counters: &Counters, chunk: usize, pages: impl IntoIterator<Item 
 
 /// The inodes that a process maps in a range.
 fn inodes(pid: u32, range: VirtRange) -> BTreeSet<String> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let here = maps.lines().filter(|line| {
         procfs::mappings(line).any(|mapping| !mapping.range.intersect(range).is_empty())
     });
@@ -202,6 +204,32 @@ fn a_fork_while_an_older_child_reads_takes_moved_memory_along() {
     }
     assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
     assert_eq!(counters.sum(), (CHUNKS + 24) * pages);
+}
+
+/// Each freeze moves what was written while the view before shows it, and there are more of them than an arena has files.
+/// The service thread, which gives places without readers back, has no turn.
+#[test]
+fn freezes_without_the_service_thread_never_run_out_of_files() {
+    let _alone = alone();
+    let Some((arena, counters)) = arena() else { return };
+    let here = Processors::only(current_processor()).unwrap();
+    here.assign(0).unwrap();
+    for task in fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path()) {
+        if fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("cowslip")) {
+            let thread = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            here.assign(thread).unwrap();
+            set_idle(thread, true).unwrap();
+        }
+    }
+    let mut view = arena.freeze().unwrap();
+    for round in 1..=300 {
+        write_pages(&counters, 0, 0..1);
+        let next = arena.freeze_timeout(PATIENCE).unwrap();
+        let now = counters.at(0).load(Relaxed);
+        assert_eq!(next.slice(counters.slice())[0], now, "round {round}");
+        view = next;
+    }
+    drop(view);
 }
 
 #[test]

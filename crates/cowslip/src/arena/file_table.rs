@@ -124,6 +124,11 @@ impl Files {
         Some(self.vacated.swap_remove(place).since)
     }
 
+    /// True if half of all that there can be are in use.
+    pub(crate) fn are_many(&self) -> bool {
+        self.slots.iter().flatten().count() >= MOST_FILES / 2
+    }
+
     pub(super) fn add(&mut self, file: Arc<BackingFile>) -> Option<u8> {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free == MOST_FILES {

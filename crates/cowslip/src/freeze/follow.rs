@@ -97,9 +97,13 @@ pub(super) fn move_written(shared: &Shared, state: &mut State) -> Result<()> {
     }
 }
 
-/// The youngest generation that views or other processes read.
+/// The youngest generation that views or other processes read. Gives places without readers back if many files have some:
+/// threads that freeze often may keep the service thread, which does so, from the arena.
 fn read_by_any(shared: &Shared, state: &mut State) -> Option<u64> {
     let others = youngest_read(shared, state);
+    if state.files.are_many() {
+        shared.release_unread(state, others);
+    }
     others.max(state.generations.youngest_view())
 }
 
