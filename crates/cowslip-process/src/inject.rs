@@ -61,6 +61,19 @@ impl Sites {
         Registers { rip, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..*now }
     }
 
+    /// Fails with `ESRCH` unless the code is there: the program may have another image since (`execve(2)`).
+    fn check(&self, memory: BorrowedFd<'_>) -> Result<()> {
+        for (place, code) in [(self.call, CALL), (self.restorer, RESTORER)] {
+            let mut bytes = [0; RESTORER.len()];
+            let bytes = &mut bytes[..code.len()];
+            let read = memfile::read_exact_at(memory, bytes, place);
+            if read.is_err() || *bytes != *code {
+                return Err(Errno::SRCH);
+            }
+        }
+        Ok(())
+    }
+
     /// Searches the executable files that the program has mapped; `None` if one of the two is not there.
     pub(crate) fn find(target: &Target, maps: &str) -> Result<Option<Self>> {
         let memory = target.open_file("mem")?;
@@ -209,6 +222,7 @@ impl<'a> Injection<'a> {
         sites: Sites,
         waits_in: Option<Registers>,
     ) -> Result<Self> {
+        sites.check(memory)?;
         let (registers, mask) = (tracee.registers()?, tracee.blocked_signals()?);
         let vectors = tracee.extended_state()?;
         let len = VECTORS_AT as u64 + vectors.len() as u64 + 4;

@@ -125,6 +125,10 @@ pub fn look(pid: i32) -> Result<Plan> {
             lack(&mut lacks, format!("its {kind} namespace"), things::NAMESPACE);
         }
     }
+    if namespace(&pid.to_string(), "pid_for_children") != namespace(&pid.to_string(), "pid") {
+        // A holder would be its first process, without which there can be no other.
+        lack(&mut lacks, "a PID namespace for its children", things::NAMESPACE);
+    }
     if pid == 1 {
         lack(&mut lacks, "process 1", things::FIRST_PROCESS);
     }

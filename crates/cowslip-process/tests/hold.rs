@@ -659,6 +659,24 @@ for _ in range(2):
     assert!(child.wait().unwrap().success());
 }
 
+/// The end of a holder is a call on the program's behalf, by code that another image does not have there.
+#[test]
+fn a_program_that_executes_another_survives_its_holder() {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "echo first; read x; exec /bin/sh -c 'echo second; read x; echo third'"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "first");
+    let holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
+    writeln!(input).unwrap();
+    assert_eq!(lines.next().unwrap(), "second");
+    drop(holder);
+    writeln!(input).unwrap();
+    assert_eq!(lines.next().unwrap(), "third");
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn what_a_copy_would_lack_is_named_and_refused() {
     const SCRIPT: &str = "
@@ -666,25 +684,32 @@ import ctypes, fcntl, mmap, os, sys, tempfile
 shared = mmap.mmap(-1, 65 << 20)
 libc = ctypes.CDLL(None)
 watch = libc.inotify_init()
+CLONE_NEWPID = 0x20000000
+is_apart = libc.unshare(CLONE_NEWPID) == 0
 file = tempfile.TemporaryFile()
 fcntl.lockf(file, fcntl.LOCK_EX)
 ends = os.pipe()
-print('ready', flush=True)
+print(is_apart, flush=True)
 sys.stdin.read()
 ";
     let Some(mut command) = python(SCRIPT) else { return };
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
-    output.read_line(&mut String::new()).unwrap();
+    let mut is_apart = String::new();
+    output.read_line(&mut is_apart).unwrap();
     let plan = look(child.id().cast_signed()).unwrap();
     let said: Vec<_> =
         plan.lacks().iter().map(|lack| (lack.is_fatal(), lack.to_string())).collect();
-    for (is_fatal, part) in [
+    let mut expected = vec![
         (true, "shared memory at"),
         (true, "anon_inode:inotify: a copy has none"),
         (false, "locks of files"),
         (false, "pipe:["),
-    ] {
+    ];
+    if is_apart == "True\n" {
+        expected.push((true, "a PID namespace for its children"));
+    }
+    for (is_fatal, part) in expected {
         let is_said = said.iter().any(|(fatal, text)| *fatal == is_fatal && text.contains(part));
         assert!(is_said, "{part:?} in {said:?}");
     }

@@ -19,7 +19,8 @@ use cowslip_sys::{Errno, passthrough, waiting};
 use crate::arena::registry::{RANGES, arenas};
 use crate::arena::{service, wipe_rendezvous};
 use crate::branch::socket;
-use crate::hooks::atfork::{in_child, in_parent, prepare, set_flags};
+use crate::hooks::atfork::{in_child, in_parent, is_of_one_instant, prepare, set_flags};
+use crate::hooks::heap;
 use crate::rt::{alloc, deferred_errno, fork_state};
 
 /// Between looks at the word.
@@ -69,6 +70,10 @@ fn fork(exchange: &Exchange) -> Result<c_int, Errno> {
     }
     wipe_rendezvous::give_up();
     in_parent();
+    if service::count() == 0 {
+        // It cannot be started here.
+        heap::note_thread();
+    }
     answer.inspect(|child| service::watch_child(*child))
 }
 
@@ -76,6 +81,9 @@ fn fork_prepared(exchange: &Exchange) -> Result<c_int, Errno> {
     if wipe_rendezvous::is_awaited() {
         // Copies would have to empty it as well: their program counts on its content.
         return Err(Errno::OPNOTSUPP);
+    }
+    if !is_of_one_instant() {
+        return Err(Errno::BUSY);
     }
     if is_any_at_rest() {
         // It has locks of the program's allocator, and is in no copy.

@@ -154,6 +154,13 @@ fn prepare_fork() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     Ok((prepared, arenas.len()))
 }
 
+/// False if the fork that this thread has prepared copies memory that other threads still write.
+pub(crate) fn is_of_one_instant() -> bool {
+    // SAFETY: see the module; called by the thread that filled it.
+    let pending = unsafe { &*PENDING.0.get() };
+    pending.as_ref().is_none_or(|(prepared, _)| !prepared.has_copies())
+}
+
 fn take_pending() -> Option<(PreparedFork<'static>, BlockedSignals)> {
     // SAFETY: see the module; called by the thread that filled it, or by its copy in the child.
     unsafe { (*PENDING.0.get()).take() }

@@ -26,10 +26,10 @@ fn at_rest() {
     unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(AT_REST.known())() };
 }
 
-/// The process that started threads before it had an arena; else 0.
+/// The process that started threads before it had an arena, or was held without a service thread; else 0.
 static EARLY_THREADS: AtomicI32 = AtomicI32::new(0);
 
-/// Called when a thread was started without an arena.
+/// Has the next allocation start the service thread: a thread was started without an arena, or memory is frozen.
 pub(crate) fn note_thread() {
     EARLY_THREADS.store(process::pid(), Relaxed);
 }

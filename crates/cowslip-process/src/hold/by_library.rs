@@ -4,6 +4,7 @@
 //! threads is [made to call](Injection::enter) the library, which freezes it, and [forks](cowslip_sys::hold_point) once all
 //! threads are stopped. The library's own threads are in no copy.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,10 @@ fn refused(errno: Errno) -> Error {
             ErrorKind::Unsupported,
             "it has memory that is empty in children (MADV_WIPEONFORK)",
         ),
+        Errno::BUSY => error(
+            ErrorKind::Busy,
+            "the kernel or a device has had its memory registered: a copy would not be of one instant",
+        ),
         Errno::TIMEDOUT | Errno::AGAIN | Errno::CANCELED => {
             error(ErrorKind::Busy, "its library of cowslip run could not fork in time")
                 .advise("try again later")
@@ -110,6 +115,8 @@ struct Request<'a> {
     /// Its state before.
     thread: ThreadState,
     entered: Entered,
+    /// Its stack is the program's again.
+    has_forked: Cell<bool>,
 }
 
 /// A held program, with the mappings that it had.
@@ -160,7 +167,8 @@ impl<'a> Request<'a> {
                 let (sites, waits_in) = (plan.sites, answers.waits_in);
                 let injection = Injection::prepare_waiting(tracee, room, memory, sites, waits_in)?;
                 let entered = injection.enter(library.hold)?;
-                let request = Self { target, memory, began, thread, entered };
+                let has_forked = Cell::new(false);
+                let request = Self { target, memory, began, thread, entered, has_forked };
                 return match request.wait_for(Word::Ready, memory, || threads.pass_on()) {
                     Ok(_) => Ok(Some(request)),
                     Err(errno) => request.cancel(threads).and(Err(errno)),
@@ -210,7 +218,7 @@ impl<'a> Request<'a> {
         let found = self.read(self.memory)?.word;
         let listens = match word {
             Word::Go => found == Some(Word::Ready),
-            _ => matches!(found, Some(Word::Asked | Word::Ready | Word::Failed)),
+            _ => matches!(found, Some(Word::Asked | Word::Ready | Word::Go | Word::Failed)),
         };
         if is_inside && listens {
             memfile::write_at(self.memory, &(word as u32).to_ne_bytes(), self.entered.exchange)?;
@@ -218,9 +226,12 @@ impl<'a> Request<'a> {
         Ok(is_inside && listens)
     }
 
-    /// Has the thread go on without a fork, unless it is gone.
+    /// Has the thread go on without a fork, unless it has forked or is gone.
     fn cancel(&self, threads: &mut Threads) -> cowslip_sys::Result<()> {
         threads.go_on();
+        if self.has_forked.get() {
+            return Ok(());
+        }
         let Some(tracee) = threads.find(self.thread.id) else { return Ok(()) };
         interrupt(tracee)?;
         if !tracee.has_ended() {
@@ -261,8 +272,8 @@ impl<'a> Request<'a> {
             let (caller, room) = caller.ok_or(Errno::AGAIN)?;
             Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
         };
-        advise(threads, MADV_DOFORK).map_err(refused)?;
-        let forked = self.fork(threads);
+        let advised = advise(threads, MADV_DOFORK);
+        let forked = advised.and_then(|()| self.fork(threads));
         advise(threads, MADV_DONTFORK).map_err(refused)?;
         let (mut child, apart) = forked.map_err(refused)?;
         let files = Files::read(plan);
@@ -323,6 +334,7 @@ impl<'a> Request<'a> {
         loop {
             match tracee.poll()? {
                 Some(Stop::Cloned) => {
+                    self.has_forked.set(true);
                     let child = Tracee::cloned(tracee.event_message()? as i32);
                     // Behind the call: a call on its behalf would go on with this one.
                     tracee.interrupt()?;
@@ -331,7 +343,11 @@ impl<'a> Request<'a> {
                     return Ok(child);
                 }
                 Some(Stop::Ended) => return Err(Errno::SRCH),
-                Some(Stop::Asked | Stop::WithAll) if is_asked => return Err(Errno::TIMEDOUT),
+                Some(Stop::Asked | Stop::WithAll) if is_asked => {
+                    // It is stopped, and has not forked: it must not do so later.
+                    self.say(tracee, Word::Cancelled)?;
+                    return Err(Errno::TIMEDOUT);
+                }
                 Some(_) => tracee.go_on()?,
                 None => {
                     let found = self.read(self.memory)?;

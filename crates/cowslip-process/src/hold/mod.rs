@@ -16,7 +16,7 @@ use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, IntervalTimers, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::library::Own;
-use crate::look::{Lack, OPERATION, Plan, failed, in_memory};
+use crate::look::{Lack, OPERATION, Plan, failed, in_memory, is_filtered};
 use crate::queues::{self, Waiting};
 use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
@@ -314,6 +314,10 @@ impl Holder {
         let mut threads = Threads::seize(self.target.pid())?;
         for _ in 0..ATTEMPTS {
             threads.stop()?;
+            if is_filtered(&self.target.read_file("status")?) {
+                // It would end for a call that its filter does not know. Its own next wait finds the child.
+                return Err(Errno::PERM);
+            }
             let (maps, memory) = (self.target.read_file("maps")?, self.target.open_memory()?);
             if let Some((caller, room)) = with_room(&mut threads, &maps, memory.as_fd(), |_| true) {
                 let mut ended = left_alone(self.target.pid());

@@ -207,8 +207,10 @@ impl Shared {
             stays
         });
         for Vacated { file, chunk, .. } in gone {
+            let is_kept =
+                state.files.vacated.iter().any(|kept| (kept.file, kept.chunk) == (file, chunk));
             // Files that are closed below need no call for each place.
-            if state.map.in_file(file) > 0 && state.map.file(chunk) != file {
+            if state.map.in_file(file) > 0 && state.map.file(chunk) != file && !is_kept {
                 self.punch_unshown(state, file, self.chunk_range(chunk, 1));
             }
         }

@@ -72,6 +72,11 @@ pub(super) fn move_ahead(shared: &Shared) -> Result<()> {
         if state.hold().is_some() || !is_ready(shared, &state) {
             return Ok(());
         }
+        if from == 0 && state.files.are_many() {
+            // Threads that freeze often may keep the service thread, which does so, from the arena.
+            let others = youngest_read(shared, &mut state);
+            shared.release_unread(&mut state, others);
+        }
         let read = read_by_any(shared, &mut state);
         match move_next(shared, &mut state, from, read)? {
             Some(moved) => from = moved + 1,
@@ -97,13 +102,9 @@ pub(super) fn move_written(shared: &Shared, state: &mut State) -> Result<()> {
     }
 }
 
-/// The youngest generation that views or other processes read. Gives places without readers back if many files have some:
-/// threads that freeze often may keep the service thread, which does so, from the arena.
+/// The youngest generation that views or other processes read.
 fn read_by_any(shared: &Shared, state: &mut State) -> Option<u64> {
     let others = youngest_read(shared, state);
-    if state.files.are_many() {
-        shared.release_unread(state, others);
-    }
     others.max(state.generations.youngest_view())
 }
 

@@ -112,6 +112,12 @@ impl<'a> PreparedFork<'a> {
         self.method
     }
 
+    /// True if the child gets copies of memory that other threads still write: see [`RawArena::pin`](crate::raw::RawArena::pin).
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        self.snapshots.iter().any(|snapshot| !snapshot.copies.is_empty())
+    }
+
     /// True if the child empties memory itself, in [`Self::in_child`]: memory that was given to
     /// [`RawArena::wipe_on_fork`](crate::raw::RawArena::wipe_on_fork) and that the kernel does not empty. Writes there
     /// before that are lost.

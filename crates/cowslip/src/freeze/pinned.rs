@@ -45,6 +45,10 @@ impl Copies {
         Ok(copies)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// In the child: puts the copies where their content belongs.
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
         for Copied { range, mut copy } in self.0.drain(..) {

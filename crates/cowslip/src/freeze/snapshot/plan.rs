@@ -291,6 +291,8 @@ impl<'a> Snapshot<'a> {
         for (chunk, file) in self.moved.drain(..) {
             self.state.files.abandon(file, chunk);
         }
+        // It has places to give back now.
+        self.state.files.forget_target();
         for (piece, _) in &self.pieces[..self.done] {
             for chunk in self.shared.chunks_of(*piece) {
                 // Chunks frozen before stay so, for their readers.
