@@ -238,22 +238,48 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             served_by = deadline.max(Instant::now() + Duration::from_nanos(STOOD_ON_NS));
         }
     }
-    for &i in &order {
-        // While nothing is locked, as it may start a thread.
-        drop(wait_served(arenas[i].shared(), served_by, follow::is_ready));
-    }
-    for &i in &order {
-        let shared = arenas[i].shared();
-        let is_followed = shared.lock().not_live() > 0;
-        if is_followed {
-            // What fails here is tried, and reported, once more below.
-            let _ = follow::move_ahead(shared);
+    let mut snapshots = loop {
+        for &i in &order {
+            // While nothing is locked, as it may start a thread.
+            drop(wait_served(arenas[i].shared(), served_by, follow::is_ready));
+        }
+        for &i in &order {
+            let shared = arenas[i].shared();
+            let is_followed = shared.lock().not_live() > 0;
+            if is_followed {
+                // What fails here is tried, and reported, once more below.
+                let _ = follow::move_ahead(shared);
+            }
+        }
+        if let Some(snapshots) = plan_all(arenas, &order, deadline)? {
+            break snapshots;
+        }
+    };
+    let method = snapshot::take(&mut snapshots)?;
+    let views = into_views(arenas, &order, snapshots, method);
+    if views.is_err() {
+        // All are frozen by now, and those that come later have told no service thread.
+        for arena in arenas {
+            arena.shared().notify(&arena.shared().lock());
         }
     }
+    views
+}
+
+/// Locks arenas, in ascending `order` of their addresses, and plans their snapshots. `None` if the service thread of one
+/// has ended meanwhile, and time is left to start another.
+fn plan_all<'a>(
+    arenas: &[&'a Arena],
+    order: &[usize],
+    deadline: Instant,
+) -> Result<Option<Vec<snapshot::Snapshot<'a>>>> {
     let mut snapshots = Vec::with_capacity(arenas.len());
-    for &i in &order {
+    for &i in order {
         let shared = arenas[i].shared();
         let mut state = wait_ready(shared, shared.lock(), deadline);
+        if !follow::is_ready(shared, &state) && Instant::now() < deadline {
+            return Ok(None);
+        }
         if state.map.count(Chunk::Poisoned) > 0 {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
@@ -269,15 +295,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         })?;
         snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
-    let method = snapshot::take(&mut snapshots)?;
-    let views = into_views(arenas, &order, snapshots, method);
-    if views.is_err() {
-        // All are frozen by now, and those that come later have told no service thread.
-        for arena in arenas {
-            arena.shared().notify(&arena.shared().lock());
-        }
-    }
-    views
+    Ok(Some(snapshots))
 }
 
 /// Turns the snapshots of arenas, in ascending `order` of their addresses, into views in the order of the arenas.
@@ -339,7 +357,7 @@ fn busy(state: &State) -> Error {
     }
 }
 
-/// Waits until a freeze need not wait.
+/// Waits until a freeze need not wait, or the service thread has ended.
 fn wait_ready<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
@@ -347,7 +365,8 @@ fn wait_ready<'a>(
 ) -> MutexGuard<'a, State> {
     while !follow::is_ready(shared, &state) {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let has_ended = shared.service(&state).is_none_or(|service| service.has_failed());
+        if left.is_zero() || has_ended {
             break;
         }
         state = wait_for_change(shared, state, left);
