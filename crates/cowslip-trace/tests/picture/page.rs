@@ -344,7 +344,8 @@ fn a_million_faults_become_a_page_that_draws_at_once() {
     println!("{count} faults: {took:.2?}, {} bytes", page.len());
     assert!(page.len() < 15_000_000, "{}", page.len());
     assert!(!page.contains(" src=") && !page.contains("@import") && !page.contains("url("));
-    assert!(took.as_secs() < 10, "{took:?}");
+    // It would take hours if its work grew with the square of the faults.
+    assert!(took.as_secs() < 60, "{took:?}");
 
     let Some(mut browser) = Browser::start("million") else { return };
     let folder = Folder::new("million");
