@@ -206,8 +206,8 @@ fn a_fork_while_an_older_child_reads_takes_moved_memory_along() {
     assert_eq!(counters.sum(), (CHUNKS + 24) * pages);
 }
 
-/// Each freeze moves what was written while the view before shows it, and there are more of them than an arena has files.
-/// The service thread, which gives places without readers back, has no turn.
+/// Each freeze moves the written chunk away from the view before. There are more freezes than an arena has files, and the
+/// service thread has no turn to give places without readers back.
 #[test]
 fn freezes_without_the_service_thread_never_run_out_of_files() {
     let _alone = alone();

@@ -129,7 +129,7 @@ impl Plan {
     }
 }
 
-/// A program, all of whose threads are stopped.
+/// A program with all of its threads stopped.
 struct Stopped {
     maps: String,
     threads: Vec<ThreadState>,

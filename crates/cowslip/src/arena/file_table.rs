@@ -124,7 +124,7 @@ impl Files {
         Some(self.vacated.swap_remove(place).since)
     }
 
-    /// True if half of all that there can be are in use.
+    /// True if at least half of [`MOST_FILES`] are in use.
     pub(crate) fn are_many(&self) -> bool {
         self.slots.iter().flatten().count() >= MOST_FILES / 2
     }

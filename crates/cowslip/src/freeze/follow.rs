@@ -73,7 +73,7 @@ pub(super) fn move_ahead(shared: &Shared) -> Result<()> {
             return Ok(());
         }
         if from == 0 && state.files.are_many() {
-            // Threads that freeze often may keep the service thread, which does so, from the arena.
+            // Threads that freeze often keep the service thread from the arena, and so from doing it.
             let others = youngest_read(shared, &mut state);
             shared.release_unread(&mut state, others);
         }
