@@ -247,7 +247,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             let shared = arenas[i].shared();
             let is_followed = shared.lock().not_live() > 0;
             if is_followed {
-                // What fails here is tried, and reported, once more below.
+                // The plan tries again after a failure here, and reports it.
                 let _ = follow::move_ahead(shared);
             }
         }
