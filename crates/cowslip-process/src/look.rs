@@ -31,7 +31,9 @@ pub(crate) fn failed(errno: Errno) -> Error {
             error.because("this processor has no XSAVE, by which its vector registers are read")
         }
         Errno::TIMEDOUT => error
-            .because("one of its threads is in a call that nothing interrupts")
+            .because(
+                "one of its threads is in a call that nothing interrupts, or gets no processor",
+            )
             .advise("try again later"),
         _ => error,
     }

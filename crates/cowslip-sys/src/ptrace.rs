@@ -129,12 +129,15 @@ impl Tracee {
         request(libc::PTRACE_INTERRUPT, self.thread, 0, 0).map(drop)
     }
 
-    /// Waits until it stops. `ETIMEDOUT` after two seconds: it is in a call that nothing interrupts, or it is the main
-    /// thread of a process that has been killed, which ends after the others.
+    /// Waits until it stops. `ETIMEDOUT` after two seconds in a call that nothing interrupts, or if it is the main thread of a
+    /// process that has been killed, which ends after the others; after thirty seconds if it waits for a processor.
     pub fn wait(&mut self) -> Result<Stop> {
         const SPINS: u32 = 200;
         const NAP: Duration = Duration::from_micros(50);
-        let deadline = Instant::now() + Duration::from_secs(2);
+        const PATIENCE: Duration = Duration::from_secs(2);
+        const PATIENCE_FOR_PROCESSOR: Duration = Duration::from_secs(30);
+        let began = Instant::now();
+        let mut deadline = began + PATIENCE;
         for spins in 0.. {
             if let Some(stop) = self.poll()? {
                 return Ok(stop);
@@ -142,8 +145,11 @@ impl Tracee {
             // It takes microseconds, unless it waits for a processor.
             match spins < SPINS {
                 true => std::thread::yield_now(),
-                false if Instant::now() > deadline => break,
-                false => std::thread::sleep(NAP),
+                false if Instant::now() < deadline => std::thread::sleep(NAP),
+                false if self.state() == Some('R') && began.elapsed() < PATIENCE_FOR_PROCESSOR => {
+                    deadline += PATIENCE;
+                }
+                false => break,
             }
         }
         Err(Errno::TIMEDOUT)
@@ -163,12 +169,13 @@ impl Tracee {
 
     /// False once it is a zombie, or gone.
     fn lives(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.thread));
-        let state = stat
-            .as_deref()
-            .ok()
-            .and_then(|stat| stat[stat.rfind(')')? + 1..].trim().chars().next());
-        !matches!(state, None | Some('Z' | 'X'))
+        !matches!(self.state(), None | Some('Z' | 'X'))
+    }
+
+    /// Its state by `proc_pid_stat(5)`: `R` if it runs or waits for a processor.
+    fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.thread)).ok()?;
+        stat[stat.rfind(')')? + 1..].trim_start().chars().next()
     }
 
     /// The stop that it is in; `None` if it runs.
