@@ -37,6 +37,8 @@ const OF_LIBC: u64 = 1 << 31 | 1 << 32;
 const STACK_BYTES: u64 = 64 << 10;
 /// For an answer of the library: a freeze waits for other threads.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Attempts after answers that were late: the machine may have stood still.
+const MOST_LATE: u32 = 3;
 const NAP: Duration = Duration::from_micros(20);
 /// Looks without a nap.
 const SPINS: u32 = 100;
@@ -55,6 +57,7 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
     let memory = memory.as_fd();
     let mut threads = Threads::seize(target.pid()).map_err(failed)?;
     let (mut known, timers) = threads.ask(target, memory, plan.sites).map_err(failed)?;
+    let mut late = 0;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             threads.run_for(BETWEEN_ATTEMPTS);
@@ -64,6 +67,10 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
         let request = match Request::send(plan, library, memory, &mut threads, &known) {
             // One of its threads has a lock that a copy would miss.
             Ok(None) | Err(Errno::AGAIN) => continue,
+            Err(Errno::TIMEDOUT) if late < MOST_LATE => {
+                late += 1;
+                continue;
+            }
             Ok(Some(request)) => request,
             Err(errno) => return Err(refused(errno)),
         };
@@ -79,7 +86,10 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
             }
             not_held => {
                 request.cancel(&mut threads).map_err(failed)?;
-                not_held?;
+                match not_held {
+                    Err(error) if error.kind() == ErrorKind::Busy && late < MOST_LATE => late += 1,
+                    not_held => _ = not_held?,
+                }
             }
         }
     }
@@ -406,7 +416,8 @@ impl Held {
         let mut lacks = Vec::new();
         in_descriptors(&links, |_| true, &mut lacks);
         // Nothing of an arena may be shared any more.
-        in_memory(&maps, &Library::default().own(&maps), &mut lacks);
+        let own = Library::default().own(&maps);
+        in_memory(&self.holder.held, &maps, &own, &mut lacks).map_err(failed)?;
         refuse(&lacks)?;
         let own = self.library.own(&self.maps);
         let is_needed = |range: &VirtRange| {
