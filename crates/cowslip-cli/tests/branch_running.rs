@@ -261,6 +261,32 @@ fn a_copy_that_fails_leaves_nothing_and_the_program_goes_on() {
     assert_eq!(program.ask("it goes on"), "it goes on\n");
 }
 
+/// A set takes no file, and no `/dev/null`: the program would never read them.
+#[test]
+fn a_copy_that_waits_for_its_input_in_a_set_reads_a_file_to_its_end() {
+    let code = "import os, select, sys\n\
+        watch = select.epoll()\n\
+        watch.register(0, select.EPOLLIN)\n\
+        print('ready', flush=True)\n\
+        while watch.poll() and (text := os.read(0, 1000)):\n \
+         os.write(1, text.upper())\n\
+        os.write(1, b' The end.')";
+    let Some(program) = Program::start(code, None) else { return };
+    // More than a pipe holds.
+    fs::write(program.folder.0.join("0.in"), "word ".repeat(1 << 17)).unwrap();
+    fs::write(program.folder.0.join("1.in"), "").unwrap();
+    let output =
+        |copy: u32| fs::read_to_string(program.folder.0.join(format!("{copy}.out"))).unwrap();
+    let ran = branch(&program, None, &["-n", "2"]);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert_eq!((output(0), output(1)), ("WORD ".repeat(1 << 17) + " The end.", " The end.".into()));
+    let mut without_input = Command::new(COWSLIP);
+    without_input.args(["branch", &program.pid(), "-n", "2", "--output"]);
+    let ran = run(without_input.arg(program.folder.0.join("%i.out")));
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert_eq!((output(0), output(1)), (" The end.".into(), " The end.".into()));
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let Some(mut program) = start(None) else { return };

@@ -118,7 +118,7 @@ pub fn look(pid: i32) -> Result<Plan> {
     in_status(&target.read_file("status").map_err(failed)?, &mut lacks);
     let library = Library::find(&target, &maps).map_err(failed)?;
     let own = library.as_ref().map(|library| library.own(&maps)).unwrap_or_default();
-    in_memory(&maps, &own, &mut lacks);
+    in_memory(&target, &maps, &own, &mut lacks).map_err(failed)?;
     let smaps = target.read_file("smaps").map_err(failed)?;
     in_flags(&smaps, &own, &mut lacks);
     // CRIU gives each process that it restores a time namespace.
@@ -192,21 +192,33 @@ fn in_status(status: &str, lacks: &mut Vec<Lack>) {
 }
 
 /// Finds lacks by the text of `/proc/PID/maps`.
-pub(crate) fn in_memory(maps: &str, own: &Own, lacks: &mut Vec<Lack>) {
+pub(crate) fn in_memory(
+    target: &Target,
+    maps: &str,
+    own: &Own,
+    lacks: &mut Vec<Lack>,
+) -> Result<(), Errno> {
     let is_shared = |mapping: &Mapping<'_>| {
         let is_memory =
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
-        !mapping.is_private && mapping.protection & 2 != 0 && is_memory
+        let is_written = mapping.protection & 2 != 0;
+        !mapping.is_private && is_written && is_memory && !own.has(mapping.range)
     };
-    let is_copied = shared::can_be_copied(maps);
+    let mut all = procfs::mappings(maps).filter(is_shared).peekable();
+    if all.peek().is_none() {
+        return Ok(());
+    }
+    let links = descriptors::links(target.pid())?;
+    let is_copied = shared::can_be_copied(maps, own);
     let is_others = |mapping: &Mapping<'_>| {
-        !(own.has(mapping.range) || is_copied && shared::is_unnamed(mapping))
+        !(is_copied && shared::is_unnamed(mapping)) || shared::has_descriptor(mapping, &links)
     };
-    for mapping in procfs::mappings(maps).filter(is_shared).filter(is_others) {
+    for mapping in all.filter(is_others) {
         let (from, to) = (mapping.range.start, mapping.range.end());
         let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
         lack(lacks, what, things::SHARED_MEMORY);
     }
+    Ok(())
 }
 
 /// Finds memory that a fork empties, and that core files lack, by the text of `/proc/PID/smaps`.

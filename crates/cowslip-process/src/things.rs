@@ -41,7 +41,7 @@ things! {
     TRACER: Refused, "a debugger (`ptrace(2)`)", "a debugger has it";
     FILTER: Refused, "a filter of calls (`seccomp(2)`)", "its filter may end it for a call on its behalf";
     SHADOW_STACKS: Refused, "shadow stacks", "they allow no call on its behalf";
-    SHARED_MEMORY: Refused, "shared memory with a name, or more than 64 MiB", "a copy would have the memory of later";
+    SHARED_MEMORY: Refused, "shared memory with a name or a descriptor, or more than 64 MiB", "a copy would have the memory of later";
     WIPED: Refused, "memory with `MADV_WIPEONFORK`", "a copy has none of it";
     POSIX_TIMERS: Refused, "timers of `timer_create(2)`", "a copy has none";
     QUEUES_OF_KERNEL: Refused, "io_uring, userfaultfd, inotify, fanotify, perf events", "a copy has none";

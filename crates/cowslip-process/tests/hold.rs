@@ -586,13 +586,20 @@ for line in sys.stdin:
 #[test]
 fn copies_have_shared_memory_of_their_own() {
     const SCRIPT: &str = "
-import mmap, os, sys
+import ctypes, mmap, os, sys, tempfile
 shared = mmap.mmap(-1, 3 << 20)
-shared[0:5] = shared[1 << 20:(1 << 20) + 5] = b'first'
+# Without a descriptor, unlike those of mmap.mmap.
+map_file = ctypes.CDLL(None).mmap
+map_file.restype, map_file.argtypes = ctypes.c_void_p, [ctypes.c_long] * 6
+with tempfile.TemporaryFile() as file:
+    file.truncate(1 << 16)
+    place = map_file(0, 1 << 16, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fileno(), 0)
+deleted = (ctypes.c_char * (1 << 16)).from_address(place)
+shared[0:5] = shared[1 << 20:(1 << 20) + 5] = deleted[0:5] = b'first'
 print('ready', flush=True)
 for line in sys.stdin:
-    before = shared[0:5], shared[1 << 20:(1 << 20) + 5], shared[2 << 20:(2 << 20) + 5]
-    shared[0:5] = line[:5].encode()
+    before = shared[0:5], deleted[0:5], shared[1 << 20:(1 << 20) + 5], shared[2 << 20:(2 << 20) + 5]
+    shared[0:5] = deleted[0:5] = line[:5].encode()
     child = os.fork()
     if child == 0:
         shared[1 << 20:(1 << 20) + 5] = b'child'
@@ -610,7 +617,7 @@ for line in sys.stdin:
         line.trim_end().to_owned()
     };
     assert_eq!(line(&mut output), "ready");
-    let of_instant = r"(b'first', b'first', b'\x00\x00\x00\x00\x00') b'child'";
+    let of_instant = r"(b'first', b'first', b'first', b'\x00\x00\x00\x00\x00') b'child'";
     let mark = {
         let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
         // The program's memory of later is in no copy.

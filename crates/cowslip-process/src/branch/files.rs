@@ -343,6 +343,12 @@ fn fill_set(copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Returns true if one of the sets has a descriptor of this number.
+pub(super) fn is_watched(states: &[DescriptorState], number: u32) -> bool {
+    let mut lines = states.iter().flat_map(|state| state.text.lines());
+    lines.any(|line| Watched::parse(line).is_some_and(|watched| watched.number == number))
+}
+
 /// A file in a set, such as `tfd:        5 events:       19 data:         40000000005`.
 #[derive(PartialEq, Eq, Debug)]
 struct Watched {

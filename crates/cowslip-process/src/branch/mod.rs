@@ -37,7 +37,8 @@ const OPERATION: &str = "branch a process";
 /// How a copy differs from its program.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyOptions<'a> {
-    /// Its standard streams, where the program has such.
+    /// Its standard streams, where the program has such. A program that waits for its input in a set (`epoll(7)`) has a pipe in
+    /// the place of a file, which a thread of this process reads.
     pub streams: [BorrowedFd<'a>; 3],
     /// Its working directory, if that is not the program's.
     pub folder: Option<BorrowedFd<'a>>,
@@ -99,7 +100,11 @@ impl Holder {
         let (process, copy_memory) = memory_of(&copy.tasks[0]).during(OPERATION)?;
         made.process = process;
         let mut caller = Caller::new(&mut copy.tasks[0], &copy_memory, sites).during(OPERATION)?;
-        let passed: Vec<_> = options.streams.into_iter().chain(options.folder).collect();
+        let [input, output, errors] = options.streams;
+        let is_watched = files::is_watched(self.descriptors(), 0);
+        let fed = is_watched.then(|| streams::watchable(input)).transpose()?.flatten();
+        let input = fed.as_ref().map_or(input, AsFd::as_fd);
+        let passed: Vec<_> = [input, output, errors].into_iter().chain(options.folder).collect();
         let numbers = streams::pass(&mut caller, pid, &passed)?;
         if let Some(folder) = numbers.get(3) {
             caller.call(SYS_fchdir, &[*folder]).during("change a copy's folder")?;

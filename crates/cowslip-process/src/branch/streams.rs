@@ -1,7 +1,11 @@
 //! Standard streams of this process for a copy: passed over a socket, so that offsets stay shared.
 
-use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, packets, process, socket};
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::FileTypeExt;
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets, process, socket};
 use libc::{
     AF_UNIX, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_SEQPACKET, SYS_close, SYS_connect, SYS_recvmsg,
     SYS_socket,
@@ -30,6 +34,23 @@ pub(super) fn pass(
     socket::send(connection.as_fd(), b"s", descriptors).during(OPERATION)?;
     let numbers = receive(copy, socket, descriptors.len()).during(OPERATION)?;
     numbers.ok_or_else(|| Error::new(ErrorKind::System, OPERATION).because("they did not arrive"))
+}
+
+/// A standard input for a program that waits for its own in a set of files (`epoll(7)`), which takes no regular file and no
+/// `/dev/null`. A thread reads such an input into a pipe, until its end or the copy's. `None` for one that a set takes.
+pub(super) fn watchable(input: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    let failed = |error: io::Error| Error::from_errno(OPERATION, errno_of(&error));
+    let mut file = File::from(input.try_clone_to_owned().map_err(failed)?);
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if kind.is_fifo() || kind.is_socket() || file.is_terminal() {
+        return Ok(None);
+    }
+    let (read, mut write) = io::pipe().map_err(failed)?;
+    // The copy's end closes the pipe.
+    let feed = move || drop(io::copy(&mut file, &mut write));
+    let feed = std::thread::Builder::new().name("cowslip-input".into()).spawn(feed);
+    feed.map_err(failed)?;
+    Ok(Some(read.into()))
 }
 
 fn connect(copy: &mut Caller<'_>, name: &str) -> Result<u64, Errno> {

@@ -150,7 +150,7 @@ impl Stopped {
     ) -> Result<Self> {
         // Some may have come since the look.
         let mut lacks = Vec::new();
-        in_memory(&maps, own, &mut lacks);
+        in_memory(&plan.target, &maps, own, &mut lacks).map_err(failed)?;
         refuse(&lacks)?;
         // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
         let smaps = match plan.keeps {
@@ -160,7 +160,7 @@ impl Stopped {
         let kept = from_smaps(&smaps, own);
         let main = threads.all.first().ok_or(Errno::SRCH);
         let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
-        let shared = shared::read(memory, &maps).map_err(failed)?;
+        let shared = shared::read(memory, &maps, own).map_err(failed)?;
         Ok(Self { maps, threads: states, kept, shared, pending })
     }
 

@@ -38,10 +38,11 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, 
             let start = new.range.start.max(old.range.start);
             let end = new.range.end().min(old.range.end());
             let place = |mapping: &Mapping<'_>| {
-                // The holder's shared memory is its own.
-                let inode = if is_unnamed(mapping) { 0 } else { mapping.inode };
                 let offset = mapping.offset_bytes.wrapping_sub(mapping.range.start as u64);
-                (mapping.is_private, mapping.device, inode, (inode != 0).then_some(offset))
+                let of_file = (mapping.device, mapping.inode, offset);
+                // The holder's shared memory is its own.
+                let is_of_file = mapping.inode != 0 && !is_unnamed(mapping);
+                (mapping.is_private, is_of_file.then_some(of_file))
             };
             if place(new) != place(&old) {
                 return Err(format!("other memory was mapped since at {start:#x}"));
