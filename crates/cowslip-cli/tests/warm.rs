@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use cowslip_sys::{AsFd, packets, process, socket};
@@ -151,6 +152,47 @@ fn programs_that_know_nothing_start_at_their_first_read() {
     }
     let ran = run(&mut warm.command(&["--", "argument"]));
     assert!(ran.stderr.contains("takes no arguments"), "{}", ran.stderr);
+}
+
+/// Node and others that wait for several files at a time never come to a read that waits.
+#[test]
+fn programs_that_wait_for_their_input_in_other_calls_are_at_their_read() {
+    if !python::is_there() {
+        return;
+    }
+    let folder = Folder::new("waits");
+    let file = folder.0.join("input");
+    std::fs::write(&file, "word").unwrap();
+    for wait in [
+        "watch = select.epoll(); watch.register(0, select.EPOLLIN); watch.poll()",
+        "watch = select.poll(); watch.register(1, 0); watch.register(0); watch.poll()",
+        "select.select([0, 1], [], [])",
+    ] {
+        let code = format!("import os, select\n{wait}\nprint(os.read(0, 9), os.read(0, 9))");
+        let warm = Warm::start("waits", &[], &[PYTHON, "-c", &code]);
+        let input = std::fs::File::open(&file).unwrap();
+        let output = warm.command(&[]).stdin(input).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "b'word' b''\n", "{wait}");
+    }
+}
+
+#[test]
+fn a_start_before_the_point_ends_by_a_signal() {
+    const SIGTERM: i32 = 15;
+    let name = format!("test-never-{}", std::process::id());
+    let mut warm = Command::new(COWSLIP);
+    warm.args(["warm", &name, "--", "sleep", "1000"]);
+    let mut warm = warm.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !run(Command::new(COWSLIP).args(["start", "--list"])).stdout.contains(&name) {
+        assert!(warm.try_wait().unwrap().is_none(), "it waits for the point");
+    }
+    let mut start = Command::new(COWSLIP).args(["start", &name]).spawn().unwrap();
+    // Until it listens to them, a signal kills it.
+    run(Command::new("kill").args(["-TERM", &start.id().to_string()]));
+    let status = start.wait().unwrap();
+    assert!(status.code() == Some(128 + SIGTERM) || status.signal() == Some(SIGTERM), "{status}");
+    run(Command::new("kill").args(["-TERM", &warm.id().to_string()]));
+    assert!(!warm.wait().unwrap().success());
 }
 
 #[test]

@@ -44,6 +44,10 @@ fn start(args: &StartArgs, name: &str) -> CommandResult {
         let ready = process::wait_many_readable(&[connection.as_fd(), signals.woken()], None)
             .map_err(failed)?;
         if let Some(signal) = signals.take() {
+            if result["pid"].is_null() {
+                // The program is not warm yet: there is no copy.
+                return Ok(ExitCode::from(exit::from_status(ExitStatus::from_raw(signal))));
+            }
             let message = json!({"signal": signal}).to_string();
             // If it is gone, the connection shows that.
             let _ = socket::send(connection.as_fd(), message.as_bytes(), &[]);

@@ -4,10 +4,13 @@ use std::fs;
 use std::str::FromStr;
 use std::time::Duration;
 
+use cowslip_sys::target::Target;
+use cowslip_sys::units::VirtRange;
+
 /// When a program is warm.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Point {
-    /// It waits in `read(2)` of its standard input, or of its job.
+    /// It waits to read its standard input, or its job.
     Read,
     /// Its output has a line with this text.
     Line(String),
@@ -34,22 +37,66 @@ impl FromStr for Point {
     }
 }
 
-/// The descriptor that a thread of a process waits to read, if that is one of `wanted`.
+/// Numbers of calls on x86-64.
+mod calls {
+    pub(super) const READ: u32 = 0;
+    pub(super) const POLL: [u32; 2] = [7, 271];
+    pub(super) const SELECT: [u32; 2] = [23, 270];
+    pub(super) const EPOLL_WAIT: [u32; 3] = [232, 281, 441];
+}
+
+/// The descriptor that a thread of a process waits to read, if that is one of `wanted`: in `read(2)`, or in a wait for several
+/// files (`epoll_wait(2)`, `poll(2)`, `select(2)`).
 pub(super) fn waits_to_read(pid: i32, wanted: [i32; 2]) -> Option<i32> {
-    /// Its number on x86-64.
-    const READ: &str = "0";
+    let process = Target::open(pid).ok()?;
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     tasks.flatten().find_map(|task| {
         // The call and its arguments (`proc_pid_syscall(5)`).
         let call = fs::read_to_string(task.path().join("syscall")).ok()?;
-        let mut words = call.split_ascii_whitespace();
-        if words.next() != Some(READ) {
-            return None;
-        }
-        let number = words.next()?.strip_prefix("0x")?;
-        let number = i32::from_str_radix(number, 16).ok()?;
-        wanted.contains(&number).then_some(number)
+        let (number, rest) = call.split_once(' ')?;
+        let arguments = rest.split_ascii_whitespace().map(|word| {
+            word.strip_prefix("0x").and_then(|word| u64::from_str_radix(word, 16).ok())
+        });
+        let arguments: Vec<u64> = arguments.map_while(|word| word).collect();
+        let [first, second, ..] = arguments[..] else { return None };
+        let number: u32 = number.parse().ok()?;
+        wanted.into_iter().find(|&file| match number {
+            calls::READ => first as i32 == file,
+            number if calls::EPOLL_WAIT.contains(&number) => has_in_set(pid, first as i32, file),
+            number if calls::POLL.contains(&number) => polls(&process, first, second, file),
+            number if calls::SELECT.contains(&number) => selects(&process, first, second, file),
+            _ => false,
+        })
     })
+}
+
+/// Returns true if a set of files has a descriptor (`proc_pid_fdinfo(5)`).
+fn has_in_set(pid: i32, set: i32, file: i32) -> bool {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{set}")).unwrap_or_default();
+    let mut numbers = info.lines().filter_map(|line| line.strip_prefix("tfd:"));
+    numbers.any(|rest| rest.split_ascii_whitespace().next() == Some(&*file.to_string()))
+}
+
+/// Returns true if a list of `struct pollfd` has a descriptor to be read.
+fn polls(process: &Target, list: u64, count: u64, file: i32) -> bool {
+    const POLLIN: i16 = 1;
+    const ENTRY_BYTES: usize = 8;
+    const MOST_ENTRIES: u64 = 1 << 16;
+    let range = VirtRange::new(list as usize, count.min(MOST_ENTRIES) as usize * ENTRY_BYTES);
+    let list = process.read_memory(range).unwrap_or_default();
+    list.chunks_exact(ENTRY_BYTES).any(|entry| {
+        let number = i32::from_ne_bytes(entry[..4].try_into().expect("4 bytes"));
+        let events = i16::from_ne_bytes(entry[4..6].try_into().expect("2 bytes"));
+        number == file && events & POLLIN != 0
+    })
+}
+
+/// Returns true if an `fd_set` has a descriptor.
+fn selects(process: &Target, count: u64, set: u64, file: i32) -> bool {
+    let (byte, bit) = (file as usize / 8, file % 8);
+    let place = VirtRange::new((set as usize).wrapping_add(byte), 1);
+    let is_there = || process.read_memory(place).is_ok_and(|byte| byte[0] >> bit & 1 == 1);
+    (file as u64) < count && set != 0 && is_there()
 }
 
 /// True if a process has a socket that listens at a port.

@@ -128,7 +128,9 @@ impl Program {
         let seconds = args.timeout.as_secs_f64();
         Err(Failure::new(
             NO,
-            format!("the program did not come to its point within {seconds} s; see --timeout"),
+            format!(
+                "the program did not come to its point within {seconds} s; see --until and --timeout"
+            ),
         ))
     }
 }
