@@ -124,12 +124,18 @@ fn memfd() -> OwnedFd {
     memfile::memfd("lent", MemfdKind::Shmem, ByteCount::mib(64).0).unwrap()
 }
 
+const BROKEN_PIPE: i32 = 32;
+
 #[test]
 fn many_have_it_at_once_from_who_loads_it_and_keep_it() {
     let folder = Folder::new("lent-many");
     let image = folder.image();
     let loading = Image::open(&image).unwrap().load(0).unwrap();
-    let serving = folder.serve(8, move |client| loading.lend(client).unwrap());
+    let serving = folder.serve(8, move |client| match loading.lend(client) {
+        // On a busy machine it may have waited for long enough: it reads the file itself.
+        Err(error) if error.errno() == Some(BROKEN_PIPE) => {}
+        lent => lent.unwrap(),
+    });
     std::thread::scope(|scope| {
         for i in 0..8 {
             let (folder, image) = (&folder, &image);
