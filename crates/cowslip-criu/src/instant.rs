@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cowslip::{Error, ErrorKind, Result};
-use cowslip_process::{DescriptorState, Holder, IntervalTimers, ThreadState};
+use cowslip_process::{DescriptorState, Holder, PosixTimer, ThreadState, Timers};
 use cowslip_sys::error::file_error;
 use cowslip_sys::ptrace::XsaveLayout;
 use cowslip_sys::regular;
@@ -119,7 +119,7 @@ fn threads(folder: &Path, holder: &Holder) -> Result<()> {
 fn of_thread(
     core: &mut Message,
     thread: &ThreadState,
-    timers: Option<&IntervalTimers>,
+    timers: Option<&Timers>,
 ) -> std::result::Result<(), String> {
     const ALIVE: u64 = 1;
     core.edit(2, |info| {
@@ -135,13 +135,8 @@ fn of_thread(
             process.set(1, ALIVE);
             process.set(5, thread.blocked);
             process.set_text(6, &thread.name);
-            // `task_timers_entry`, of three `itimer_entry`
             process.edit(7, |all| {
-                for (field, timer) in (1..).zip(timers) {
-                    let mut entry = Message::default();
-                    (1..).zip(timer).for_each(|(field, word)| entry.set(field, *word));
-                    all.set_message(field, &entry);
-                }
+                of_timers(all, timers);
                 Ok(())
             })
         })?;
@@ -170,6 +165,31 @@ fn of_thread(
         }
         Ok(())
     })
+}
+
+/// `task_timers_entry`: three `itimer_entry`, and each `posix_timer_entry`
+fn of_timers(entry: &mut Message, timers: &Timers) {
+    const POSIX: u32 = 4;
+    const SIGEV_THREAD_ID: i32 = 4;
+    let of_words = |words: &[u64]| {
+        let mut entry = Message::default();
+        (1..).zip(words).for_each(|(field, word)| entry.set(field, *word));
+        entry
+    };
+    for (field, timer) in (1..).zip(&timers.interval) {
+        entry.set_message(field, &of_words(timer));
+    }
+    let posix = |timer: &PosixTimer| {
+        let numbers = [timer.number, timer.clock, timer.signal, timer.notify].map(|n| n as u64);
+        const OVERRUN: u64 = 0;
+        let words = [&numbers[..], &[timer.value, OVERRUN], &timer.time].concat();
+        let mut entry = of_words(&words);
+        if timer.notify & SIGEV_THREAD_ID != 0 {
+            entry.set(11, timer.receiver as u64);
+        }
+        entry
+    };
+    entry.set_messages(POSIX, timers.posix.iter().map(posix));
 }
 
 /// `user_x86_regs_entry`
@@ -304,6 +324,34 @@ mod tests {
         file.edit(8, &mut see).unwrap();
         file.edit(12, &mut see).unwrap();
         assert_eq!(seen, [[77, 0, 0, 0, 0, 0], [0, 0x1f, 0, 0, 0, 0], [0, 0, 3, 0, 1, 1]]);
+    }
+
+    #[test]
+    fn timers_have_their_entries() {
+        let mut timers = Timers::default();
+        timers.interval[0] = [1, 2, 3, 4];
+        timers.posix.push(PosixTimer {
+            number: 5,
+            clock: 1,
+            signal: 32,
+            value: 7,
+            notify: 4,
+            receiver: 4711,
+            time: [10, 20, 30, 40],
+        });
+        let mut entry = Message::default();
+        of_timers(&mut entry, &timers);
+        let mut see = |message: &mut Message| {
+            let fields: Vec<u64> = (1..=11).map(|field| message.number(field)).collect();
+            assert_eq!(fields, [5, 1, 32, 4, 7, 0, 10, 20, 30, 40, 4711]);
+            Ok(())
+        };
+        entry.edit(4, &mut see).unwrap();
+        let mut see = |message: &mut Message| {
+            assert_eq!([1, 2, 3, 4].map(|field| message.number(field)), [1, 2, 3, 4]);
+            Ok(())
+        };
+        entry.edit(1, &mut see).unwrap();
     }
 
     #[test]

@@ -121,6 +121,13 @@ impl Message {
         self.put(field, Value::Bytes(message.encode()));
     }
 
+    /// Gives a repeated message its values.
+    pub(crate) fn set_messages(&mut self, field: u32, messages: impl IntoIterator<Item = Self>) {
+        self.remove(field);
+        let values = messages.into_iter().map(|message| (field, Value::Bytes(message.encode())));
+        self.fields.extend(values);
+    }
+
     /// Gives a repeated number its values.
     pub(crate) fn set_numbers(&mut self, field: u32, values: impl IntoIterator<Item = u64>) {
         self.remove(field);

@@ -22,8 +22,10 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
     SYS_clone, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_prctl,
-    SYS_restart_syscall, SYS_sigaltstack, SYS_wait4, c_long,
+    SYS_restart_syscall, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, c_long,
 };
+
+use crate::timers::{PosixTimer, Timers};
 
 /// `syscall; ret`.
 const CALL: &[u8] = &[0x0f, 0x05, 0xc3];
@@ -265,23 +267,36 @@ impl<'a> Injection<'a> {
         }
     }
 
-    /// Asks the kernel for the process' timers.
-    pub(crate) fn timers(&mut self) -> Result<IntervalTimers> {
+    /// Asks the kernel for the process' timers. Of those of `timer_create(2)`, `posix` says all but the time.
+    pub(crate) fn timers(&mut self, posix: Vec<PosixTimer>) -> Result<Timers> {
         let place = self.at + ANSWERS_AT as u64;
-        let mut timers = IntervalTimers::default();
-        for (number, timer) in (0..).zip(&mut timers) {
-            let mut bytes = [0; 32];
+        let mut timers = Timers { posix, ..Timers::default() };
+        for (number, timer) in (0..).zip(&mut timers.interval) {
             self.call(SYS_getitimer, [number, place, 0, 0])?;
-            memfile::read_exact_at(self.memory, &mut bytes, place)?;
-            for (word, bytes) in timer.iter_mut().zip(bytes.chunks(8)) {
-                *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-            }
-            // It has expired, and begins anew once its signal is taken. Nothing left would stop it.
-            if timer[..2] != [0; 2] && timer[2..] == [0; 2] {
-                timer[3] = 1;
-            }
+            *timer = self.time(place)?;
+        }
+        for timer in &mut timers.posix {
+            // One that has been deleted since has no time.
+            self.call(SYS_timer_gettime, [timer.number as u64, place, 0, 0])?;
+            timer.time = self.time(place)?;
         }
         Ok(timers)
+    }
+
+    /// The interval and the time left that the kernel has written there.
+    fn time(&self, place: u64) -> Result<[u64; 4]> {
+        let mut bytes = [0; 32];
+        memfile::read_exact_at(self.memory, &mut bytes, place)?;
+        memfile::write_at(self.memory, &[0; 32], place)?;
+        let mut words = bytes.chunks(8);
+        let mut time = [0; 4].map(|_: u64| {
+            u64::from_ne_bytes(words.next().expect("4 words").try_into().expect("8 bytes"))
+        });
+        // It has expired, and begins anew once its signal is taken. Nothing left would stop it.
+        if time[..2] != [0; 2] && time[2..] == [0; 2] {
+            time[3] = 1;
+        }
+        Ok(time)
     }
 
     /// Asks the kernel for the state that it tells a thread alone.
@@ -427,9 +442,6 @@ impl Drop for Injection<'_> {
         }
     }
 }
-
-/// The timers of `setitimer(2)`, by their numbers: the interval and what is left, in seconds and microseconds.
-pub type IntervalTimers = [[u64; 4]; 3];
 
 /// An alternate stack for signal handlers (`sigaltstack(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

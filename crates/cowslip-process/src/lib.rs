@@ -37,14 +37,16 @@ mod shared;
 mod stop;
 mod things;
 mod thread;
+mod timers;
 mod trial;
 
 pub use branch::{Copy, CopyOptions};
 pub use descriptors::DescriptorState;
 pub use hold::Holder;
-pub use inject::{AlternateStack, IntervalTimers};
+pub use inject::AlternateStack;
 pub use look::{Lack, Plan, look};
 pub use rollback::{Mark, RolledBack};
 pub use things::{Fate, THINGS, Thing};
 pub use thread::ThreadState;
+pub use timers::{PosixTimer, Timers};
 pub use trial::trial;

@@ -15,6 +15,7 @@ use crate::kept::{emptied, from_smaps, out_of_core_files};
 use crate::library::{Library, Own};
 use crate::stop::children;
 use crate::things::{Fate, Thing};
+use crate::timers::PosixTimer;
 use crate::{descriptors, queues, shared, things};
 
 pub(crate) const OPERATION: &str = "hold a process";
@@ -137,8 +138,8 @@ pub fn look(pid: i32) -> Result<Plan> {
     if !children(pid).is_empty() {
         lack(&mut lacks, "its children", things::CHILDREN);
     }
-    let timers = target.read_file("timers");
-    if timers.is_ok_and(|timers| !timers.is_empty()) {
+    let timers = target.read_file("timers").unwrap_or_default();
+    if PosixTimer::parse_all(&timers).is_none() {
         lack(&mut lacks, "timers of timer_create(2)", things::POSIX_TIMERS);
     }
     let links = descriptors::links(pid).map_err(failed)?;

@@ -7,7 +7,8 @@ use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::{BorrowedFd, Errno, Result};
 
-use crate::inject::{Answers, Injection, IntervalTimers, Sites, room};
+use crate::inject::{Answers, Injection, Sites, room};
+use crate::timers::{PosixTimer, Timers};
 
 /// Between looks at threads that run.
 const NAP: Duration = Duration::from_micros(200);
@@ -75,8 +76,8 @@ impl Threads {
         target: &Target,
         memory: BorrowedFd<'_>,
         sites: Sites,
-    ) -> Result<(HashMap<i32, Answers>, IntervalTimers)> {
-        let (mut answers, mut timers) = (HashMap::new(), IntervalTimers::default());
+    ) -> Result<(HashMap<i32, Answers>, Timers)> {
+        let (mut answers, mut timers) = (HashMap::new(), Timers::default());
         let mut maps = target.read_file("maps")?;
         for i in 0..self.all.len() {
             // Signals stop the others, which are traced too.
@@ -103,7 +104,8 @@ impl Threads {
             if let Some(place) = place {
                 let mut injection = Injection::prepare(tracee, place, memory, sites)?;
                 if answers.is_empty() {
-                    timers = injection.timers()?;
+                    let list = target.read_file("timers").unwrap_or_default();
+                    timers = injection.timers(PosixTimer::parse_all(&list).unwrap_or_default())?;
                 }
                 let answer = injection.ask()?;
                 answers.insert(tracee.thread(), answer);

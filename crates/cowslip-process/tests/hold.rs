@@ -256,35 +256,51 @@ print('over', flush=True)
 #[test]
 fn timers_go_on_in_copies() {
     const SCRIPT: &str = "
-import signal, sys
-alarms = [0]
+import ctypes, signal, sys
+libc = ctypes.CDLL(None)
+alarms, ticks = [0], [0]
 def alarm(*_): alarms[0] += 1
+def tick(*_): ticks[0] += 1
 signal.signal(signal.SIGALRM, alarm)
+signal.signal(signal.SIGUSR1, tick)
 signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+event = (ctypes.c_int * 16)(7, 0, signal.SIGUSR1)
+numbers = [ctypes.c_void_p() for _ in range(3)]
+assert not any([libc.timer_create(1, event, ctypes.byref(number)) for number in numbers])
+time = (ctypes.c_long * 4)(0, 30_000_000, 0, 30_000_000)
+assert not libc.timer_delete(numbers[0]) and not libc.timer_settime(numbers[2], 0, time, None)
 print('ready', flush=True)
 sys.stdin.readline()
-before = alarms[0]
-while alarms[0] == before: signal.pause()
-print(*signal.getitimer(signal.ITIMER_REAL)[1:], flush=True)
-# Without its handler, at the interpreter's end, an alarm would end it.
+before = alarms[0], ticks[0]
+while alarms[0] == before[0] or ticks[0] == before[1]: signal.pause()
+print(*signal.getitimer(signal.ITIMER_REAL)[1:], end=' ')
+for number in numbers:
+    print(libc.timer_gettime(number, time), time[1], end=' ')
+print(flush=True)
+# Without their handlers, at the interpreter's end, signals would end it.
 signal.setitimer(signal.ITIMER_REAL, 0)
+libc.timer_delete(numbers[2])
 ";
     let Some(mut command) = python(SCRIPT) else { return };
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
     let mut holder = look(child.id().cast_signed()).unwrap().hold().unwrap();
-    assert_eq!(holder.timers()[0][..2], [0, 20_000]);
+    assert_eq!(holder.timers().interval[0][..2], [0, 20_000]);
+    let posix = &holder.timers().posix[1];
+    assert_eq!((posix.value, &posix.time[..2]), (7, &[0, 30_000_000][..]));
+    // The first was deleted, the next is not set.
+    let timers = "0.02 -1 30000000 0 0 0 30000000";
     let (mut copy, mut input, mut copy_output) = copy(&mut holder);
     drop(holder);
     writeln!(input).unwrap();
     let mut said = String::new();
     copy_output.read_to_string(&mut said).unwrap();
-    assert_eq!((said.trim(), copy.status().unwrap()), ("0.02", 0));
+    assert_eq!((said.trim(), copy.status().unwrap()), (timers, 0));
     writeln!(child.stdin.take().unwrap()).unwrap();
     said.clear();
     output.read_to_string(&mut said).unwrap();
-    assert_eq!(said.trim(), "0.02");
+    assert_eq!(said.trim(), timers);
     assert!(child.wait().unwrap().success());
 }
 

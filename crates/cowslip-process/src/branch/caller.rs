@@ -53,7 +53,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The address of a place in the scratch memory.
-    pub(super) fn place(&self, at: usize) -> u64 {
+    pub(crate) fn place(&self, at: usize) -> u64 {
         debug_assert!(at < SCRATCH_BYTES);
         self.registers.rsp + (FRAME_PLACE + at) as u64
     }
@@ -68,13 +68,13 @@ impl<'a> Caller<'a> {
     }
 
     /// Writes words of 64 bits there, and returns the address.
-    pub(super) fn put_words(&self, at: usize, words: &[u64]) -> Result<u64> {
+    pub(crate) fn put_words(&self, at: usize, words: &[u64]) -> Result<u64> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.put(at, &bytes)
     }
 
     /// Reads bytes from there.
-    pub(super) fn get<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
+    pub(crate) fn get<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         memfile::read_exact_at(self.memory.as_fd(), &mut bytes, self.place(at))?;
         Ok(bytes)

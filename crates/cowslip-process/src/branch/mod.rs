@@ -28,7 +28,7 @@ use libc::{
 
 use crate::hold::Holder;
 use crate::inject::Sites;
-use crate::shared;
+use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
 pub(crate) use threads::set_state;
 
@@ -165,7 +165,7 @@ impl Holder {
             threads::equip(&mut caller, state, is_main)?;
             let main = states[0].id;
             if is_main {
-                threads::start_timers(&mut caller, self.timers())?;
+                timers::start(&mut caller, self.timers())?;
                 threads::queue(&mut caller, self.pending(), main, None)?;
             }
             threads::queue(&mut caller, &state.pending, main, Some(state.id))?;

@@ -6,11 +6,10 @@ use libc::{
     CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
     CLONE_THREAD, CLONE_VM, PR_SET_NAME, SIGSTOP, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
     SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_set_robust_list, SYS_set_tid_address,
-    SYS_setitimer, SYS_sigaltstack,
+    SYS_sigaltstack,
 };
 
 use super::caller::Caller;
-use crate::inject::IntervalTimers;
 use crate::thread::ThreadState;
 
 /// Starts a task with a number of its own choice (`clone3(2)`), which is stopped.
@@ -90,17 +89,6 @@ pub(super) fn queue(
         match queued {
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-/// Starts the timers of the process, with what was left of them. A signal of one waits until the copy runs.
-pub(super) fn start_timers(caller: &mut Caller<'_>, timers: &IntervalTimers) -> Result<()> {
-    for (number, timer) in (0..).zip(timers) {
-        if *timer != [0; 4] {
-            let place = caller.put_words(0, timer)?;
-            caller.call(SYS_setitimer, &[number, place, 0])?;
         }
     }
     Ok(())

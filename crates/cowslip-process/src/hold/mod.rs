@@ -13,7 +13,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
 use crate::branch::{Caller, memory_of};
 use crate::descriptors::{self, DescriptorState};
-use crate::inject::{Injection, IntervalTimers, Sites, let_wait, room, was_left_alone};
+use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::library::Own;
 use crate::look::{Lack, OPERATION, Plan, failed, in_memory, is_filtered};
@@ -21,6 +21,7 @@ use crate::queues::{self, Waiting};
 use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
+use crate::timers::Timers;
 
 /// Attempts to find a thread on a stack with room.
 const ATTEMPTS: u32 = 50;
@@ -44,7 +45,7 @@ pub struct Holder {
     queues: Waiting,
     kept: Vec<VirtRange>,
     shared: Vec<SharedMemory>,
-    timers: IntervalTimers,
+    timers: Timers,
     /// The signals that wait for any of its threads.
     pending: Vec<SignalInfo>,
     has_library: bool,
@@ -204,7 +205,7 @@ impl Holder {
             queues: files.queues.map_err(failed)?,
             kept: stopped.kept,
             shared: stopped.shared,
-            timers: IntervalTimers::default(),
+            timers: Timers::default(),
             pending: stopped.pending,
             has_library: plan.library.is_some(),
             pause,
@@ -248,8 +249,8 @@ impl Holder {
         &self.kept
     }
 
-    /// The timers of `setitimer(2)`, a moment before the instant. The holder has none.
-    pub fn timers(&self) -> &IntervalTimers {
+    /// The timers, a moment before the instant. The holder has none.
+    pub fn timers(&self) -> &Timers {
         &self.timers
     }
 
