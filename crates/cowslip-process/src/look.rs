@@ -199,13 +199,7 @@ pub(crate) fn in_memory(
     own: &Own,
     lacks: &mut Vec<Lack>,
 ) -> Result<(), Errno> {
-    let is_shared = |mapping: &Mapping<'_>| {
-        let is_memory =
-            mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
-        let is_written = mapping.protection & 2 != 0;
-        !mapping.is_private && is_written && is_memory && !own.has(mapping.range)
-    };
-    let mut all = procfs::mappings(maps).filter(is_shared).peekable();
+    let mut all = shared::written(maps, own).peekable();
     if all.peek().is_none() {
         return Ok(());
     }
@@ -214,12 +208,15 @@ pub(crate) fn in_memory(
     let is_others = |mapping: &Mapping<'_>| {
         !(is_copied && shared::is_unnamed(mapping)) || shared::has_descriptor(mapping, &links)
     };
-    for mapping in all.filter(is_others) {
-        let (from, to) = (mapping.range.start, mapping.range.end());
-        let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
-        lack(lacks, what, things::SHARED_MEMORY);
-    }
+    all.filter(is_others).for_each(|mapping| lack_shared(&mapping, lacks));
     Ok(())
+}
+
+/// Notes memory that a copy would share with the program.
+pub(crate) fn lack_shared(mapping: &Mapping<'_>, lacks: &mut Vec<Lack>) {
+    let (from, to) = (mapping.range.start, mapping.range.end());
+    let what = format!("shared memory at {from:#x}..{to:#x}, {}", mapping.name);
+    lack(lacks, what, things::SHARED_MEMORY);
 }
 
 /// Finds memory that a fork empties, and that core files lack, by the text of `/proc/PID/smaps`.

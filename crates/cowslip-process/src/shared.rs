@@ -23,13 +23,24 @@ pub(crate) struct SharedMemory {
     content: Vec<u8>,
 }
 
-const ANONYMOUS: &str = "/dev/zero (deleted)";
+/// The name of memory that never had a file.
+pub(crate) const ANONYMOUS: &str = "/dev/zero (deleted)";
 
 /// Returns true for shared memory that no other process can find by a name.
 pub(crate) fn is_unnamed(mapping: &Mapping<'_>) -> bool {
     let is_written = mapping.protection & PROT_WRITE as u32 != 0;
     let is_deleted = mapping.name.ends_with(" (deleted)") && !mapping.name.starts_with("/SYSV");
     !mapping.is_private && (mapping.name == ANONYMOUS || is_written && is_deleted)
+}
+
+/// Shared memory that the program may write, but for the library's.
+pub(crate) fn written<'a>(maps: &'a str, own: &'a Own) -> impl Iterator<Item = Mapping<'a>> {
+    mappings(maps).filter(|mapping| {
+        let is_memory =
+            mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
+        let is_written = mapping.protection & PROT_WRITE as u32 != 0;
+        !mapping.is_private && is_written && is_memory && !own.has(mapping.range)
+    })
 }
 
 /// Returns true if all of it can be copied: it is not too large, and no part of it is mapped twice.

@@ -23,7 +23,8 @@ use crate::descriptors;
 use crate::inject::{Answers, Entered, Injection, room_for_function};
 use crate::kept::missing;
 use crate::library::Library;
-use crate::look::{OPERATION, Plan, failed, in_descriptors, in_memory};
+use crate::look::{OPERATION, Plan, failed, in_descriptors, lack_shared};
+use crate::shared::{self, ANONYMOUS};
 use crate::stop::{Threads, interrupt, stop_one};
 use crate::thread::ThreadState;
 
@@ -415,9 +416,10 @@ impl Held {
         let maps = self.holder.held.read_file("maps").map_err(failed)?;
         let mut lacks = Vec::new();
         in_descriptors(&links, |_| true, &mut lacks);
-        // Nothing of an arena may be shared any more.
-        let own = Library::default().own(&maps);
-        in_memory(&self.holder.held, &maps, &own, &mut lacks).map_err(failed)?;
+        // Nothing of an arena may be shared any more. Memory of the program has been copied.
+        let left = Library::default().own(&maps);
+        let shared = shared::written(&maps, &left).filter(|mapping| mapping.name != ANONYMOUS);
+        shared.for_each(|mapping| lack_shared(&mapping, &mut lacks));
         refuse(&lacks)?;
         let own = self.library.own(&self.maps);
         let is_needed = |range: &VirtRange| {
