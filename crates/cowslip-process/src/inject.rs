@@ -519,7 +519,7 @@ pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<Registers
 }
 
 /// What a signal handler returns to: `struct rt_sigframe` of `arch/x86/include/asm/sigframe.h`, without `siginfo_t`.
-fn frame(sites: &Sites, registers: &Registers, mask: u64, vectors_at: u64) -> Vec<u8> {
+pub(crate) fn frame(sites: &Sites, registers: &Registers, mask: u64, vectors_at: u64) -> Vec<u8> {
     /// `UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS`
     const FLAGS: u64 = 7;
     /// No such flags: the kernel leaves the alternate stack alone (`do_sigaltstack`).

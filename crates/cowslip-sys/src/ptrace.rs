@@ -204,6 +204,11 @@ impl Tracee {
         self.resume(how)
     }
 
+    /// Keeps the signal from it that it was about to receive.
+    pub fn forget_signal(&mut self) {
+        self.signal = 0;
+    }
+
     /// Lets it go on until it enters or leaves a system call. The kernel takes that back if this process ends.
     pub fn go_on_to_call(&mut self) -> Result<()> {
         self.resume(libc::PTRACE_SYSCALL)

@@ -34,6 +34,11 @@ impl<'a> Caller<'a> {
         self.run(number, arguments).map(|(answer, _)| answer)
     }
 
+    /// The registers between its calls.
+    pub(super) fn registers(&self) -> Registers {
+        self.registers
+    }
+
     /// Makes a call that starts a task, which is stopped then.
     pub(super) fn start(&mut self, number: c_long, arguments: &[u64]) -> Result<Tracee> {
         let (_, started) = self.run(number, arguments)?;

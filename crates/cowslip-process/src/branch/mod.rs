@@ -12,6 +12,7 @@
 //! Not as in the program: children, locks.
 
 mod caller;
+mod chain;
 mod files;
 mod namespaces;
 mod sockets;
@@ -30,6 +31,7 @@ use crate::hold::Holder;
 use crate::inject::Sites;
 use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
+use chain::Chains;
 pub(crate) use threads::set_state;
 
 const OPERATION: &str = "branch a process";
@@ -152,19 +154,54 @@ impl Holder {
         memory: &OwnedFd,
         has_new_capabilities: bool,
     ) -> cowslip_sys::Result<()> {
-        let sites = self.sites();
-        let states = self.threads();
-        for state in &states[1..] {
-            let mut main = Caller::new(&mut copy.tasks[0], memory, sites)?;
-            let thread = threads::start_thread(&mut main, state)?;
-            copy.tasks.push(thread);
+        let (sites, states) = (self.sites(), self.threads());
+        let main = states[0].id;
+        let tasks = &mut copy.tasks;
+        let mut caller = Caller::new(&mut tasks[0], memory, sites)?;
+        let now = caller.registers();
+        let room = (states.len() + 1) * BYTES_PER_THREAD;
+        let mut chains = Chains::new(&mut caller, sites, main, room)?;
+        let starts: Vec<_> =
+            states[1..].iter().map(|state| threads::call_to_start(&mut chains, state)).collect();
+        let starts = chains.add(main, &starts);
+        let mut equips = Vec::new();
+        for state in states {
+            let calls = threads::calls_to_equip(&mut chains, state, state.id == main)?;
+            equips.push(chains.add(state.id, &calls));
         }
-        for (tracee, state) in copy.tasks.iter_mut().zip(states) {
+        chains.write(memory)?;
+        chain::begin(&mut tasks[0], &starts)?;
+        let started = chain::finish(&mut tasks[0]);
+        tasks.extend(started?);
+        if let Some(missing) = states.get(tasks.len()) {
+            tasks[0].set_registers(&now)?;
+            let mut caller = Caller::new(&mut tasks[0], memory, sites)?;
+            // The error says why.
+            let thread = threads::start_thread(&mut caller, missing)?;
+            tasks.push(thread);
+            return Err(Errno::AGAIN);
+        }
+        for task in &mut tasks[1..] {
+            while !task.is_stopped() {
+                if task.wait_long()? == Stop::Ended {
+                    return Err(Errno::SRCH);
+                }
+            }
+        }
+        // All at the same time.
+        for (task, registers) in tasks.iter_mut().zip(&equips) {
+            chain::begin(task, registers)?;
+        }
+        for (task, state) in tasks.iter_mut().zip(states) {
+            chain::finish(task)?;
+            threads::check(task, state)?;
+            // Back to the scratch memory of its calls.
+            task.set_registers(&now)?;
+        }
+        chains.end(&mut Caller::new(&mut tasks[0], memory, sites)?)?;
+        for (tracee, state) in tasks.iter_mut().zip(states) {
             let mut caller = Caller::new(tracee, memory, sites)?;
-            let is_main = state.id == states[0].id;
-            threads::equip(&mut caller, state, is_main)?;
-            let main = states[0].id;
-            if is_main {
+            if state.id == main {
                 timers::start(&mut caller, self.timers())?;
                 threads::queue(&mut caller, self.pending(), main, None)?;
             }
@@ -173,12 +210,15 @@ impl Holder {
                 namespaces::drop_capabilities(&mut caller)?;
             }
         }
-        copy.tasks.iter().zip(states).try_for_each(|(task, state)| {
+        tasks.iter().zip(states).try_for_each(|(task, state)| {
             threads::schedule(task, state);
             threads::set_state(task, state)
         })
     }
 }
+
+/// Room in a copy for the calls of a thread: a dozen frames, and what they read.
+const BYTES_PER_THREAD: usize = 4096;
 
 /// A copy that does not run yet, the main thread first. Dropped, it ends: a traced task that has ended must be waited for by
 /// its tracer before its parent can, and the kernel ends a namespace only then.

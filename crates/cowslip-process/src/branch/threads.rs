@@ -10,6 +10,7 @@ use libc::{
 };
 
 use super::caller::Caller;
+use super::chain::{Call, Chains};
 use crate::thread::ThreadState;
 
 /// Starts a task with a number of its own choice (`clone3(2)`), which is stopped.
@@ -20,17 +21,21 @@ pub(super) fn start(
     clear_tid: u64,
     tls: u64,
 ) -> Result<Tracee> {
-    /// The length of `struct clone_args`.
-    const BYTES: usize = 88;
-    let place = caller.put(BYTES, &number.to_ne_bytes())?;
-    // Flags, a pidfd, the two places of the number, the exit signal, a stack and its length, the thread-local storage,
-    // the numbers by namespace and their count, a control group.
-    let arguments = caller.put_words(0, &[flags, 0, clear_tid, 0, 0, 0, 0, tls, place, 1, 0])?;
-    caller.start(SYS_clone3, &[arguments, BYTES as u64])
+    let place = caller.put(CLONE_ARGUMENTS_BYTES as usize, &number.to_ne_bytes())?;
+    let arguments = caller.put_words(0, &clone_arguments(flags, place, clear_tid, tls))?;
+    caller.start(SYS_clone3, &[arguments, CLONE_ARGUMENTS_BYTES])
 }
 
-/// Starts the thread, by calls of the main thread.
-pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Result<Tracee> {
+const CLONE_ARGUMENTS_BYTES: u64 = 88;
+
+/// `struct clone_args`: flags, a pidfd, the two places of the number, the exit signal, a stack and its length, the thread-local
+/// storage, the numbers by namespace and their count, a control group.
+fn clone_arguments(flags: u64, number: u64, clear_tid: u64, tls: u64) -> [u64; 11] {
+    [flags, 0, clear_tid, 0, 0, 0, 0, tls, number, 1, 0]
+}
+
+/// The flags, the place that the kernel clears, and the thread-local storage of a new thread.
+fn kind(thread: &ThreadState) -> [u64; 3] {
     const SHARED: i32 = CLONE_VM
         | CLONE_FS
         | CLONE_FILES
@@ -39,34 +44,58 @@ pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Resul
         | CLONE_SYSVSEM
         | CLONE_SETTLS;
     let clears = if thread.clear_tid == 0 { 0 } else { CLONE_CHILD_CLEARTID };
-    let flags = (SHARED | clears) as u64;
-    start(main, flags, thread.id, thread.clear_tid, thread.registers.fs_base)
+    [(SHARED | clears) as u64, thread.clear_tid, thread.registers.fs_base]
 }
 
-/// Gives a thread, the main one too, the state for which only the thread itself can ask the kernel. Its registers follow.
-pub(super) fn equip(caller: &mut Caller<'_>, thread: &ThreadState, is_main: bool) -> Result<()> {
+/// Starts the thread, by a call of the main thread.
+pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Result<Tracee> {
+    let [flags, clear_tid, tls] = kind(thread);
+    start(main, flags, thread.id, clear_tid, tls)
+}
+
+/// The call that starts the thread.
+pub(super) fn call_to_start(chains: &mut Chains, thread: &ThreadState) -> Call {
+    let [flags, clear_tid, tls] = kind(thread);
+    let number = chains.put(&thread.id.to_ne_bytes());
+    let arguments = chains.put_words(&clone_arguments(flags, number, clear_tid, tls));
+    (SYS_clone3, [arguments, CLONE_ARGUMENTS_BYTES, 0, 0, 0, 0])
+}
+
+/// The calls by which a thread, the main one too, gets the state for which only the thread itself can ask the kernel. None of
+/// them fails with what the kernel said of a thread, but for that of [`check`].
+pub(super) fn calls_to_equip(
+    chains: &mut Chains,
+    thread: &ThreadState,
+    is_main: bool,
+) -> Result<Vec<Call>> {
+    let mut calls = Vec::new();
     if is_main {
-        caller.call(SYS_set_tid_address, &[thread.clear_tid])?;
+        calls.push((SYS_set_tid_address, [thread.clear_tid, 0, 0, 0, 0, 0]));
     }
     let (list, len) = thread.robust_list;
     if list != 0 {
-        caller.call(SYS_set_robust_list, &[list, len])?;
+        calls.push((SYS_set_robust_list, [list, len, 0, 0, 0, 0]));
     }
     if let Some((address, length, signature)) = thread.rseq {
-        caller.call(SYS_rseq, &[address, length.into(), 0, signature.into()])?;
+        calls.push((SYS_rseq, [address, length.into(), 0, signature.into(), 0, 0]));
     }
     let stack = thread.alternate_stack.ok_or(Errno::NODATA)?;
     if stack.flags & SS_DISABLE as u32 == 0 {
         /// The kernel reports it, and does not take it.
         const ON_STACK: u32 = 1;
         let flags = u64::from(stack.flags & !ON_STACK);
-        let place = caller.put_words(0, &[stack.start, flags, stack.bytes])?;
-        caller.call(SYS_sigaltstack, &[place, 0])?;
+        let place = chains.put_words(&[stack.start, flags, stack.bytes]);
+        calls.push((SYS_sigaltstack, [place, 0, 0, 0, 0, 0]));
     }
-    let name = [thread.name.as_bytes(), b"\0"].concat();
-    let place = caller.put(0, &name)?;
-    caller.call(SYS_prctl, &[PR_SET_NAME as u64, place])?;
-    Ok(())
+    let name = chains.put(&[thread.name.as_bytes(), b"\0"].concat());
+    calls.push((SYS_prctl, [PR_SET_NAME as u64, name, 0, 0, 0, 0]));
+    Ok(calls)
+}
+
+/// Fails if a thread has not all that it was to get.
+pub(super) fn check(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
+    let is_equipped = thread.rseq.is_none() || tracee.rseq()? == thread.rseq;
+    if is_equipped { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// Has signals wait for the process, or for one thread of it. They may be refused for their number (`RLIMIT_SIGPENDING`).
