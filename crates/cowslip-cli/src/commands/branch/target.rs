@@ -151,15 +151,17 @@ pub(in crate::commands) fn is_under_cowslip(pid: i32) -> bool {
     true
 }
 
-/// Returns true if it was started with the library in `LD_PRELOAD`.
+/// Returns true if it was started with the library in `LD_PRELOAD`, or is being started: its environment is empty until the
+/// kernel has made its stack.
 fn is_to_have_library(pid: i32) -> bool {
     const NAME: &[u8] = b"/libcowslip_preload";
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|&byte| byte == 0);
-    variables.any(|variable| {
+    let is_preloaded = variables.any(|variable| {
         variable.starts_with(b"LD_PRELOAD=")
             && variable.windows(NAME.len()).any(|part| part == NAME)
-    })
+    });
+    environment.is_empty() || is_preloaded
 }
 
 fn has_library(pid: i32) -> bool {
