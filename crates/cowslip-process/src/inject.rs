@@ -267,7 +267,7 @@ impl<'a> Injection<'a> {
         }
     }
 
-    /// Asks the kernel for the process' timers. Of those of `timer_create(2)`, `posix` says all but the time.
+    /// Asks the kernel for the process' timers. Of those of `timer_create(2)` it fills in the times.
     pub(crate) fn timers(&mut self, posix: Vec<PosixTimer>) -> Result<Timers> {
         let place = self.at + ANSWERS_AT as u64;
         let mut timers = Timers { posix, ..Timers::default() };

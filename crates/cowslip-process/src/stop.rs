@@ -105,7 +105,9 @@ impl Threads {
                 let mut injection = Injection::prepare(tracee, place, memory, sites)?;
                 if answers.is_empty() {
                     let list = target.read_file("timers").unwrap_or_default();
-                    timers = injection.timers(PosixTimer::parse_all(&list).unwrap_or_default())?;
+                    // Some may have come since the look.
+                    let list = PosixTimer::parse_all(&list).ok_or(Errno::OPNOTSUPP)?;
+                    timers = injection.timers(list)?;
                 }
                 let answer = injection.ask()?;
                 answers.insert(tracee.thread(), answer);

@@ -43,7 +43,7 @@ things! {
     SHADOW_STACKS: Refused, "shadow stacks", "they allow no call on its behalf";
     SHARED_MEMORY: Refused, "shared memory with a name or a descriptor, or more than 64 MiB", "a copy would have the memory of later";
     WIPED: Refused, "memory with `MADV_WIPEONFORK`", "a copy has none of it";
-    POSIX_TIMERS: Refused, "timers of `timer_create(2)` with the clock of a process, or a number above 4,096", "a copy has none";
+    POSIX_TIMERS: Refused, "timers of `timer_create(2)` with the clock of a process, a number above 4,096, or 256 others", "a copy has none";
     QUEUES_OF_KERNEL: Refused, "io_uring, userfaultfd, inotify, fanotify, perf events", "a copy has none";
     INSTANCES: Refused, "KVM, BPF", "a copy would share it";
     MEMORY_FILE: Refused, "`/proc/PID/mem`", "a copy would write the program's memory";

@@ -18,7 +18,7 @@ const CLOCKS: core::ops::Range<i32> = 0..12;
 /// The timers of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Timers {
-    /// Those of `setitimer(2)`, by their numbers: the interval and what is left, in seconds and microseconds.
+    /// Those of `setitimer(2)`, by their numbers: interval and remaining time, in seconds and microseconds.
     pub interval: [[u64; 4]; 3],
     /// Those of `timer_create(2)`, in ascending order of their numbers.
     pub posix: Vec<PosixTimer>,
@@ -39,7 +39,7 @@ pub struct PosixTimer {
     pub notify: i32,
     /// The process, or the thread, that gets the signal.
     pub receiver: i32,
-    /// The interval and what is left, in seconds and nanoseconds; all zeroes if it is not set.
+    /// Interval and remaining time, in seconds and nanoseconds; all zeroes for a disarmed timer.
     pub time: [u64; 4],
 }
 
@@ -80,7 +80,7 @@ impl PosixTimer {
     }
 }
 
-/// Starts the timers of a copy, with what was left of them. A signal of one waits until the copy runs.
+/// Starts the timers of a copy, with their remaining times. A signal of one waits until the copy runs.
 pub(crate) fn start(copy: &mut Caller<'_>, timers: &Timers) -> Result<()> {
     for (number, timer) in (0..).zip(&timers.interval) {
         if *timer != [0; 4] {
@@ -138,10 +138,16 @@ mod tests {
 
     #[test]
     fn timers_that_no_copy_can_have_are_none() {
-        for (from, to) in [("ClockID: 1", "ClockID: -6"), ("ID: 3", "ID: 70000"), ("none", "")] {
+        for (from, to) in [
+            ("ClockID: 1", "ClockID: -6"),
+            ("ID: 3", "ID: 70000"),
+            ("notify: signal", "notify: other"),
+        ] {
             let text = TEXT.replace(from, to);
-            assert_eq!(PosixTimer::parse_all(&text).is_none(), text != TEXT, "{text}");
+            assert_ne!(text, TEXT);
+            assert_eq!(PosixTimer::parse_all(&text), None, "{text}");
         }
         assert_eq!(PosixTimer::parse_all("ID: 3\nsignal: 1/0\n"), None);
+        assert_eq!(PosixTimer::parse_all(&TEXT.repeat(MOST)), None);
     }
 }

@@ -19,14 +19,14 @@ use crate::inject::{FRAME_PLACE, Sites, frame};
 /// A call: its number and its arguments.
 pub(super) type Call = (c_long, [u64; 6]);
 
-/// Memory of a copy for frames and for what calls read, until it runs.
+/// Memory of a copy for frames and for arguments of calls, until it runs.
 pub(super) struct Chains {
     sites: Sites,
     /// The registers of the task that is to make calls.
     now: Registers,
     process: i32,
     start: u64,
-    /// The content that it is to have.
+    /// Its content, from the beginning.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -76,7 +76,7 @@ impl Chains {
         registers(0)
     }
 
-    /// Writes what was added.
+    /// Writes the added bytes.
     pub(super) fn write(&self, memory: &OwnedFd) -> Result<()> {
         match self.bytes.len() <= self.len {
             true => memfile::write_at(memory.as_fd(), &self.bytes, self.start),

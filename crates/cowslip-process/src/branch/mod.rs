@@ -217,7 +217,7 @@ impl Holder {
     }
 }
 
-/// Room in a copy for the calls of a thread: a dozen frames, and what they read.
+/// Room in a copy for the calls of a thread: a dozen frames, and arguments.
 const BYTES_PER_THREAD: usize = 4096;
 
 /// A copy that does not run yet, the main thread first. Dropped, it ends: a traced task that has ended must be waited for by

@@ -61,8 +61,8 @@ pub(super) fn call_to_start(chains: &mut Chains, thread: &ThreadState) -> Call {
     (SYS_clone3, [arguments, CLONE_ARGUMENTS_BYTES, 0, 0, 0, 0])
 }
 
-/// The calls by which a thread, the main one too, gets the state for which only the thread itself can ask the kernel. None of
-/// them fails with what the kernel said of a thread, but for that of [`check`].
+/// The calls by which a thread, the main one too, gets the state for which only the thread itself can ask the kernel. They get
+/// values that the kernel gave, and do not fail, but for the call that [`check`] is about.
 pub(super) fn calls_to_equip(
     chains: &mut Chains,
     thread: &ThreadState,
@@ -92,7 +92,7 @@ pub(super) fn calls_to_equip(
     Ok(calls)
 }
 
-/// Fails if a thread has not all that it was to get.
+/// Fails unless a thread's restartable sequences are registered.
 pub(super) fn check(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
     let is_equipped = thread.rseq.is_none() || tracee.rseq()? == thread.rseq;
     if is_equipped { Ok(()) } else { Err(Errno::INVAL) }
