@@ -130,14 +130,15 @@ impl Tracee {
     }
 
     /// Waits until it stops. `ETIMEDOUT` after two seconds in a call that nothing interrupts, or if it is the main thread of a
-    /// process that has been killed, which ends after the others; after thirty seconds if it waits for a processor.
+    /// process that has been killed, which ends after the others. A thread that waits for a processor has thirty seconds; one that
+    /// uses a processor inside the kernel has not, for the others may be stopped.
     pub fn wait(&mut self) -> Result<Stop> {
         const SPINS: u32 = 200;
         const NAP: Duration = Duration::from_micros(50);
         const PATIENCE: Duration = Duration::from_secs(2);
         const PATIENCE_FOR_PROCESSOR: Duration = Duration::from_secs(30);
         let began = Instant::now();
-        let mut deadline = began + PATIENCE;
+        let (mut deadline, mut used_ns) = (began + PATIENCE, None);
         for spins in 0.. {
             if let Some(stop) = self.poll()? {
                 return Ok(stop);
@@ -148,6 +149,11 @@ impl Tracee {
                 false if Instant::now() < deadline => std::thread::sleep(NAP),
                 false if self.state() == Some('R') && began.elapsed() < PATIENCE_FOR_PROCESSOR => {
                     deadline += PATIENCE;
+                    let Some(now_ns) = self.used_ns() else { break };
+                    let before_ns = used_ns.replace(now_ns).unwrap_or(now_ns);
+                    if now_ns - before_ns > PATIENCE.as_nanos() as u64 / 2 {
+                        break;
+                    }
                 }
                 false => break,
             }
@@ -176,6 +182,12 @@ impl Tracee {
     fn state(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.thread)).ok()?;
         stat[stat.rfind(')')? + 1..].trim_start().chars().next()
+    }
+
+    /// Its processor time, by `/proc/PID/schedstat`; `None` on a kernel without such.
+    fn used_ns(&self) -> Option<u64> {
+        let times = std::fs::read_to_string(format!("/proc/{}/schedstat", self.thread)).ok()?;
+        times.split_ascii_whitespace().next()?.parse().ok()
     }
 
     /// The stop that it is in; `None` if it runs.
