@@ -69,6 +69,10 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
             Values::TooCoarse => comparison.too_coarse.push(name),
         }
     }
+    let is_empty = comparison.rows.is_empty() && comparison.constant.is_empty();
+    if let Some(advice) = notes::advice(&good, &bad).next().filter(|_| is_empty) {
+        return Err(Error::usage(format!("no metric has two values on both sides: {advice}")));
+    }
     comparison.primary = primary(&comparison, options)?;
     comparison.counters = (counters.counts + counters.rates > 0).then_some(counters);
     // The one metric that was chosen beforehand does not pay for the others.

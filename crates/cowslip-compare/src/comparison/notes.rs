@@ -1,5 +1,7 @@
 //! Warnings that a reader must know before believing a comparison.
 
+use std::collections::BTreeSet;
+
 use super::{Comparison, Counters, Measure, Unit, Verdict};
 use crate::inputs::Run;
 
@@ -69,7 +71,21 @@ pub(super) fn notes(
             "{left_out} columns of text and values that are not finite were left out"
         ));
     }
+    for (side, runs) in [("good", good), ("bad", bad)] {
+        let failed: usize = runs.iter().map(|run| run.failed_runs).sum();
+        if failed > 0 {
+            let all = failed + runs.len();
+            notes.push(format!("{failed} of {all} {side} runs failed and were left out"));
+        }
+    }
+    notes.extend(advice(good, bad).map(str::to_owned));
     notes
+}
+
+/// The advice for files of the runs, once each.
+pub(super) fn advice(good: &[Run], bad: &[Run]) -> impl Iterator<Item = &'static str> {
+    let all: BTreeSet<&str> = good.iter().chain(bad).filter_map(|run| run.advice).collect();
+    all.into_iter()
 }
 
 fn measures(counters: Counters) -> String {

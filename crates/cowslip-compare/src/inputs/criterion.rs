@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::collect::unnamed;
+use super::json::from_json;
 use super::{Benchmark, Run, WALL, read_text};
 use crate::{Error, Result};
 
@@ -24,7 +26,11 @@ pub(super) fn is_estimates(whole: &Value) -> bool {
     whole.pointer("/mean/point_estimate").is_some()
 }
 
-pub(super) fn sample(whole: &Value, name: &str) -> Result<Vec<Run>> {
+pub(super) fn sample(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
+    Ok(unnamed(sample_runs(whole, name)?))
+}
+
+fn sample_runs(whole: &Value, name: &str) -> Result<Vec<Run>> {
     let numbers = |field: &str| -> Option<Vec<f64>> {
         whole.get(field)?.as_array()?.iter().map(Value::as_f64).collect()
     };
@@ -39,10 +45,11 @@ pub(super) fn sample(whole: &Value, name: &str) -> Result<Vec<Run>> {
 }
 
 /// One run with criterion's own estimate, where there is no sample.
-pub(super) fn estimates(whole: &Value, name: &str) -> Vec<Run> {
+pub(super) fn estimates(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let estimate = |of: &str| whole.pointer(&format!("/{of}/point_estimate"))?.as_f64();
     let ns = estimate("slope").or(estimate("mean"));
-    ns.map(|ns| Run::new(name).with(WALL, ns / 1e9)).into_iter().collect()
+    let run = ns.map(|ns| Run::new(name).with(WALL, ns / 1e9));
+    Ok(unnamed(run.into_iter().collect()))
 }
 
 /// The newest results of all benchmarks in a folder of criterion's; none in any other folder.
@@ -59,13 +66,13 @@ fn collect(path: &Path, depth: usize, into: &mut Vec<Benchmark>) -> Result<()> {
     if file.is_file() {
         let json = |file: &Path| -> Result<Value> {
             let text = read_text(file)?;
-            serde_json::from_str(&text).map_err(|error| Error::corrupt(error).on(file))
+            from_json(&text).map_err(|error| Error::corrupt(error).on(file))
         };
         let said = json(&newest.join("benchmark.json")).ok();
         let said = said.as_ref().and_then(|benchmark| benchmark.get("full_id")?.as_str());
         let folder = path.file_name().unwrap_or_default().to_string_lossy();
         let name = said.unwrap_or(&folder).to_owned();
-        let runs = sample(&json(&file)?, SAMPLE).map_err(|error| error.on(&file))?;
+        let runs = sample_runs(&json(&file)?, SAMPLE).map_err(|error| error.on(&file))?;
         into.push(Benchmark { name, runs });
         return Ok(());
     }

@@ -1,8 +1,11 @@
 //! `--benchmark_out` of Google Benchmark: each repetition of a benchmark is a run.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
-use super::{Benchmark, Run, WALL};
+use super::collect::{Benchmarks, clipped, facts};
+use super::{Benchmark, Metric, Run, WALL};
 use crate::{Error, Result};
 
 /// Numbers that say which one it is, or how it was measured.
@@ -16,7 +19,21 @@ const OTHER_NUMBERS: [&str; 7] = [
     "time_unit",
 ];
 
-pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
+const FACTS: [(&str, &str); 5] = [
+    ("cpu.count", "/context/num_cpus"),
+    ("cpu.mhz", "/context/mhz_per_cpu"),
+    ("cpu.scaling", "/context/cpu_scaling_enabled"),
+    ("host", "/context/host_name"),
+    ("build", "/context/library_build_type"),
+];
+
+/// True for the file of a program.
+pub(super) fn is_report(whole: &Value) -> bool {
+    whole.get("context").is_some() && whole.get("benchmarks").is_some()
+}
+
+pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
+    let facts = Arc::new(facts(whole, &FACTS));
     let entries = whole.get("benchmarks").and_then(Value::as_array);
     let entries = entries.into_iter().flatten().filter_map(Value::as_object);
     let is_aggregate =
@@ -24,20 +41,14 @@ pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
     let has_failed = |entry: &Map<String, Value>| {
         ["error_occurred", "skipped"].iter().any(|field| entry.get(*field) == Some(&true.into()))
     };
-    let mut all: Vec<Benchmark> = Vec::new();
+    let mut all = Benchmarks::default();
     for entry in entries.filter(|entry| !is_aggregate(entry) && !has_failed(entry)) {
-        let Some(called) = entry.get("run_name").or(entry.get("name")).and_then(Value::as_str)
-        else {
+        let Some(name) = entry.get("run_name").or(entry.get("name")).and_then(Value::as_str) else {
             return Err(Error::corrupt("a benchmark of Google Benchmark without a name"));
         };
-        let index =
-            all.iter().position(|benchmark| benchmark.name == called).unwrap_or_else(|| {
-                all.push(Benchmark { name: called.to_owned(), runs: Vec::new() });
-                all.len() - 1
-            });
-        let runs = &mut all[index].runs;
-        runs.push(run(entry, &format!("{name}#{}", runs.len() + 1))?);
+        all.add(name, file, [Run { facts: Arc::clone(&facts), ..run(entry)? }]);
     }
+    let all = all.into_vec();
     match all.is_empty() {
         true => Err(Error::corrupt(
             "it has no repetition of a benchmark, only aggregates at most; leave out \
@@ -47,19 +58,28 @@ pub(super) fn parse(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
     }
 }
 
-fn run(entry: &Map<String, Value>, name: &str) -> Result<Run> {
+fn run(entry: &Map<String, Value>) -> Result<Run> {
     let unit = match entry.get("time_unit").and_then(Value::as_str) {
         Some("s") => 1.0,
         Some("ms") => 1e-3,
         Some("us") => 1e-6,
         Some("ns") | None => 1e-9,
-        Some(other) => return Err(Error::corrupt(format!("the time unit {other} is not known"))),
+        Some(other) => {
+            let other = clipped(other);
+            return Err(Error::corrupt(format!("the time unit {other} is not known")));
+        }
     };
     let numbers = entry.iter().filter(|(field, _)| !OTHER_NUMBERS.contains(&field.as_str()));
     let numbers = numbers.filter_map(|(field, value)| Some((field.as_str(), value.as_f64()?)));
-    Ok(numbers.fold(Run::new(name), |run, (field, value)| match field {
-        "real_time" => run.with(WALL, value * unit),
-        "cpu_time" => run.with("cpu_seconds", value * unit),
-        _ => run.with(field, value),
-    }))
+    let mut run = Run::default();
+    for (field, value) in numbers {
+        let (metric, value) = match field {
+            "real_time" => (WALL, value * unit),
+            "cpu_time" => ("cpu_seconds", value * unit),
+            _ => (field, value),
+        };
+        run.add_or_count(metric, Metric::levels(vec![value]));
+    }
+    run.left_out += entry.values().filter(|value| value.is_null()).count();
+    Ok(run)
 }

@@ -1,9 +1,11 @@
 //! Runs from files. The content of a file tells its format.
 
+mod collect;
 mod criterion;
 mod csv;
 mod google_benchmark;
 mod hyperfine;
+mod json;
 mod perf_stat;
 mod pytest_benchmark;
 mod recording;
@@ -13,8 +15,6 @@ mod untyped;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use serde_json::Value;
 
 pub use run::{Growth, Metric, Run, WALL};
 pub(crate) use untyped::find_counters;
@@ -132,6 +132,15 @@ fn name_of(path: &Path) -> String {
 /// # Ok::<(), cowslip_compare::Error>(())
 /// ```
 pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+    let all = benchmarks(text, name)?;
+    match all.is_empty() {
+        true => one(csv::parse(text.trim_start_matches('\u{feff}'), name)?, part),
+        false => chosen(all, part),
+    }
+}
+
+/// The benchmarks of JSON; none for a text that can only be CSV.
+fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
     let text = text.trim_start_matches('\u{feff}');
     let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();
     let first = text.lines().find(|line| !is_comment(line)).unwrap_or_default();
@@ -145,58 +154,27 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     if ["<!doctype", "<html", "<?xml"].iter().any(is_markup) {
         return Err(unknown("it begins as HTML or XML does"));
     }
-    if !first.trim_start().starts_with('{') {
-        return one(csv::parse(text, name)?, part);
-    }
-    if let Ok(line) = serde_json::from_str::<Value>(first) {
-        if line.get("start").is_some_and(|start| start.get("schema").is_some()) {
-            return one(recording::parse(text, name)?, part);
-        }
-        if line.get("counter-value").is_some() {
-            return perf_stat::parse(text, name);
-        }
-    }
-    let whole: Value = serde_json::from_str(text)
-        .map_err(|error| Error::corrupt(format!("it begins as JSON and is none: {error}")))?;
-    match whole.get("sysstat").and_then(|sysstat| sysstat.get("hosts")) {
-        Some(hosts) => sadf::parse(hosts, name, part),
-        None => chosen(of_tool(&whole, name)?, part),
+    match json::is_json(first) {
+        true => json::parse(text, first, name),
+        false => Ok(Vec::new()),
     }
 }
 
-/// The benchmarks of a file that has them; none for any other text.
-fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
-    let whole: Result<Value, _> = serde_json::from_str(text);
-    match whole.ok().filter(|whole| whole.is_object() && whole.get("start").is_none()) {
-        Some(whole) if whole.get("sysstat").is_none() && whole.get("counter-value").is_none() => {
-            of_tool(&whole, name)
-        }
-        _ => Ok(Vec::new()),
-    }
-}
-
-fn of_tool(whole: &Value, name: &str) -> Result<Vec<Benchmark>> {
-    let one = |runs| vec![Benchmark { name: String::new(), runs }];
-    if let Some(results) = whole.get("results") {
-        return hyperfine::parse(results, name);
-    }
-    if whole.get("machine_info").is_some() {
-        return pytest_benchmark::parse(whole, name);
-    }
-    if whole.get("context").is_some() && whole.get("benchmarks").is_some() {
-        return google_benchmark::parse(whole, name);
-    }
-    if criterion::is_sample(whole) {
-        return criterion::sample(whole, name).map(one);
-    }
-    match criterion::is_estimates(whole) {
-        true => Ok(one(criterion::estimates(whole, name))),
-        false => Err(unknown("its JSON is of another kind")),
-    }
-}
-
+/// The runs of the chosen benchmark, or of the only one.
 fn chosen(benchmarks: Vec<Benchmark>, part: Option<usize>) -> Result<Vec<Run>> {
-    choose(&benchmarks, part, "benchmark").map(|benchmark| benchmark.runs.clone())
+    let all = benchmarks.len();
+    let index = match part {
+        Some(part) => part.checked_sub(1),
+        None if all > 1 => {
+            let message = format!("it has {all} benchmarks; say which: FILE@1 … FILE@{all}");
+            return Err(Error::usage(message));
+        }
+        None => Some(0),
+    };
+    let chosen = index.and_then(|index| benchmarks.into_iter().nth(index));
+    chosen
+        .map(|benchmark| benchmark.runs)
+        .ok_or_else(|| Error::usage(format!("it has {all} benchmarks")))
 }
 
 fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
@@ -204,21 +182,6 @@ fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
         None | Some(1) => Ok(vec![run]),
         Some(_) => Err(Error::usage("it is one run")),
     }
-}
-
-/// The chosen one of `all`, or the only one.
-fn choose<'a, T>(all: &'a [T], part: Option<usize>, what: &str) -> Result<&'a T> {
-    let index = match (part, all.len()) {
-        (Some(part), _) => part.checked_sub(1),
-        (None, 0 | 1) => Some(0),
-        (None, many) => {
-            let message = format!("it has {many} {what}s; say which: FILE@1 … FILE@{many}");
-            return Err(Error::usage(message));
-        }
-    };
-    index
-        .and_then(|index| all.get(index))
-        .ok_or_else(|| Error::usage(format!("it has {} {what}s", all.len())))
 }
 
 fn unknown(why: &str) -> Error {

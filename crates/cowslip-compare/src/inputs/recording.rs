@@ -2,9 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::{Metric, Run};
 use crate::recording::{Definition, EXIT_CODE, Event, MetricKind, SCHEMA};
 use crate::{Error, Result};
+
+/// True for the first line of a recording.
+pub(super) fn is_start(line: &Value) -> bool {
+    line.pointer("/start/schema").is_some()
+}
 
 /// Ignores a last line that was cut short, for example when the recorder was killed.
 pub(super) fn parse(text: &str, name: &str) -> Result<Run> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::collect::LONGEST_NAME;
+
 /// The time that a run took: the metric that a comparison is about by default.
 pub const WALL: &str = "wall_seconds";
 
@@ -22,6 +24,10 @@ pub struct Run {
     pub ended_by_itself: bool,
     /// Columns that are no numbers, and values that are not finite.
     pub left_out: usize,
+    /// Runs of the same benchmark that failed and are left out; the first run of the benchmark counts them.
+    pub failed_runs: usize,
+    /// Advice for a file that lacks the values of single runs.
+    pub advice: Option<&'static str>,
 }
 
 /// The measurements of one thing in one run.
@@ -61,6 +67,13 @@ impl Run {
         if let Some(metric) = metric {
             self.metrics.insert(name.to_owned(), metric);
         }
+    }
+
+    /// Adds a metric, or counts it as left out if it has no finite value or its name is too long.
+    pub(super) fn add_or_count(&mut self, name: &str, metric: Option<Metric>) {
+        let metric = metric.filter(|_| name.len() <= LONGEST_NAME);
+        self.left_out += usize::from(metric.is_none());
+        self.add(name, metric);
     }
 }
 

@@ -4,17 +4,33 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Metric, Run, choose};
+use super::collect::{clipped, facts};
+use super::{Benchmark, Metric, Run};
 use crate::{Error, Result};
 
-/// Longer paths are none of sysstat's. What lies below one would repeat it.
+const FACTS: [(&str, &str); 3] =
+    [("kernel", "/release"), ("machine", "/machine"), ("host", "/nodename")];
+/// Longer paths are none of sysstat's. Each name below one would repeat it.
 const LONGEST_PATH: usize = 256;
 /// Numbers that say which one it is, not how much.
 const IDENTIFIERS: [&str; 4] = ["number", "line", "index", "serial"];
 
-pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
-    let hosts = hosts.as_array().map(Vec::as_slice).unwrap_or_default();
-    let host = choose(hosts, part, "host")?;
+/// True for a report of hosts.
+pub(super) fn is_report(whole: &Value) -> bool {
+    whole.pointer("/sysstat/hosts").is_some()
+}
+
+pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
+    let hosts = whole.pointer("/sysstat/hosts").and_then(Value::as_array);
+    let hosts = hosts.map(Vec::as_slice).unwrap_or_default();
+    let mut all = hosts.iter().map(|one| host(one, file)).collect::<Result<Vec<_>>>()?;
+    if let [only] = all.as_mut_slice() {
+        only.name.clear();
+    }
+    Ok(all)
+}
+
+fn host(host: &Value, file: &str) -> Result<Benchmark> {
     let Some(statistics) = host.get("statistics").and_then(Value::as_array) else {
         return Err(Error::corrupt("a host of sadf without `statistics`"));
     };
@@ -26,18 +42,13 @@ pub(super) fn parse(hosts: &Value, name: &str, part: Option<usize>) -> Result<Ve
             }
         }
     }
-    let mut facts = BTreeMap::new();
-    for (fact, field) in [("kernel", "release"), ("machine", "machine"), ("host", "nodename")] {
-        if let Some(text) = host.get(field).and_then(Value::as_str) {
-            facts.insert(fact.to_owned(), text.to_owned());
-        }
-    }
-    let mut run = Run::new(name);
-    run.facts = facts.into();
+    let facts = facts(host, &FACTS);
+    let name = facts.get("host").map_or("", |name| clipped(name)).to_owned();
+    let mut run = Run { facts: facts.into(), ..Run::new(file) };
     for (name, samples) in samples {
         run.add(&name, Metric::levels(samples));
     }
-    Ok(vec![run])
+    Ok(Benchmark { name, runs: vec![run] })
 }
 
 fn collect(path: &str, content: &Value, into: &mut BTreeMap<String, Vec<f64>>) {

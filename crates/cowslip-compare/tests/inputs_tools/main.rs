@@ -1,0 +1,48 @@
+//! Mended readers, with files of hyperfine 1.15.
+
+mod benchmarks;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cowslip_compare::ErrorKind;
+use cowslip_compare::inputs::{Run, parse};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
+}
+
+fn text(name: &str) -> String {
+    fs::read_to_string(data(name)).unwrap()
+}
+
+fn value(run: &Run, metric: &str) -> f64 {
+    run.metrics.get(metric).unwrap_or_else(|| panic!("{metric}: {:?}", run.metrics.keys())).value()
+}
+
+/// Asserts that a text is refused as corrupt, with a reason.
+fn assert_refused(text: &str, reason: &str) {
+    let error = parse(text, "a", None).expect_err(text);
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains(reason), "{error}");
+}
+
+#[test]
+fn json_of_other_kinds_never_counts_as_csv() {
+    for text in [
+        "[1,\n3,4]",
+        "[]",
+        "[\n  {\"a\": 1},\n  {\"a\": 2}\n]\n",
+        "[\"a\",\"b\"]\n",
+        "{}",
+        "{\"results\": 1}",
+    ] {
+        assert_refused(text, "neither a recording of cowslip");
+    }
+    assert_refused("{\"a\": 1}\n{\"a\": 2}\n", "its JSON Lines are of another kind");
+    assert_refused("[a,b]\n1,2\n", "begins as JSON and is none");
+    assert_refused("{\"results\": []}", "it has no benchmark");
+    assert_refused("{\"sysstat\": {\"hosts\": [{\"a\": 1,5}]}}", "sadf -d");
+    let deep = "[".repeat(1 << 20);
+    assert_refused(&deep, "is none");
+}
