@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::collect::unnamed;
 use super::{
-    Benchmark, criterion, google_benchmark, hyperfine, perf_stat, pytest_benchmark, recording,
-    sadf, unknown,
+    Benchmark, asv, bencher, benchmark_dotnet, criterion, github_action, go_test, google_benchmark,
+    hyperfine, jmh, perf_stat, pyperf, pytest_benchmark, recording, sadf, unknown,
 };
 use crate::{Error, Result};
 
@@ -17,19 +17,26 @@ type Reader = fn(&Value, &str) -> Result<Vec<Benchmark>>;
 type LinesReader = fn(&str, &str) -> Result<Vec<Benchmark>>;
 
 /// Files of JSON Lines, by their first line.
-const LINES: [(IsKind, LinesReader); 2] = [
+const LINES: [(IsKind, LinesReader); 3] = [
     (recording::is_start, |text, name| Ok(unnamed(vec![recording::parse(text, name)?]))),
     (perf_stat::is_count, perf_stat::parse),
+    (go_test::is_event, go_test::parse),
 ];
 
 /// Files of one value; the first that fits counts.
-const WHOLE: [(IsKind, Reader); 6] = [
+const WHOLE: [(IsKind, Reader); 12] = [
     (sadf::is_report, sadf::parse),
+    (asv::is_results, asv::parse),
     (hyperfine::is_export, hyperfine::parse),
     (pytest_benchmark::is_report, pytest_benchmark::parse),
     (google_benchmark::is_report, google_benchmark::parse),
+    (pyperf::is_suite, pyperf::parse),
+    (benchmark_dotnet::is_report, benchmark_dotnet::parse),
     (criterion::is_sample, criterion::sample),
     (criterion::is_estimates, criterion::estimates),
+    (jmh::is_results, jmh::parse),
+    (github_action::is_list, github_action::parse),
+    (bencher::is_metrics, bencher::parse),
 ];
 
 /// True for a text that can only be JSON.

@@ -1,16 +1,26 @@
 //! Runs from files. The content of a file tells its format.
 
+mod asv;
+mod bencher;
+mod benchmark_dotnet;
 mod collect;
 mod criterion;
 mod csv;
+mod github_action;
+mod go_bench;
+mod go_test;
 mod google_benchmark;
 mod hyperfine;
+mod jmh;
 mod json;
 mod perf_stat;
+mod pyperf;
 mod pytest_benchmark;
 mod recording;
+mod report;
 mod run;
 mod sadf;
+mod units;
 mod untyped;
 
 use std::fs;
@@ -139,7 +149,7 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     }
 }
 
-/// The benchmarks of JSON; none for a text that can only be CSV.
+/// The benchmarks of JSON or a report; none for a text that can only be CSV.
 fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
     let text = text.trim_start_matches('\u{feff}');
     let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();
@@ -156,7 +166,7 @@ fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
     }
     match json::is_json(first) {
         true => json::parse(text, first, name),
-        false => Ok(Vec::new()),
+        false => report::parse(text, name).unwrap_or_else(|| Ok(Vec::new())),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Mended readers, with files of hyperfine 1.15.
+//! Files of more tools: Go 1.26, pyperf 2.11, asv 0.6 and hyperfine 1.15. Those of JMH 1.37, BenchmarkDotNet 0.14,
+//! bencher and github-action-benchmark are written after their documentation.
 
 mod benchmarks;
 
@@ -6,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cowslip_compare::ErrorKind;
-use cowslip_compare::inputs::{Run, parse};
+use cowslip_compare::inputs::{Benchmark, Run, parse, read_benchmarks};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
@@ -16,8 +17,24 @@ fn text(name: &str) -> String {
     fs::read_to_string(data(name)).unwrap()
 }
 
+fn benchmarks(name: &str) -> Vec<Benchmark> {
+    read_benchmarks(&data(name)).unwrap()
+}
+
+fn names(all: &[Benchmark]) -> Vec<&str> {
+    all.iter().map(|benchmark| benchmark.name.as_str()).collect()
+}
+
 fn value(run: &Run, metric: &str) -> f64 {
     run.metrics.get(metric).unwrap_or_else(|| panic!("{metric}: {:?}", run.metrics.keys())).value()
+}
+
+fn values(benchmark: &Benchmark, metric: &str) -> Vec<f64> {
+    benchmark.runs.iter().map(|run| value(run, metric)).collect()
+}
+
+fn assert_close(value: f64, expected: f64) {
+    assert!((value / expected - 1.0).abs() < 1e-12, "{value}, not {expected}");
 }
 
 /// Asserts that a text is refused as corrupt, with a reason.
