@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::collect::unnamed;
 use super::{
-    Benchmark, asv, bencher, benchmark_dotnet, criterion, github_action, go_test, google_benchmark,
-    hyperfine, jmh, perf_stat, pyperf, pytest_benchmark, recording, sadf, unknown,
+    Benchmark, asv, bencher, benchmark_dotnet, criterion, fio, github_action, go_test,
+    google_benchmark, hyperfine, jmh, k6, perf_stat, prometheus, pyperf, pytest_benchmark,
+    recording, sadf, unknown, vegeta,
 };
 use crate::{Error, Result};
 
@@ -17,14 +18,16 @@ type Reader = fn(&Value, &str) -> Result<Vec<Benchmark>>;
 type LinesReader = fn(&str, &str) -> Result<Vec<Benchmark>>;
 
 /// Files of JSON Lines, by their first line.
-const LINES: [(IsKind, LinesReader); 3] = [
+const LINES: [(IsKind, LinesReader); 5] = [
     (recording::is_start, |text, name| Ok(unnamed(vec![recording::parse(text, name)?]))),
     (perf_stat::is_count, perf_stat::parse),
     (go_test::is_event, go_test::parse),
+    (k6::is_line, k6::points),
+    (vegeta::is_line, vegeta::requests),
 ];
 
 /// Files of one value; the first that fits counts.
-const WHOLE: [(IsKind, Reader); 12] = [
+const WHOLE: [(IsKind, Reader); 16] = [
     (sadf::is_report, sadf::parse),
     (asv::is_results, asv::parse),
     (hyperfine::is_export, hyperfine::parse),
@@ -32,6 +35,10 @@ const WHOLE: [(IsKind, Reader); 12] = [
     (google_benchmark::is_report, google_benchmark::parse),
     (pyperf::is_suite, pyperf::parse),
     (benchmark_dotnet::is_report, benchmark_dotnet::parse),
+    (prometheus::is_response, prometheus::parse),
+    (fio::is_report, fio::parse),
+    (k6::is_summary, k6::summary),
+    (vegeta::is_report, vegeta::report),
     (criterion::is_sample, criterion::sample),
     (criterion::is_estimates, criterion::estimates),
     (jmh::is_results, jmh::parse),

@@ -15,6 +15,14 @@ pub(super) fn number(text: &str) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
+/// A percentile without zeros behind its point: `99.9` for `99.900000`.
+pub(super) fn percentile(text: &str) -> &str {
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => text,
+    }
+}
+
 /// The seconds of a unit of time.
 pub(super) fn seconds(unit: &str) -> Option<f64> {
     Some(match unit {
@@ -47,7 +55,7 @@ pub(super) fn metric_of(unit: &str) -> Option<(&'static str, f64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{metric_of, number};
+    use super::{metric_of, number, percentile};
 
     #[test]
     fn numbers_are_finite_and_units_have_factors() {
@@ -61,6 +69,10 @@ mod tests {
         assert_eq!(metric_of("us/op"), Some(("wall_seconds", 1e-6)));
         assert_eq!(metric_of("ops/ms"), Some(("ops_per_second", 1000.0)));
         assert_eq!(metric_of("iter/sec"), Some(("ops_per_second", 1.0)));
+        assert_eq!(
+            [percentile("50"), percentile("99.000"), percentile("99.90")],
+            ["50", "99", "99.9"]
+        );
         for unit in ["B/op", "MB/s", "", "/", "ops", "ns/day/op", "s/s"] {
             assert_eq!(metric_of(unit), None, "{unit}");
         }

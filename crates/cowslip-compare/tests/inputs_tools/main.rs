@@ -1,13 +1,14 @@
-//! Files of more tools: Go 1.26, pyperf 2.11, asv 0.6 and hyperfine 1.15. Those of JMH 1.37, BenchmarkDotNet 0.14,
-//! bencher and github-action-benchmark are written after their documentation.
+//! Files of more tools: Go 1.26, pyperf 2.11, asv 0.6, hyperfine 1.15, fio 3.33, wrk 4.1 and vegeta 12.12. Those of JMH
+//! 1.37, BenchmarkDotNet 0.14, k6, Prometheus, bencher and github-action-benchmark are written after their documentation.
 
 mod benchmarks;
+mod load;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use cowslip_compare::ErrorKind;
-use cowslip_compare::inputs::{Benchmark, Run, parse, read_benchmarks};
+use cowslip_compare::inputs::{Benchmark, Run, parse, read, read_benchmarks};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
@@ -19,6 +20,13 @@ fn text(name: &str) -> String {
 
 fn benchmarks(name: &str) -> Vec<Benchmark> {
     read_benchmarks(&data(name)).unwrap()
+}
+
+/// The only run of a file.
+fn only(name: &str) -> Run {
+    let mut runs = read(&data(name)).unwrap();
+    assert_eq!(runs.len(), 1, "{name}");
+    runs.remove(0)
 }
 
 fn names(all: &[Benchmark]) -> Vec<&str> {
