@@ -15,7 +15,10 @@ mod hyperfine;
 mod jmh;
 mod json;
 mod k6;
+mod mpstat;
+mod perf_csv;
 mod perf_stat;
+mod pidstat;
 mod prometheus;
 mod pyperf;
 mod pytest_benchmark;
@@ -23,10 +26,12 @@ mod recording;
 mod report;
 mod run;
 mod sadf;
+mod sysstat_text;
 mod time;
 mod units;
 mod untyped;
 mod vegeta;
+mod vmstat;
 mod wrk;
 
 use std::fs;
@@ -202,7 +207,9 @@ fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
 
 fn unknown(why: &str) -> Error {
     Error::corrupt(format!(
-        "neither a recording of cowslip, nor of `sadf -j`, `perf stat -j`, `hyperfine --export-json`, pytest-benchmark, \
-         Google Benchmark or criterion, nor CSV with a header: {why}"
+        "neither a recording of cowslip, nor of `sadf -j`, pidstat, mpstat, vmstat, `perf stat -j` or `-x`, a range of \
+         Prometheus, a result of hyperfine, pytest-benchmark, pyperf, asv, Google Benchmark, criterion, JMH, \
+         BenchmarkDotNet, `go test -bench`, bencher, github-action-benchmark, fio, k6, vegeta or wrk, nor CSV with a \
+         header: {why}"
     ))
 }
