@@ -1,4 +1,4 @@
-//! Runs in any format (CSV, sysstat, perf stat, hyperfine, recordings) are refused, or compared.
+//! Runs in any format (CSV, recordings, results of tools in JSON and in text) are refused, or compared.
 //!
 //! An input is the good runs, and behind a line of dashes the bad ones; without it they are the same.
 #![no_main]
@@ -30,7 +30,7 @@ fn seeds() {
 fuzz_target!(init: seeds(), |input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let (good, bad) = text.split_once(DASHES).unwrap_or((text, text));
-    let read = |text| inputs::parse(text, "runs", None);
+    let read = |text| inputs::parse(text, "runs", Some(1));
     if let (Ok(good), Ok(bad)) = (read(good), read(bad)) {
         let _ = compare(&good, &bad, &Options::default());
     }

@@ -66,6 +66,23 @@ fn memory_does_not_grow_with_the_square_of_a_file() {
     assert!(compare(&runs[..9], &runs[9..99], &Options::default()).unwrap().facts.is_empty());
     drop(runs);
 
+    let results = many(|_| "1".to_owned());
+    let asv = format!(
+        "{{\"commit_hash\": \"a\", \"results\": {{\"{long}\": {{\"result\": [{results}], \"params\": [[\"{long}\"]]}}}}}}"
+    );
+    let error = parse(&asv, "a", None).unwrap_err();
+    assert!(error.to_string().contains("it has 65"), "{error}");
+    let go =
+        format!("Benchmark{long} 1 {}", many(|number| format!("1 {number}/op")).replace(',', " "));
+    assert!(parse(&go, "a", None).unwrap()[0].metrics.len() > HALF / 16);
+    let columns = many(|number| format!("c{number}")).replace(',', " ");
+    let row = columns.replace('c', "");
+    let first = "Linux 6 (a) 1 _a_ (2 CPU)";
+    let mpstat = format!("{first}\n\n1:00:00 CPU {columns}\n1:00:01 {long} {row}\n");
+    assert!(parse(&mpstat, "a", None).unwrap()[0].metrics.len() > HALF / 16);
+    let pidstat = format!("{first}\n\n1:00:00 PID {columns} Command\n1:00:01 1 {row} {long}\n");
+    assert!(parse(&pidstat, "a", None).unwrap()[0].metrics.len() > HALF / 16);
+
     let heads = many(|number| number.to_string());
     let columns = heads.split(',').count();
     let csv = format!("{heads}\n{}\n", vec!["1"; columns].join(","));

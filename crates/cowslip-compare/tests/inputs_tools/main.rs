@@ -8,9 +8,10 @@ mod reports;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
-use cowslip_compare::ErrorKind;
 use cowslip_compare::inputs::{Benchmark, Run, parse, read, read_benchmarks};
+use cowslip_compare::{ErrorKind, Options, compare};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
@@ -72,4 +73,39 @@ fn json_of_other_kinds_never_counts_as_csv() {
     assert_refused("{\"sysstat\": {\"hosts\": [{\"a\": 1,5}]}}", "sadf -d");
     let deep = "[".repeat(1 << 20);
     assert_refused(&deep, "is none");
+}
+
+/// A damaged file of any tool is read or refused.
+#[test]
+fn damaged_files_are_read_or_refused() {
+    let mut random = fastrand::Rng::with_seed(21);
+    let (mut taken, mut refused) = (0, 0);
+    for entry in fs::read_dir(data("")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_file() {
+            continue;
+        }
+        let whole = fs::read_to_string(&path).unwrap();
+        for _ in 0..100 {
+            let mut bytes = whole.clone().into_bytes();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = *random.choice(b"0123456789-e.,:;[]{}\"\n#ax ").unwrap();
+            }
+            bytes.truncate(random.usize(bytes.len() / 2..=bytes.len()));
+            let Ok(damaged) = String::from_utf8(bytes) else { continue };
+            match parse(&damaged, "a", Some(1)) {
+                Ok(runs) => {
+                    taken += 1;
+                    if let [first, ..] = &runs[..] {
+                        // An error for lack of comparable metrics is an answer, too.
+                        let _ = compare(from_ref(first), from_ref(first), &Options::default());
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    println!("{taken} read, {refused} refused");
+    assert!(taken > 100 && refused > 100, "{taken} and {refused}");
 }

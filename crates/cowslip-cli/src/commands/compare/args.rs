@@ -11,8 +11,9 @@ use super::run::RunArgs;
 
 /// Find what differs between good and bad runs: every metric in them is tested, and ranked
 ///
-/// A file is a recording of `cowslip compare run`, or of `sadf -j`, `perf stat -j`, `hyperfine --export-json`,
-/// pytest-benchmark, Google Benchmark or criterion, or CSV with a header; a directory stands for all its files.
+/// A file is a recording of `cowslip compare run`, or of sysstat, perf stat, vmstat or Prometheus, or a result of
+/// hyperfine, pytest-benchmark, pyperf, asv, Google Benchmark, criterion, JMH, BenchmarkDotNet, `go test -bench`, fio, k6,
+/// vegeta or wrk, or CSV with a header (docs/compare.md lists the options); a directory stands for all its files.
 #[derive(clap::Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
