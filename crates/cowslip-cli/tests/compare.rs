@@ -168,7 +168,7 @@ fn bad_input_has_its_exit_code_and_says_what_is_wrong() {
         (both(&twice), 6, "twice.csv: as CSV: columns 1 and 3 are both called `a`"),
         (both(&page), 6, "page.html: neither a recording"),
         (both(&folder.0), 6, "every file of a directory is taken for runs"),
-        (both(&other), 2, "1 are only in good runs, 1 only in bad ones"),
+        (both(&other), 6, "only in good runs: a; only in bad runs: b"),
         (compare(&["--alpha", "2"], &good, &good), 2, "between 0 and 1"),
         (compare(&["--metric", "("], &good, &good), 2, "--metric"),
         (run(Command::new(COWSLIP).arg("compare").arg(&good)), 2, "BAD"),

@@ -176,7 +176,15 @@ fn files_of_other_tools_are_entries_a_series_for_each_benchmark() {
         let entry = &entries(&folder, series)[0];
         assert_eq!(entry["commit"], "c1");
         assert!(entry["metrics"]["wall_seconds"].as_array().unwrap().len() > 1);
+        // The machine that imports is not the one that measured.
+        let is_silent = ["criterion", "criterion@1", "hyperfine.json@2"].contains(&file);
+        assert_eq!(entry["facts"].get("kernel").is_none(), is_silent, "{entry}");
+        assert_eq!(ran.stderr.contains("--this-machine"), is_silent, "{}", ran.stderr);
     }
+    let here = ["record", "here", "--this-machine", "--from", &data("hyperfine.json@2")];
+    let ran = compare(&folder, &here);
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
+    assert!(entries(&folder, "here.jsonl")[0]["facts"]["kernel"].is_string());
     let ran = compare(&folder, &["history", "c"]);
     assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
     assert!(ran.stdout.contains("c/alone: no change"), "{}", ran.stdout);

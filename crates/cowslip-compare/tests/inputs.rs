@@ -159,7 +159,11 @@ fn csv_has_a_metric_a_column_and_finds_its_counters() {
     }
     let run = &parse(&text, "a", None).unwrap()[0];
     assert_eq!(run.metrics.keys().collect::<Vec<_>>(), ["count", "level"]);
-    assert_eq!(run.left_out, 11, "a column of text and ten that are no numbers");
+    assert_eq!(run.facts["host"], "a");
+    assert_eq!(
+        run.left_out,
+        ["column `timestamp` (the time of each row: it grows)", "column `odd` (empty)"]
+    );
     let other = &parse(&text.replace(";5;", ";9;"), "b", None).unwrap()[0];
     let comparison = compare(from_ref(run), from_ref(other), &Options::default()).unwrap();
     assert_eq!(comparison.unit, Unit::Sample);
@@ -169,7 +173,10 @@ fn csv_has_a_metric_a_column_and_finds_its_counters() {
     );
     assert_eq!(comparison.rows[1].means, (9.0, 9.0), "81 in nine steps");
     assert!(
-        comparison.notes.iter().any(|note| note.contains("count; what counts is their growth"))
+        comparison
+            .notes
+            .iter()
+            .any(|note| note.contains("count only grow: counters by their names"))
     );
 }
 

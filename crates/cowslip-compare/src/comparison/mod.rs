@@ -34,7 +34,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         }
     }
     let (mut good, mut bad) = (good.to_vec(), bad.to_vec());
-    let found = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
+    let growing = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
     let unit = Unit::from_runs(&good, &bad);
     let mut comparison = Comparison {
         unit,
@@ -90,21 +90,56 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         comparison.rows.iter_mut().for_each(Row::measure_dependence);
     }
     sort(&mut comparison.rows);
-    comparison.notes = notes::notes(&comparison, &good, &bad, &found, options.alpha);
+    comparison.notes = notes::notes(&comparison, &good, &bad, &growing, options.alpha);
     Ok(comparison)
 }
 
-/// The name of the metric that the comparison is about, in the form of its row.
+/// Names of columns of tables that hold the time a run took, with or without a unit.
+const DURATIONS: [&str; 6] = ["time", "elapsed", "wall", "real", "duration", "runtime"];
+const UNITS: [&str; 12] = [
+    "seconds",
+    "secs",
+    "sec",
+    "s",
+    "milliseconds",
+    "msec",
+    "ms",
+    "microseconds",
+    "usec",
+    "us",
+    "nanoseconds",
+    "ns",
+];
+
+/// Returns true for `time`, `elapsed_ms` and `Duration (s)`.
+fn is_duration(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let mut words =
+        name.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty());
+    let (first, unit) = (words.next().unwrap_or_default(), words.next());
+    DURATIONS.contains(&first)
+        && unit.is_none_or(|unit| UNITS.contains(&unit))
+        && words.next().is_none()
+}
+
+/// The name of the metric that the comparison is about, in the form of its row: the wanted one, the wall time, or the only
+/// duration of a table.
 fn primary(comparison: &Comparison, options: &Options) -> Result<Option<String>> {
-    let wanted = options.primary.as_deref().unwrap_or(WALL);
-    let names = comparison.rows.iter().map(|row| &row.metric).chain(&comparison.constant);
-    let is_it = |name: &&String| **name == wanted || name.strip_suffix("/s") == Some(wanted);
-    match (names.into_iter().find(is_it), &options.primary) {
-        (None, Some(wanted)) => Err(Error::usage(format!(
-            "no metric called {wanted} has two values on both sides and is compared"
-        ))),
-        (found, _) => Ok(found.cloned()),
+    let names = || comparison.rows.iter().map(|row| &row.metric).chain(&comparison.constant);
+    let find = |wanted: &str| {
+        names().find(|name| **name == wanted || name.strip_suffix("/s") == Some(wanted)).cloned()
+    };
+    if let Some(wanted) = &options.primary {
+        let found = find(wanted);
+        return found.map(Some).ok_or_else(|| {
+            Error::usage(format!(
+                "no metric called {wanted} has two values on both sides and is compared"
+            ))
+        });
     }
+    let mut durations = names().filter(|name| is_duration(name));
+    let only = || durations.next().filter(|_| durations.next().is_none()).cloned();
+    Ok(find(WALL).or_else(only))
 }
 
 fn sort(rows: &mut [Row]) {

@@ -1,21 +1,23 @@
 //! Warnings that a reader must know before believing a comparison.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Comparison, Counters, Measure, Unit, Verdict};
-use crate::inputs::Run;
+use crate::inputs::{Growing, Run};
 
 /// From this ratio of sizes on, and below this many values, Welch's test finds too much.
 const UNEQUAL: f64 = 1.5;
 const SMALL: usize = 15;
 /// Fewer values do not show their distribution.
 const FEW: usize = 4;
+/// A sentence does not name more.
+const MOST_NAMED: usize = 12;
 
 pub(super) fn notes(
     comparison: &Comparison,
     good: &[Run],
     bad: &[Run],
-    found: &[String],
+    growing: &Growing,
     alpha: f64,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -59,18 +61,18 @@ pub(super) fn notes(
         ));
     }
     notes.extend(comparison.counters.filter(|_| comparison.unit == Unit::Run).map(measures));
-    if !found.is_empty() {
-        let list = found.join(", ");
-        notes.push(format!(
-            "taken for counters, as they only grow: {list}; what counts is their growth"
-        ));
+    for (names, way) in [
+        (&growing.counters, "counters by their names, compared by their growth (NAME/row)"),
+        (
+            &growing.either,
+            "perhaps counters, compared by their values and by their growth (NAME/row)",
+        ),
+    ] {
+        if !names.is_empty() {
+            notes.push(format!("{} only grow: {way}", names.join(", ")));
+        }
     }
-    let left_out: usize = good.iter().chain(bad).map(|run| run.left_out).sum();
-    if left_out > 0 {
-        notes.push(format!(
-            "{left_out} columns of text and values that are not finite were left out"
-        ));
-    }
+    notes.extend(left_out(good, bad));
     for (side, runs) in [("good", good), ("bad", bad)] {
         let failed: usize = runs.iter().map(|run| run.failed_runs).sum();
         if failed > 0 {
@@ -80,6 +82,25 @@ pub(super) fn notes(
     }
     notes.extend(advice(good, bad).map(str::to_owned));
     notes
+}
+
+/// Columns and values that the files have and the comparison has not.
+fn left_out(good: &[Run], bad: &[Run]) -> Option<String> {
+    let all = || good.iter().chain(bad);
+    let columns: BTreeSet<&String> = all().flat_map(|run| &run.left_out).collect();
+    let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, count) in all().flat_map(|run| &run.missing) {
+        *missing.entry(name).or_default() += count;
+    }
+    let missing = missing.into_iter().map(|(name, count)| match count {
+        1 => format!("a missing value of `{name}`"),
+        many => format!("{many} missing values of `{name}`"),
+    });
+    let mut phrases: Vec<String> = columns.into_iter().cloned().chain(missing).collect();
+    let more = phrases.len().saturating_sub(MOST_NAMED);
+    phrases.truncate(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!phrases.is_empty()).then(|| format!("left out: {}{more}", phrases.join(", ")))
 }
 
 /// The advice for files of the runs, once each.

@@ -11,7 +11,8 @@ use crate::{Error, Result};
 pub const SCHEMA: &str = "cowslip.history/1";
 
 /// The facts that make a machine: entries that differ in one are not compared.
-pub const MACHINE: [&str; 4] = ["cpu.model", "cpu.count", "kernel", "thp.enabled"];
+pub const MACHINE: [&str; 6] =
+    ["cpu.model", "cpu.count", "cpu.mhz", "kernel", "thp.enabled", "build"];
 
 /// Beginnings of a recording's metrics that describe the machine, not the command.
 const OF_THE_MACHINE: [&str; 9] = [

@@ -80,6 +80,8 @@ fn run(entry: &Map<String, Value>) -> Result<Run> {
         };
         run.add_or_count(metric, Metric::levels(vec![value]));
     }
-    run.left_out += entry.values().filter(|value| value.is_null()).count();
+    for (field, _) in entry.iter().filter(|(_, value)| value.is_null()) {
+        run.miss(field);
+    }
     Ok(run)
 }

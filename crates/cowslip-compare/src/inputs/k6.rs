@@ -51,7 +51,7 @@ pub(super) fn points(text: &str, file: &str) -> Result<Vec<Benchmark>> {
         };
         match line.data.value {
             Some(value) => points.entry(line.metric).or_default().push((time, value)),
-            None => run.left_out += 1,
+            None => run.miss(&line.metric),
         }
     }
     for (name, mut points) in points {

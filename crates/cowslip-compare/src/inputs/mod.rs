@@ -34,16 +34,19 @@ mod vegeta;
 mod vmstat;
 mod wrk;
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use run::{Growth, Metric, Run, WALL};
-pub(crate) use untyped::find_counters;
+pub(crate) use untyped::{Growing, find_counters};
 
 use crate::{Error, ErrorKind, Result};
 
 /// Files are read whole.
 const LARGEST_BYTES: u64 = 1 << 30;
+/// A beginning that tells text from anything else.
+const FIRST_BYTES: u64 = 1 << 16;
 
 /// A benchmark of a file that may have several.
 #[derive(Clone, PartialEq, Debug)]
@@ -54,11 +57,26 @@ pub struct Benchmark {
     pub runs: Vec<Run>,
 }
 
+/// Rows of a table: those with a value in a column.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Where {
+    /// The column, by its head.
+    pub column: String,
+    /// The text in it.
+    pub value: String,
+}
+
 /// The runs in a file, or in all files of a directory, in the order of their names.
 ///
 /// `FILE@2` is the second command of a hyperfine file, the second benchmark of other tools, or the second host of sadf.
 pub fn read(path: &Path) -> Result<Vec<Run>> {
+    read_where(path, &[])
+}
+
+/// Like [`read`], with those rows of tables that have all the wanted values.
+pub fn read_where(path: &Path, wanted: &[Where]) -> Result<Vec<Run>> {
     select(path, |path, part| {
+        let parse = |text: &str, name: &str, part| parse_where(text, name, part, wanted);
         if !path.is_dir() {
             return parse(&read_text(path)?, &name_of(path), part).map_err(|error| error.on(path));
         }
@@ -71,13 +89,13 @@ pub fn read(path: &Path) -> Result<Vec<Run>> {
         }
         let mut runs = Vec::new();
         for file in files(path)? {
-            let read = parse(&read_text(&file)?, &name_of(&file), None);
-            runs.extend(read.map_err(|error| error.on(&file)).map_err(
-                |error| match error.kind() {
-                    ErrorKind::Corrupt => error.and("every file of a directory is taken for runs"),
-                    _ => error,
-                },
-            )?);
+            let read = read_text(&file).and_then(|text| {
+                parse(&text, &name_of(&file), None).map_err(|error| error.on(&file))
+            });
+            runs.extend(read.map_err(|error| match error.kind() {
+                ErrorKind::Corrupt => error.and("every file of a directory is taken for runs"),
+                _ => error,
+            })?);
         }
         Ok(runs)
     })
@@ -134,11 +152,35 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
 
 fn read_text(path: &Path) -> Result<String> {
     let failed = |error| Error::io("read", path, &error);
-    if fs::metadata(path).map_err(failed)?.len() > LARGEST_BYTES {
+    let mut file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    // Devices have no length, and some have no end.
+    file.by_ref().take(FIRST_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    text(&bytes).map_err(|error| error.on(path))?;
+    file.take(LARGEST_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LARGEST_BYTES {
         return Err(Error::usage("it is larger than 1 GiB").on(path));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    String::from_utf8(bytes).map_err(|_| unknown("it is no text").on(path))
+    text(&bytes)
+        .and_then(|text| match text {
+            Some(text) => Ok(text),
+            None => String::from_utf8(bytes).map_err(|_| unknown("it is no text")),
+        })
+        .map_err(|error| error.on(path))
+}
+
+/// The text of UTF-16, as PowerShell writes it; `None` for that of UTF-8.
+fn text(bytes: &[u8]) -> Result<Option<String>> {
+    let unit = match bytes {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        _ if bytes.contains(&0) => return Err(unknown("it is no text")),
+        _ => return Ok(None),
+    };
+    let units = bytes[2..].chunks_exact(2).map(|two| unit([two[0], two[1]]));
+    Ok(Some(
+        char::decode_utf16(units).map(|next| next.unwrap_or(char::REPLACEMENT_CHARACTER)).collect(),
+    ))
 }
 
 fn name_of(path: &Path) -> String {
@@ -153,14 +195,21 @@ fn name_of(path: &Path) -> String {
 /// # Ok::<(), cowslip_compare::Error>(())
 /// ```
 pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+    parse_where(text, name, part, &[])
+}
+
+fn parse_where(text: &str, name: &str, part: Option<usize>, wanted: &[Where]) -> Result<Vec<Run>> {
     let all = benchmarks(text, name)?;
-    match all.is_empty() {
-        true => one(csv::parse(text.trim_start_matches('\u{feff}'), name)?, part),
-        false => chosen(all, part),
+    match (all.is_empty(), wanted.first()) {
+        (true, _) => one(csv::parse(text.trim_start_matches('\u{feff}'), name, wanted)?, part),
+        (false, None) => chosen(all, part),
+        (false, Some(Where { column, .. })) => {
+            Err(Error::usage(format!("it is no table with a column `{column}`")))
+        }
     }
 }
 
-/// The benchmarks of JSON or a report; none for a text that can only be CSV.
+/// The benchmarks of JSON or a report; none for a text that can only be a table.
 fn benchmarks(text: &str, name: &str) -> Result<Vec<Benchmark>> {
     let text = text.trim_start_matches('\u{feff}');
     let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();

@@ -42,15 +42,15 @@ pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
     let common = common_labels(&series);
     let mut run = Run::new(file);
     for (labels, values) in series {
+        let called = labels.get(NAME).and_then(Value::as_str).unwrap_or_default();
         let mut reads = Vec::with_capacity(values.len());
         for value in values {
             match read(value)? {
                 Some(read) => reads.push(read),
-                None => run.left_out += 1,
+                None => run.miss(called),
             }
         }
         reads.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let called = labels.get(NAME).and_then(Value::as_str).unwrap_or_default();
         let metric = match COUNTERS.iter().any(|end| called.ends_with(end)) {
             true => Metric::counter(&reads),
             false => Metric::levels(reads.into_iter().map(|(_, value)| value).collect()),

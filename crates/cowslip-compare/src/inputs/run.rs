@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::collect::clipped;
+
 use super::collect::LONGEST_NAME;
 
 /// The time that a run took: the metric that a comparison is about by default.
@@ -22,8 +24,10 @@ pub struct Run {
     pub metrics: BTreeMap<String, Metric>,
     /// True for a command that ended by itself, false for a recording of a chosen length.
     pub ended_by_itself: bool,
-    /// Columns that are no numbers, and values that are not finite.
-    pub left_out: usize,
+    /// Columns that could not be compared, each with its reason.
+    pub left_out: Vec<String>,
+    /// The number of values that a metric lacks.
+    pub missing: BTreeMap<String, usize>,
     /// Runs of the same benchmark that failed and are left out; the first run of the benchmark counts them.
     pub failed_runs: usize,
     /// Advice for a file that lacks the values of single runs.
@@ -69,11 +73,18 @@ impl Run {
         }
     }
 
-    /// Adds a metric, or counts it as left out if it has no finite value or its name is too long.
+    /// Adds a metric, or says that it is left out: it has no finite value, or too long a name.
     pub(super) fn add_or_count(&mut self, name: &str, metric: Option<Metric>) {
         let metric = metric.filter(|_| name.len() <= LONGEST_NAME);
-        self.left_out += usize::from(metric.is_none());
+        if metric.is_none() {
+            self.miss(name);
+        }
         self.add(name, metric);
+    }
+
+    /// Counts a value that the metric lacks.
+    pub(super) fn miss(&mut self, name: &str) {
+        *self.missing.entry(clipped(name).to_owned()).or_default() += 1;
     }
 }
 

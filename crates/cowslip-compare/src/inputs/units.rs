@@ -27,11 +27,11 @@ pub(super) fn percentile(text: &str) -> &str {
 pub(super) fn seconds(unit: &str) -> Option<f64> {
     Some(match unit {
         "ns" | "nanoseconds" => 1e-9,
-        "us" | "µs" | "μs" | "microseconds" => 1e-6,
+        "us" | "µs" | "μs" | "usec" | "microseconds" => 1e-6,
         "ms" | "msec" | "milliseconds" => 1e-3,
-        "s" | "sec" | "second" | "seconds" => 1.0,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1.0,
         "min" => 60.0,
-        "hr" => 3600.0,
+        "h" | "hr" | "hours" => 3600.0,
         "day" => 86400.0,
         _ => return None,
     })

@@ -7,9 +7,23 @@ use super::{Metric, Run};
 /// This many values in order are hardly by chance: one in 8! a run.
 const ENOUGH: usize = 8;
 
-/// Turns metrics without a type that never fall, in any run, into their growth a row, called `NAME/row`. Returns their
-/// names.
-pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Vec<String> {
+/// Parts of the names of counters.
+const COUNTERS: [&str; 16] = [
+    "total", "count", "fault", "pgpg", "pswp", "ctxt", "intr", "switch", "packets", "requests",
+    "ticks", "jiffies", "errors", "calls", "reads", "writes",
+];
+
+/// Metrics without a type that never fall, in any run.
+#[derive(Default)]
+pub(crate) struct Growing {
+    /// Counters by their names: they are compared by their growth a row, as `NAME/row`, alone.
+    pub(crate) counters: Vec<String>,
+    /// Counters or levels that rise: they are compared both ways.
+    pub(crate) either: Vec<String>,
+}
+
+/// Finds them, and gives the runs their growth.
+pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Growing {
     let names: BTreeSet<String> = runs
         .iter()
         .flat_map(|run| run.metrics.iter().filter(|(_, metric)| metric.is_untyped))
@@ -24,15 +38,23 @@ pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Vec<String> {
                 && samples[0] < samples[samples.len() - 1]
         })
     };
-    let counters = names.into_iter().filter(|name| runs.iter().all(|run| only_grows(run, name)));
-    let counters: Vec<String> = counters.collect();
-    for run in runs {
-        for name in &counters {
-            if let Some(metric) = run.metrics.remove(name) {
-                let growth = metric.samples().windows(2).map(|two| (1.0, two[1] - two[0]));
-                run.add(&format!("{name}/row"), Metric::rates(growth));
-            }
+    let mut found = Growing::default();
+    for name in names {
+        if !runs.iter().all(|run| only_grows(run, &name)) {
+            continue;
         }
+        let lower = name.to_lowercase();
+        let is_counter = COUNTERS.iter().any(|part| lower.contains(part));
+        for run in &mut *runs {
+            let Some(metric) = run.metrics.get(&name) else { continue };
+            let growth = metric.samples().windows(2).map(|two| (1.0, two[1] - two[0]));
+            let growth = Metric::rates(growth);
+            if is_counter {
+                run.metrics.remove(&name);
+            }
+            run.add(&format!("{name}/row"), growth);
+        }
+        if is_counter { &mut found.counters } else { &mut found.either }.push(name);
     }
-    counters
+    found
 }

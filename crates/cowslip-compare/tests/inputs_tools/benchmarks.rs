@@ -75,7 +75,7 @@ fn iterations_of_jmh_are_runs_in_seconds_or_operations_a_second() {
     assert_refused(&text.replace("\"benchmark\"", "\"name\""), "without `benchmark`");
     let holes =
         parse(&text.replace("123.0\n", "\"NaN\"\n").replace("123.0,", "NaN,"), "a", Some(1));
-    assert_eq!(holes.unwrap()[4].left_out, 1);
+    assert_eq!(holes.unwrap()[4].missing.len(), 1);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn measures_of_bencher_and_values_for_github_actions_are_runs() {
     assert_eq!((runs.len(), &*runs[1].name), (2, "file#2"));
     assert_close(value(&runs[1], WALL), 3.5e-6);
     assert_eq!(value(&parse(list, "a", Some(2)).unwrap()[0], "ops_per_second"), 40.0);
-    assert_eq!(parse(list, "a", Some(3)).unwrap()[0].left_out, 1);
+    assert_eq!(parse(list, "a", Some(3)).unwrap()[0].missing.len(), 1);
     assert_refused(&list.replace("3.5", "[]"), "the value of a is no number");
     assert_refused(&list.replace("\"b\"", "7"), "without name, unit and value");
 }
@@ -197,7 +197,7 @@ fn context_and_missing_counters_of_google_benchmark() {
         let missing = text.replacen("\"moves\": ", &format!("\"moves\": {word}, \"b\": "), 1);
         let run = &parse(&missing, "a", Some(1)).unwrap()[0];
         assert!(!run.metrics.contains_key("moves") && run.metrics.contains_key(WALL), "{word}");
-        assert_eq!(run.left_out, 1);
+        assert_eq!(run.missing.len(), 1);
     }
 }
 

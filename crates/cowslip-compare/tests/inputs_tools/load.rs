@@ -16,7 +16,7 @@ fn series_of_prometheus_are_metrics_named_by_the_labels_that_differ() {
     assert_eq!(run.metrics[expected[0]].samples(), [2.0, 4.0]);
     assert_eq!(run.metrics[expected[1]].growth().unwrap().count, 3.0);
     assert_eq!(run.metrics[expected[2]].samples(), [1e8, 2e8], "in the order of time");
-    assert_eq!(run.left_out, 2);
+    assert_eq!(run.missing.values().sum::<usize>(), 2);
     let text = text("prometheus.json");
     assert_refused(&text.replace("matrix", "vector"), "ask for query_range");
     assert_refused(&text.replace("\"190\"", "190"), "no pair of a time and a text");
@@ -26,7 +26,11 @@ fn series_of_prometheus_are_metrics_named_by_the_labels_that_differ() {
     assert_refused(failed, "Prometheus answered: parse error");
     let long = text.replace("\"500\"", &format!("\"{}\"", "5".repeat(300)));
     let run = &parse(&long, "a", None).unwrap()[0];
-    assert_eq!((run.metrics.len(), run.left_out), (2, 3), "a name that is too long");
+    assert_eq!(
+        (run.metrics.len(), run.missing.values().sum::<usize>()),
+        (2, 3),
+        "a name that is too long"
+    );
 }
 
 #[test]

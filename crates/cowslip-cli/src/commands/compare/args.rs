@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use cowslip_compare::inputs::Where;
 
 use super::history::HistoryArgs;
 use super::record::RecordArgs;
@@ -40,8 +41,16 @@ pub(crate) struct Args {
     /// Files or directories of bad runs
     #[arg(required = true, last = true)]
     pub(super) bad: Vec<PathBuf>,
+    /// Of tables, only the rows with this text in that column
+    #[arg(long = "where", value_name = "COLUMN=TEXT", value_parser = column)]
+    pub(super) wanted: Vec<Where>,
     #[command(flatten)]
     pub(super) settings: Settings,
+}
+
+fn column(text: &str) -> Result<Where, String> {
+    let (column, value) = text.split_once('=').ok_or("COLUMN=TEXT is wanted")?;
+    Ok(Where { column: column.to_owned(), value: value.to_owned() })
 }
 
 #[derive(Subcommand, Debug)]

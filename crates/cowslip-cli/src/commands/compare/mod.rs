@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     }
     // A file that is missing is the first and only thing that is said.
     for path in args.good.iter().chain(&args.bad).filter(|path| !path.exists()) {
-        result::read(path)?;
+        result::read(path, &args.wanted)?;
     }
     let mut progress = Progress::new();
     progress.phase("reading");
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let mut read = |paths: &[PathBuf]| -> Result<Vec<Run>, Failure> {
         let mut runs = Vec::new();
         for path in paths {
-            runs.extend(result::read(path)?);
+            runs.extend(result::read(path, &args.wanted)?);
             done += 1;
             progress.set(done, files as u64);
         }

@@ -106,6 +106,8 @@ pub(super) fn machine(facts: &BTreeMap<String, String>) -> String {
         Some(match *name {
             "cpu.count" if value == "1" => "1 processor".to_owned(),
             "cpu.count" => format!("{value} processors"),
+            "cpu.mhz" => format!("{value} MHz"),
+            "build" => format!("{value} build"),
             "kernel" => format!("Linux {value}"),
             "thp.enabled" => format!("huge pages {value}"),
             _ => value,

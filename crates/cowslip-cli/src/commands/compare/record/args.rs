@@ -28,6 +28,9 @@ pub(crate) struct RecordArgs {
     /// target/criterion
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(super) from: Option<PathBuf>,
+    /// The file was made on this machine: needed where it does not say, as with hyperfine and criterion
+    #[arg(long, requires = "from")]
+    pub(super) this_machine: bool,
     /// The commit that was measured [default: that of the file, or of git in this folder]
     #[arg(long, value_name = "COMMIT")]
     pub(super) commit: Option<String>,

@@ -3,12 +3,13 @@
 mod args;
 pub(super) mod commit;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cowslip_compare::history::{Entry, Store};
+use cowslip_compare::history::{Entry, MACHINE, Store};
 use cowslip_compare::inputs::{self, Benchmark, Run};
 use cowslip_compare::recorder::facts;
 use cowslip_compare::stats::median;
@@ -28,7 +29,11 @@ pub(super) fn record(args: &RecordArgs) -> CommandResult {
         None => (vec![Benchmark { name: String::new(), runs: run(args)? }], SystemTime::now()),
     };
     let time = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    let here = facts();
+    let names_machine = |run: &Run| MACHINE.iter().any(|fact| run.facts.contains_key(*fact));
+    let is_known = args.from.is_none()
+        || args.this_machine
+        || benchmarks.iter().flat_map(|benchmark| &benchmark.runs).any(names_machine);
+    let here = if is_known { facts() } else { BTreeMap::new() };
     let store = Store::new(&args.into);
     // Read before any is added: nothing is added if one of them is unusable.
     let mut entries = Vec::new();
@@ -45,6 +50,10 @@ pub(super) fn record(args: &RecordArgs) -> CommandResult {
         };
         store.file(&name).map_err(trouble)?;
         entries.push((name, entry));
+    }
+    if !is_known {
+        let advice = "the file does not say on which machine it was made; if it was this one: --this-machine";
+        errln!("cowslip: {advice}");
     }
     for (name, entry) in &entries {
         let number = store.append(name, entry, &|| signals.stops()).map_err(trouble)?;

@@ -15,7 +15,7 @@ pub(in crate::commands::compare) mod words;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cowslip_compare::inputs::{self, Run};
+use cowslip_compare::inputs::{self, Run, Where};
 use cowslip_compare::{Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
 use cowslip_report::{json, sink};
 use cowslip_sys::exit_code;
@@ -25,8 +25,8 @@ use crate::exit::{self, CORRUPT, CommandResult, Failure, NO, USAGE};
 pub(in crate::commands::compare) use settings::{FailOn, Settings, share};
 
 /// The runs of a file or of a folder.
-pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
-    inputs::read(path).map_err(trouble)
+pub(super) fn read(path: &Path, wanted: &[Where]) -> Result<Vec<Run>, Failure> {
+    inputs::read_where(path, wanted).map_err(trouble)
 }
 
 /// The text above and below a comparison's table.
@@ -56,8 +56,14 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, settings: &Settings
         }
     }
     let comparison = compare(&good, &bad, &settings.options()).map_err(trouble)?;
-    if comparison.rows.is_empty() && comparison.constant.is_empty() {
-        return Err(Failure::new(USAGE, nothing_in_common(&comparison, settings)));
+    if comparison.rows.is_empty() {
+        let is_partial = [&comparison.only_good, &comparison.only_bad, &comparison.too_few]
+            .iter()
+            .any(|names| !names.is_empty());
+        if comparison.constant.is_empty() || is_partial {
+            let code = if settings.metric.is_some() { USAGE } else { CORRUPT };
+            return Err(Failure::new(code, nothing_in_common(&comparison, settings)));
+        }
     }
     let modes = modes::find(&comparison, [&good, &bad], settings);
     let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
@@ -117,13 +123,23 @@ fn fails(comparison: &Comparison, settings: &Settings) -> bool {
 }
 
 fn nothing_in_common(comparison: &Comparison, settings: &Settings) -> String {
-    let (good, bad, few) =
-        (comparison.only_good.len(), comparison.only_bad.len(), comparison.too_few.len());
     let of = if settings.metric.is_some() { " that --metric lets through" } else { "" };
-    format!(
-        "no metric{of} has two values on both sides: {good} are only in good runs, {bad} only in bad ones, {few} \
-         have too few values"
-    )
+    let mut all = vec![format!("no metric{of} has two values on both sides that differ anywhere")];
+    for (names, place) in [
+        (&comparison.only_good, "only in good runs"),
+        (&comparison.only_bad, "only in bad runs"),
+        (&comparison.too_few, "with too few values"),
+        (&comparison.constant, "the same everywhere"),
+    ] {
+        const MOST: usize = 5;
+        if !names.is_empty() {
+            let more = names.len().saturating_sub(MOST);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            all.push(format!("{place}: {}{more}", names[..names.len().min(MOST)].join(", ")));
+        }
+    }
+    all.extend(comparison.notes.iter().filter(|note| note.starts_with("left out")).cloned());
+    all.join("; ")
 }
 
 pub(in crate::commands::compare) fn trouble(error: cowslip_compare::Error) -> Failure {

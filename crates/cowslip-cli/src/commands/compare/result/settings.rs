@@ -17,7 +17,8 @@ pub(in crate::commands::compare) struct Settings {
     /// The accepted share of false findings among the metrics said to differ
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     pub(super) fdr: f64,
-    /// The primary metric: tested alone at --alpha, it decides the exit code [default: wall_seconds, if it is there]
+    /// The primary metric: tested alone at --alpha, it decides the exit code [default:
+    /// wall_seconds, or the only column such as `time` or `elapsed_ms`]
     #[arg(long, value_name = "METRIC")]
     pub(in crate::commands::compare) primary: Option<String>,
     /// Which way that metric must differ, by --effect or more, for exit code 1 [default: slower; any without such a metric]

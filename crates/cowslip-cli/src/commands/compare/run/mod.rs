@@ -26,7 +26,7 @@ const MOST_RUNS: u32 = 200;
 
 pub(super) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
-    let [good, bad] = folders.both().map(read);
+    let [good, bad] = folders.both().map(|folder| read(folder, &[]));
     deliver(good?, bad?, &args.settings)
 }
 

@@ -28,7 +28,7 @@ impl<'a> Until<'a> {
 
     /// Adds a recording.
     pub(super) fn add(&mut self, side: Side, file: &Path) -> Result<(), Failure> {
-        let mut runs = read(file)?;
+        let mut runs = read(file, &[])?;
         let wanted = self.settings.primary.as_deref().unwrap_or(WALL);
         let wanted = wanted.strip_suffix("/s").unwrap_or(wanted);
         runs.iter_mut().for_each(|run| run.metrics.retain(|name, _| name == wanted));
