@@ -178,7 +178,9 @@ fn files_of_other_tools_are_entries_a_series_for_each_benchmark() {
         assert!(entry["metrics"]["wall_seconds"].as_array().unwrap().len() > 1);
         // The machine that imports is not the one that measured.
         let is_silent = ["criterion", "criterion@1", "hyperfine.json@2"].contains(&file);
-        assert_eq!(entry["facts"].get("kernel").is_none(), is_silent, "{entry}");
+        let has_machine =
+            ["kernel", "cpu.count"].iter().any(|fact| !entry["facts"][fact].is_null());
+        assert_eq!(has_machine, !is_silent, "{entry}");
         assert_eq!(ran.stderr.contains("--this-machine"), is_silent, "{}", ran.stderr);
     }
     let here = ["record", "here", "--this-machine", "--from", &data("hyperfine.json@2")];
@@ -223,6 +225,12 @@ fn the_exit_code_is_of_a_change_for_the_worse_in_the_newest_entries() {
         let ran = compare(&folder, &[&["history"], words].concat());
         assert_eq!(ran.status.code(), Some(code), "{words:?}: {}{}", ran.stdout, ran.stderr);
     }
+    series(&folder, "drift", &[0.100, 0.103, 0.106, 0.109].map(|level| (30, "6", level)));
+    let ran = compare(&folder, &["history", "drift"]);
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stdout);
+    assert!(ran.stdout.starts_with("drift: worse: wall time rose slowly by"), "{}", ran.stdout);
+    let ran = compare(&folder, &["history", "drift", "--effect", "20"]);
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.stdout);
     let ran = compare(&folder, &["history", "slower"]);
     let first = ran.stdout.lines().next().unwrap();
     assert!(

@@ -208,3 +208,35 @@ fn a_metric_is_chosen_or_the_only_one_and_entries_without_it_are_counted() {
     with.metrics.remove("wall_seconds");
     assert_eq!(analyse(&series(vec![with]), &Settings::default()).unwrap().metric, "faults");
 }
+
+/// Drifts of a tenth in a hundred entries, as a line and as stairs, and series without one.
+#[test]
+fn slow_drifts_are_found_and_hardly_any_in_series_without_one() {
+    let find = |seed: u64, level: &dyn Fn(usize) -> f64| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut noise = || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let entries: Vec<Entry> =
+            (0..120).map(|at| entry("6", level(at) * (1.0 + 0.015 * noise()))).collect();
+        let history =
+            analyse(&Series { name: "a".to_owned(), entries }, &Settings::default()).unwrap();
+        history.groups[0].drift
+    };
+    let line = |at: usize| 1.0 + 0.001 * at as f64;
+    let stairs = |at: usize| 1.0 + 0.03 * (at / 30) as f64;
+    let (mut lines, mut steps, mut false_ones, mut known) = (0, 0, 0, 0);
+    for seed in 0..8 {
+        lines += usize::from(
+            find(seed, &line).is_some_and(|drift| (0.06..0.18).contains(&drift.change)),
+        );
+        steps += usize::from(find(100 + seed, &stairs).is_some());
+        known += usize::from(find(200 + seed, &|at| if at < 60 { 1.0 } else { 1.1 }).is_some());
+    }
+    for seed in 0..30 {
+        false_ones += usize::from(find(300 + seed, &|_| 1.0).is_some());
+    }
+    println!(
+        "{lines} and {steps} of 8 found; {known} of 8 steps, {false_ones} of 30 constant ones"
+    );
+    assert!(lines == 8 && steps >= 7, "{lines} {steps}");
+    assert!(known == 0 && false_ones <= 1, "{known} {false_ones}");
+}

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::change_points::change_points;
 use super::detectable::smallest_step;
+use super::drift::Drift;
 use super::entry::Entry;
 use super::settings::Settings;
 use crate::stats::{Autocorrelation, Estimate, Moments, Welch, median, relative_change};
@@ -30,6 +31,8 @@ pub struct Group {
     pub changes: Vec<Change>,
     /// The change from the level before the newest entries to the last level, if there is one.
     pub newest: Option<Change>,
+    /// The slow change that the newest entries hold, if there is one.
+    pub drift: Option<Drift>,
     /// The smallest steps that the last level would have shown, and the numbers of entries after them; none if it is
     /// too short.
     pub smallest_steps: Vec<(usize, f64)>,
@@ -148,6 +151,7 @@ impl Group {
         Self {
             machine,
             points: points.collect(),
+            drift: Drift::find(&values, &levels, settings),
             smallest_steps: smallest_steps(&values[last.from..last.to], settings.alpha),
             levels,
             changes,

@@ -7,6 +7,7 @@
 mod analysis;
 mod change_points;
 mod detectable;
+mod drift;
 mod energy;
 mod entry;
 mod group;
@@ -16,6 +17,7 @@ mod store;
 pub use analysis::{History, analyse};
 pub use change_points::{ChangePoint, change_points};
 pub use detectable::smallest_step;
+pub use drift::Drift;
 pub use entry::{Entry, MACHINE, Metrics, SCHEMA};
 pub use group::{Change, Group, Level, Point};
 pub use settings::Settings;

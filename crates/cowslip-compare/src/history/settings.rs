@@ -9,6 +9,8 @@ pub struct Settings {
     pub alpha: f64,
     /// The number of newest entries in which a change counts as new.
     pub newest: usize,
+    /// The change that matters, as a part of the old value: steps below it are added up.
+    pub effect: f64,
     /// Facts of [`MACHINE`](super::MACHINE) by which entries are not separated.
     pub ignored: Vec<String>,
 }
@@ -16,6 +18,6 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (metric, ignored) = (None, Vec::new());
-        Self { metric, alpha: 0.01, newest: 10, ignored }
+        Self { metric, alpha: 0.01, newest: 10, effect: 0.05, ignored }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct HistoryArgs {
     /// The share of series without a change that are said to have one
     #[arg(long, value_name = "P", default_value_t = 0.01, value_parser = share)]
     pub(super) alpha: f64,
-    /// The change that matters for exit code 1, in percent
+    /// The change that matters for exit code 1, in percent: of a step in the newest entries, or of a slow drift
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
     pub(super) effect: f64,
     /// The direction that is worse
@@ -57,6 +57,7 @@ impl HistoryArgs {
             metric: self.primary.clone(),
             alpha: self.alpha,
             newest: self.newest as usize,
+            effect: self.effect / 100.0,
             ignored: self.ignore.clone(),
         }
     }

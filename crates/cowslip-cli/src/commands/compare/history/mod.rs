@@ -34,8 +34,11 @@ pub(super) fn history(args: &HistoryArgs) -> CommandResult {
         progress.set(done as u64, all.len() as u64);
         let history = analyse(series, &args.settings()).map_err(trouble)?;
         // The machine of the newest entry decides.
-        let newest = history.groups.first().and_then(|group| group.newest.as_ref());
-        let fails = newest.is_some_and(|change| is_worse(change, args));
+        let group = history.groups.first();
+        let newest = group.and_then(|group| group.newest.as_ref());
+        let drift = group.and_then(|group| group.drift);
+        let fails = newest.is_some_and(|change| is_worse(change, args))
+            || drift.is_some_and(|drift| is_bad(drift.means, args));
         found.push(Found { history, fails });
     }
     progress.finish();
@@ -44,16 +47,20 @@ pub(super) fn history(args: &HistoryArgs) -> CommandResult {
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }
 
-/// Returns true for a change in the bad direction, by enough to matter.
-fn is_worse(change: &Change, args: &HistoryArgs) -> bool {
-    let (before, after) = change.means;
-    let is_direction = match args.fail_on {
+/// Returns true if the bad direction leads from the first value to the second.
+fn is_bad((before, after): (f64, f64), args: &HistoryArgs) -> bool {
+    match args.fail_on {
         FailOn::Any => true,
         FailOn::Slower => after > before,
         FailOn::Faster => after < before,
-    };
+    }
+}
+
+/// Returns true for a change in the bad direction, by enough to matter.
+fn is_worse(change: &Change, args: &HistoryArgs) -> bool {
     // A change from zero is unbounded.
-    is_direction && change.change.is_none_or(|estimate| estimate.value.abs() >= args.effect / 100.0)
+    is_bad(change.means, args)
+        && change.change.is_none_or(|estimate| estimate.value.abs() >= args.effect / 100.0)
 }
 
 fn deliver(found: &[Found], args: &HistoryArgs) -> Result<(), exit::Failure> {

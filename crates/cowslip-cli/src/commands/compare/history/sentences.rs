@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cowslip_compare::history::{Change, Group, History, MACHINE, Point};
+use cowslip_compare::history::{Change, Drift, Group, History, MACHINE, Point};
 use cowslip_report::text::{count, printable};
 
 use super::{Found, HistoryArgs};
@@ -28,14 +28,31 @@ pub(super) fn verdict(found: &Found, args: &HistoryArgs) -> String {
         1 => "the newest entry".to_owned(),
         many => format!("the newest {many} entries"),
     };
-    match &group.newest {
-        None => format!("no change in {newest}"),
-        Some(change) => {
-            let by = step(&found.history.metric, change);
-            let matters = if found.fails { "" } else { ", which does not matter here" };
-            format!("in {newest}, {by}{matters}")
-        }
+    let step = group.newest.as_ref().map(|change| step(&found.history.metric, change));
+    let drift = group.drift.map(|drift| slowly(&found.history.metric, group, &drift));
+    let matters = if found.fails { "" } else { ", which does not matter here" };
+    match (step, drift) {
+        (None, None) => format!("no change in {newest}"),
+        (Some(step), None) => format!("in {newest}, {step}{matters}"),
+        (None, Some(drift)) => format!("{drift}{matters}"),
+        (Some(step), Some(drift)) => format!("in {newest}, {step}; {drift}{matters}"),
     }
+}
+
+/// A drift, its size and its place.
+fn slowly(metric: &str, group: &Group, drift: &Drift) -> String {
+    let (before, after) = drift.means;
+    let verb = if after > before { "rose" } else { "fell" };
+    let by = format::percent(drift.change);
+    format!(
+        "{} {verb} slowly by {} since {} ({} to {}, p {})",
+        printable(&words::name(metric)),
+        by.trim_start_matches(['+', '-']),
+        entry(&group.points[drift.from]),
+        format::value(metric, before),
+        format::value(metric, after),
+        format::p(drift.p)
+    )
 }
 
 /// A change in a sentence: the step, its interval, and its place.
