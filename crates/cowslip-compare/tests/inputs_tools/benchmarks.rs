@@ -193,6 +193,7 @@ fn context_and_missing_counters_of_google_benchmark() {
     let known: Vec<&str> =
         facts.iter().filter_map(|fact| run.facts.get(*fact)).map(|fact| fact.as_str()).collect();
     assert!(known.len() >= 4, "{:?}", run.facts);
+    assert!(run.facts["cpu.mhz"].ends_with("00"), "{:?}", run.facts);
     for word in ["NaN", "Infinity", "-Infinity", "1e999"] {
         let missing = text.replacen("\"moves\": ", &format!("\"moves\": {word}, \"b\": "), 1);
         let run = &parse(&missing, "a", Some(1)).unwrap()[0];
