@@ -1,5 +1,6 @@
 //! Tests every metric of good and bad runs, and ranks those that differ.
 
+mod copies;
 mod facts;
 mod ledger;
 mod measure;
@@ -10,6 +11,8 @@ mod result;
 mod row;
 mod time;
 mod values;
+
+use std::collections::BTreeMap;
 
 use crate::inputs::{Run, WALL, find_counters};
 use crate::stats::adjusted;
@@ -75,13 +78,8 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     }
     comparison.primary = primary(&comparison, options)?;
     comparison.counters = (counters.counts + counters.rates > 0).then_some(counters);
-    // The one metric that was chosen beforehand does not pay for the others.
-    let is_primary = |row: &Row| Some(&row.metric) == comparison.primary.as_ref();
-    let p = comparison.rows.iter().map(|row| if is_primary(row) { f64::NAN } else { row.p });
-    for (row, adjusted) in adjusted(&p.collect::<Vec<_>>()).into_iter().enumerate() {
-        let row = &mut comparison.rows[row];
-        row.judge(if adjusted.is_nan() { row.p } else { adjusted }, options);
-    }
+    copies::find(&mut comparison.rows);
+    judge(&mut comparison, options);
     let primary = comparison.primary.clone();
     for row in comparison.rows.iter_mut().filter(|row| Some(&row.metric) == primary.as_ref()) {
         row.measure_shift(options.alpha);
@@ -92,6 +90,22 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     sort(&mut comparison.rows);
     comparison.notes = notes::notes(&comparison, &good, &bad, &growing, options.alpha);
     Ok(comparison)
+}
+
+/// Gives each row its p among all. The one metric that was chosen beforehand does not pay for the others, and a copy
+/// counts once: it has the p of its original, if that is larger.
+fn judge(comparison: &mut Comparison, options: &Options) {
+    let is_primary = |row: &Row| Some(&row.metric) == comparison.primary.as_ref();
+    let counts = |row: &Row| !is_primary(row) && row.copy_of.is_none();
+    let p = comparison.rows.iter().map(|row| if counts(row) { row.p } else { f64::NAN });
+    let adjusted = adjusted(&p.collect::<Vec<_>>());
+    let of_originals: BTreeMap<String, f64> =
+        comparison.rows.iter().zip(&adjusted).map(|(row, p)| (row.metric.clone(), *p)).collect();
+    for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted) {
+        let original = row.copy_of.as_ref().and_then(|name| of_originals.get(name).copied());
+        // The largest of those that are numbers.
+        row.judge(row.p.max(adjusted).max(original.unwrap_or(f64::NAN)), options);
+    }
 }
 
 /// Names of columns of tables that hold the time a run took, with or without a unit.

@@ -55,6 +55,9 @@ pub struct Row {
     pub runs_for_wanted: Option<u32>,
     /// The independent share of the values, if they are samples of one run a side: the lesser of both sides.
     pub independent_share: Option<f64>,
+    /// The metric that this one is a copy of: they are one test among all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_of: Option<String>,
     /// The verdict from all of that.
     pub verdict: Verdict,
 }
@@ -94,6 +97,7 @@ impl Row {
             runs_for_wanted: needed(wanted),
             independent_share: None,
             shift: None,
+            copy_of: None,
             verdict: Verdict::Unproven,
             metric,
             measure,

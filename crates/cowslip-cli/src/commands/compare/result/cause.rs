@@ -8,6 +8,9 @@ use super::explanation::explanation;
 use super::format::{self, is_relevant};
 use super::words::{change, listed, name};
 
+/// The first line names no more of those that are not certain.
+const LIKELIEST: usize = 3;
+
 /// Describes the change of the primary metric and its cause; without one, the largest rise and the largest fall. A
 /// change by less than `effect` (a part of the good mean) does not matter.
 pub(super) fn sentence(
@@ -62,12 +65,12 @@ fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> St
         None => Vec::new(),
     };
     if rows.is_empty() {
-        rows = largest(comparison, effect);
+        rows = largest(comparison, effect, |row| !is_consequence(row));
     }
     if rows.is_empty() {
         return match comparison.rows.iter().any(|row| is_difference(comparison, row)) {
             true => "no other difference is known to matter".to_owned(),
-            false => "nothing else is shown to differ".to_owned(),
+            false => format!("nothing else is shown to differ{}", likeliest(comparison, effect)),
         };
     }
     let changes: Vec<String> = rows.into_iter().take(MOST).map(change).collect();
@@ -75,11 +78,15 @@ fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> St
 }
 
 fn without_primary(comparison: &Comparison, effect: f64) -> String {
-    let rows = largest(comparison, effect);
+    let mut rows = largest(comparison, effect, |row| !is_consequence(row));
+    if rows.is_empty() {
+        // A file of a machine has nothing but those.
+        rows = largest(comparison, effect, |_| true);
+    }
     let by = format::percent(effect);
     let by = by.trim_start_matches('+');
     match comparison.differs() {
-        false => "nothing is shown to differ".to_owned(),
+        false => format!("nothing is shown to differ{}", likeliest(comparison, effect)),
         true if rows.is_empty() => {
             format!("nothing differs by more than {by} that is known to matter")
         }
@@ -90,15 +97,35 @@ fn without_primary(comparison: &Comparison, effect: f64) -> String {
     }
 }
 
+/// The metrics that would differ if each was the only one, the surest first.
+fn likeliest(comparison: &Comparison, effect: f64) -> String {
+    let is_likely = |row: &&Row| {
+        row.verdict == Verdict::Perhaps
+            && row.copy_of.is_none()
+            && is_relevant(row, effect)
+            && !is_consequence(row)
+    };
+    let mut rows: Vec<&Row> = comparison.rows.iter().filter(is_likely).collect();
+    rows.sort_by(|one, other| one.p.total_cmp(&other.p));
+    let changes: Vec<String> = rows
+        .into_iter()
+        .take(LIKELIEST)
+        .map(|row| format!("{} (p {})", change(row), format::p(row.p)))
+        .collect();
+    match changes.is_empty() {
+        true => String::new(),
+        false => format!(" for certain; likeliest: {}", changes.join("; ")),
+    }
+}
+
 fn is_difference(comparison: &Comparison, row: &Row) -> bool {
     row.verdict == Verdict::Differs && Some(&row.metric) != comparison.primary.as_ref()
 }
 
-/// The metrics with the largest relative rise and fall, the larger change first.
-fn largest(comparison: &Comparison, effect: f64) -> Vec<&Row> {
-    let matters = |row: &&Row| {
-        is_difference(comparison, row) && is_relevant(row, effect) && !is_consequence(row)
-    };
+/// Of the metrics that are wanted those with the largest relative rise and fall, the larger change first.
+fn largest(comparison: &Comparison, effect: f64, is_wanted: fn(&Row) -> bool) -> Vec<&Row> {
+    let matters =
+        |row: &&Row| is_difference(comparison, row) && is_relevant(row, effect) && is_wanted(row);
     let of = |is_rise: bool| {
         let rows = comparison.rows.iter().filter(matters);
         let rows = rows.filter(|row| (row.means.1 > row.means.0) == is_rise);
