@@ -25,6 +25,7 @@ mod comparison;
 mod error;
 pub mod history;
 pub mod inputs;
+pub mod profile;
 pub mod recorder;
 pub mod recording;
 pub mod stats;

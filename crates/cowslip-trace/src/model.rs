@@ -193,6 +193,21 @@ pub struct Map {
     pub stack: Option<StackId>,
 }
 
+/// A thread on a processor, at a moment that a clock chose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tick {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The instruction.
+    pub ip: u64,
+    /// False in the kernel, which worked for the thread.
+    pub in_user_mode: bool,
+    /// The call stack of the program, the innermost frame first.
+    pub stack: Option<StackId>,
+}
+
 /// A call stack of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StackId(pub NonZeroU32);
@@ -204,6 +219,12 @@ pub trait Sink {
 
     /// Takes the next event.
     fn event(&mut self, event: &Event) -> io::Result<()>;
+
+    /// Takes a sample of the time that threads spend on processors. Only recordings of time have them, and a trace does not
+    /// keep them.
+    fn tick(&mut self, _tick: &Tick) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Facts known before the first event.

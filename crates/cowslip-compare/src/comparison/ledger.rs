@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::paired::{Both, count, less, means, zip};
 use crate::inputs::Run;
-use crate::stats::{Estimate, Moments, Welch, two_sided_quantile};
+use crate::stats::{Estimate, difference, two_sided_quantile};
 
 /// A part of the time of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -47,11 +47,7 @@ pub struct Entry {
 
 impl Entry {
     pub(super) fn new(part: TimePart, values: &Both, alpha: f64) -> Self {
-        let means = means(values);
-        let [good, bad] = [&values[0], &values[1]].map(|side| Moments::from_values(side).ok());
-        let welch = good.zip(bad).and_then(|(good, bad)| Welch::new(&bad, &good, alpha).ok());
-        let interval = welch.map(|welch| welch.interval);
-        Self { part, means, added: Estimate { value: means.1 - means.0, interval } }
+        Self { part, means: means(values), added: difference(&values[0], &values[1], alpha) }
     }
 }
 

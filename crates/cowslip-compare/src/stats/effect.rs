@@ -15,6 +15,15 @@ pub struct Estimate {
     pub interval: Option<(f64, f64)>,
 }
 
+/// The difference of the means, bad less good, with Welch's interval unless both sides are constant.
+pub(crate) fn difference(good: &[f64], bad: &[f64], alpha: f64) -> Estimate {
+    let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
+    let moments = |side: &[f64]| Moments::from_values(side).ok();
+    let welch =
+        moments(good).zip(moments(bad)).and_then(|(good, bad)| Welch::new(&bad, &good, alpha).ok());
+    Estimate { value: mean(bad) - mean(good), interval: welch.map(|welch| welch.interval) }
+}
+
 /// Hedges' g* of the second sample over the first: positive if the second mean is greater.
 ///
 /// The difference of the means in units of the standard deviation, without the bias of small samples. The deviation is

@@ -23,6 +23,7 @@ use std::fmt;
 
 pub use autocorrelation::Autocorrelation;
 pub use discovery::adjusted;
+pub(crate) use effect::difference;
 pub use effect::{Estimate, hedges_g, relative_change};
 pub use location::location;
 pub use modes::Modes;

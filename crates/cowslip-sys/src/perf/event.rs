@@ -23,6 +23,8 @@ pub enum Kind {
     MinorFaults,
     /// Page faults that read from a device, counted as they end.
     MajorFaults,
+    /// Nanoseconds on a processor, by a timer of the kernel.
+    Clock,
     /// Instructions of the processor; `ENOENT` where it does not count them, as in most virtual machines.
     Instructions,
     /// A place in the kernel's code, by its number.
@@ -86,6 +88,7 @@ impl Attributes {
             Kind::PageFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS),
             Kind::MinorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN),
             Kind::MajorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+            Kind::Clock => software(bindings::PERF_COUNT_SW_CPU_CLOCK),
             Kind::Instructions => {
                 (bindings::PERF_TYPE_HARDWARE, bindings::PERF_COUNT_HW_INSTRUCTIONS.into())
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::attribute::{Attributor, Place};
-use crate::model::{Fault, StackId};
+use crate::model::{Fault, StackId, Tick};
 use crate::perf_maps::PerfMaps;
 
 /// The kernel's addresses begin here; they differ at each boot.
@@ -62,6 +62,11 @@ pub(super) struct Sites {
 }
 
 impl Sites {
+    /// No stacks yet, and these names of generated code.
+    pub(super) fn with_code(code: PerfMaps) -> Self {
+        Self { code, ..Self::default() }
+    }
+
     /// The site of a fault: its stack, or at least its instruction.
     pub(super) fn of_fault<'a>(
         &mut self,
@@ -81,6 +86,17 @@ impl Sites {
         let site = self.intern([frame].into());
         self.by_instruction.insert((program, fault.ip), site);
         site
+    }
+
+    /// The site of a stack, or of an instruction without one.
+    pub(super) fn of_tick<'a>(
+        &mut self,
+        tick: &Tick,
+        attributor: &Attributor,
+        frames: impl Fn(StackId) -> &'a [u64],
+    ) -> Site {
+        let fault = Fault { stack: tick.stack, ..Fault::at(0, tick.ip) };
+        self.of_fault(&fault, tick.pid, attributor, frames)
     }
 
     pub(super) fn of_stack<'a>(

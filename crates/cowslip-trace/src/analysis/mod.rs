@@ -2,6 +2,7 @@
 
 mod analyser;
 mod frames;
+mod profile;
 mod rate;
 mod result;
 mod shape;
@@ -9,6 +10,7 @@ mod shape;
 pub use crate::sums::Sums;
 pub use analyser::Analyser;
 pub use frames::Frame;
+pub use profile::{Profile, ProfiledStack};
 pub use rate::Rate;
 pub use result::{Analysis, Group, MappingIdentity, StackSums, ThreadSums};
 pub use shape::Shape;

@@ -8,7 +8,7 @@ use super::plan::Call;
 use super::reorder_buffer::{ReorderBuffer, Ticket};
 use super::space::{Spaces, is_anonymous};
 use super::unwind::Unwinder;
-use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId};
+use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId, Tick};
 
 const MREMAP_DONTUNMAP: u64 = 4;
 
@@ -65,6 +65,12 @@ impl Assembler {
                 let begun = Begun { time_ns, address, code, has_huge: false };
                 self.threads.entry(tid).or_default().fault = Some(begun);
                 Ok(())
+            }
+            RawEvent::Tick { ip, in_user_mode, callers } => {
+                let stack = self.stack(pid, callers, sink)?;
+                // Mappings before it, which no call delays here.
+                self.reorder_buffer.finish(sink)?;
+                sink.tick(&Tick { pid, tid, ip, in_user_mode, stack })
             }
             RawEvent::HugePage => {
                 if let Some(Thread { fault: Some(fault), .. }) = self.threads.get_mut(&tid) {

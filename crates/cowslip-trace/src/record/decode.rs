@@ -39,6 +39,11 @@ pub(super) enum RawEvent {
         code: Option<u64>,
     },
     HugePage,
+    Tick {
+        ip: u64,
+        in_user_mode: bool,
+        callers: Callers,
+    },
     End {
         address: u64,
         ip: u64,
@@ -126,6 +131,9 @@ impl Decoder<'_> {
                     None => Callers::Known(self.sink.stack(self.frames)?),
                 };
                 told(match source.role {
+                    Role::Tick => {
+                        RawEvent::Tick { ip: sample.ip, in_user_mode: sample.in_user_mode, callers }
+                    }
                     Role::End(severity) => RawEvent::End {
                         address: sample.address,
                         ip: sample.ip,

@@ -17,7 +17,8 @@ pub struct Options {
     pub stacks: Stacks,
     /// The way in which callers are found.
     pub unwinding: Unwinding,
-    /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1.
+    /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1. With [`Detail::Time`] the
+    /// nanoseconds of a thread on processors between two samples.
     pub period: u64,
     /// Let the kernel count the latencies of faults, where privileges permit.
     pub latency: bool,
@@ -47,6 +48,8 @@ pub enum Detail {
     /// Also the latency, and with privileges the kind of access, whether a page was present, and whether a
     /// huge page came. Each fault then costs about twice as much.
     Access,
+    /// No faults: samples of the time on processors, with call stacks.
+    Time,
 }
 
 /// The events with call stacks.

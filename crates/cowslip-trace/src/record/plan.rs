@@ -13,6 +13,8 @@ use crate::model::Severity;
 /// The meaning of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
+    /// A thread is on a processor.
+    Tick,
     /// A fault ends.
     End(Severity),
     /// A fault begins, without details.
@@ -62,7 +64,9 @@ impl Role {
             Self::Enter(Call::Advise) => &["start", "len_in", "behavior"],
             Self::Leave(_) => &["ret"],
             Self::Entry => &["address", "error_code"],
-            Self::Enter(Call::Break) | Self::HugePage | Self::Begin | Self::End(_) => &[],
+            Self::Tick | Self::Enter(Call::Break) | Self::HugePage | Self::Begin | Self::End(_) => {
+                &[]
+            }
         }
     }
 }
@@ -155,14 +159,18 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(options: &Options, starts_at_exec: bool) -> Result<Self, Error> {
-        if options.period == 0 || (options.period > 1 && options.detail != Detail::Faults) {
+        if options.period == 0 || (options.period > 1 && options.detail == Detail::Access) {
             let what =
                 "one of 0 faults, or of many with their ends and beginnings, cannot be recorded";
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let mut plan = Self { sources: Vec::new(), names: Vec::new(), unseen: Vec::new() };
-        plan.add_faults(options)?;
-        plan.add_calls((options.stacks != Stacks::None).then(|| callers(options)));
+        if options.detail == Detail::Time {
+            plan.add_clock(options)?;
+        } else {
+            plan.add_faults(options)?;
+            plan.add_calls((options.stacks != Stacks::None).then(|| callers(options)));
+        }
         if options.detail == Detail::Access {
             plan.add_access();
         }
@@ -195,6 +203,23 @@ impl Plan {
         for source in &mut self.sources {
             source.probe = None;
         }
+    }
+
+    fn add_clock(&mut self, options: &Options) -> Result<(), Error> {
+        let mut clock = Source::software(Kind::Clock, Role::Tick, options.period);
+        clock.attributes.callers = Some(callers(options));
+        clock.attributes.in_kernel = true;
+        if clock.probe().is_err() {
+            clock.attributes.in_kernel = false;
+            clock.probe().map_err(|errno| {
+                Error::refused("open the event of processor time", errno)
+                    .advise(format!("run `{}`", status::PERMIT_OWN))
+            })?;
+            self.unseen.push(format!("time in the kernel; run `{}`", status::PERMIT_KERNEL));
+        }
+        self.sources.push(clock);
+        self.names.push("cpu-clock".to_owned());
+        Ok(())
     }
 
     fn add_faults(&mut self, options: &Options) -> Result<(), Error> {

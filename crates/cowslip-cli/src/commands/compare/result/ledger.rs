@@ -47,14 +47,14 @@ fn is_nought(entry: &Entry) -> bool {
 }
 
 /// One unit for all rows, so that they add up as they are read.
-struct Unit {
-    name: &'static str,
+pub(super) struct Unit {
+    pub(super) name: &'static str,
     per_second: f64,
     decimals: usize,
 }
 
 impl Unit {
-    fn new(greatest: f64) -> Self {
+    pub(super) fn new(greatest: f64) -> Self {
         let (name, per_second, decimals) = match greatest {
             seconds if seconds >= 1.0 => ("s", 1.0, 3),
             seconds if seconds >= 0.01 => ("ms", 1e3, 1),
@@ -64,15 +64,13 @@ impl Unit {
     }
 
     fn row(&self, entry: &Entry) -> Cells {
+        self.cells(label(entry.part), entry.means, &entry.added)
+    }
+
+    pub(super) fn cells(&self, name: &str, means: (f64, f64), added: &Estimate) -> Cells {
         let plain = |seconds: f64| fixed(seconds * self.per_second, self.decimals);
         let signed = |seconds: f64| format::signed(seconds * self.per_second, self.decimals);
-        [
-            label(entry.part).to_owned(),
-            plain(entry.means.0),
-            plain(entry.means.1),
-            signed(entry.added.value),
-            range(&entry.added, signed),
-        ]
+        [name.to_owned(), plain(means.0), plain(means.1), signed(added.value), range(added, signed)]
     }
 }
 

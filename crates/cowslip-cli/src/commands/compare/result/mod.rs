@@ -7,6 +7,7 @@ pub(in crate::commands::compare) mod format;
 mod ledger;
 mod modes;
 mod page;
+mod profile;
 mod settings;
 mod strip_plot;
 mod table;
@@ -16,6 +17,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip_compare::inputs::{self, Run, Where};
+use cowslip_compare::profile::ProfileDifference;
 use cowslip_compare::{Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
 use cowslip_report::{json, sink};
 use cowslip_sys::exit_code;
@@ -36,6 +38,8 @@ struct Report {
     beside: Vec<String>,
     /// The head and the rows of the ledger of time, if it is known.
     ledger: Vec<ledger::Cells>,
+    /// The head and the rows of the processor time by function, if it was sampled.
+    profile: Vec<ledger::Cells>,
     /// Sentences about the primary metric.
     primary: Vec<String>,
     /// One sentence each.
@@ -43,7 +47,12 @@ struct Report {
 }
 
 /// Compares, and delivers the results as the options say.
-pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, settings: &Settings) -> CommandResult {
+pub(super) fn deliver(
+    mut good: Vec<Run>,
+    mut bad: Vec<Run>,
+    profile: Option<&ProfileDifference>,
+    settings: &Settings,
+) -> CommandResult {
     let split = TimeSplit::from_runs(&good, &bad, settings.alpha);
     if let Some(wanted) = &settings.metric {
         let is_wanted = |name: &String| {
@@ -68,8 +77,14 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, settings: &Settings
     let modes = modes::find(&comparison, [&good, &bad], settings);
     let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
     beside.extend(modes.iter().map(modes::SideModes::sentence));
+    let mut cause =
+        cause::sentence(&comparison, split.as_ref(), settings.alpha, settings.relevant());
+    if let Some(function) = profile.and_then(profile::sentence) {
+        cause += &format!("; {function}");
+    }
     let report = Report {
-        cause: cause::sentence(&comparison, split.as_ref(), settings.alpha, settings.relevant()),
+        cause,
+        profile: profile.map_or_else(Vec::new, |found| profile::rows(found, settings.alpha)),
         ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, settings.alpha)),
         beside,
         primary: format::certainty(&comparison, settings.alpha),
@@ -90,6 +105,7 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, settings: &Settings
             "fails": fails,
             "cause": report.cause,
             "time": split,
+            "profile": profile,
             "modes": modes,
             "comparison": comparison,
         });

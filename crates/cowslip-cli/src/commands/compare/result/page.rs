@@ -31,7 +31,7 @@ fn render(
     environment.get_template("page.html")?.render(context! {
         cause => &report.cause,
         beside => &report.beside,
-        ledger => &report.ledger,
+        tables => vec![report.ledger.clone(), report.profile.clone()],
         primary => &report.primary,
         headline => format::headline(comparison),
         advice => &report.advice,

@@ -13,7 +13,7 @@ use crate::commands::numbers::positive;
 pub(in crate::commands::compare) struct Settings {
     /// The level of each test; the intervals hold with one minus it
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = share)]
-    pub(super) alpha: f64,
+    pub(in crate::commands::compare) alpha: f64,
     /// The accepted share of false findings among the metrics said to differ
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     pub(super) fdr: f64,
@@ -43,7 +43,7 @@ pub(in crate::commands::compare) struct Settings {
 
 impl Settings {
     /// The change that matters, as a part of the good mean.
-    pub(super) fn relevant(&self) -> f64 {
+    pub(in crate::commands::compare) fn relevant(&self) -> f64 {
         self.effect / 100.0
     }
 

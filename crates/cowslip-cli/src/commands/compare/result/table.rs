@@ -29,6 +29,11 @@ pub(super) fn render(comparison: &Comparison, report: &Report, settings: &Settin
         lines.extend(aligned(rows, &[0]));
         lines.push(String::new());
     }
+    if !report.profile.is_empty() {
+        let rows = report.profile.iter().map(|row| row.to_vec()).collect();
+        lines.extend(aligned(rows, &[0]));
+        lines.push(String::new());
+    }
     lines.extend(report.primary.iter().map(|sentence| text::printable(sentence)));
     lines.extend([format::headline(comparison), String::new()]);
     let is_shown = |row: &&Row| settings.all || row.verdict != Verdict::Unproven;

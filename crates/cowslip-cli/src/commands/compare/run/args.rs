@@ -29,8 +29,8 @@ pub(crate) struct RunArgs {
     /// Where the recordings go; made if it is not there
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: PathBuf,
-    /// Runs of each; with --until at most [default: 10, with --until 200]
-    #[arg(short = 'n', long, value_parser = whole(1..=100_000u32))]
+    /// Runs of each, two at least; with --until at most [default: 10, with --until 200]
+    #[arg(short = 'n', long, value_parser = whole(2..=100_000u32))]
     pub(super) runs: Option<u32>,
     /// Go on, after ten runs of each, until the interval of the primary metric's change is narrower than this, in
     /// percent of the good mean
@@ -38,6 +38,10 @@ pub(crate) struct RunArgs {
     pub(super) until: Option<f64>,
     #[command(flatten)]
     pub(super) way: Way,
+    /// Find the function in which the difference arose: three more runs of each, sampled each millisecond
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_value_t = Why::Auto,
+        default_missing_value = "always")]
+    pub(super) why: Why,
     /// Which goes first in each pair of runs
     #[arg(long, value_enum, default_value_t = Order::Random)]
     pub(super) order: Order,
@@ -46,6 +50,17 @@ pub(crate) struct RunArgs {
     pub(super) seed: u64,
     #[command(flatten)]
     pub(super) settings: Settings,
+}
+
+/// When to look for a function.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// If the commands differ by --effect, and processor time has a tenth of that
+    Auto,
+    /// Also if they do not
+    Always,
+    /// Not at all
+    Never,
 }
 
 /// The way to run and record a command, which `compare run` and `compare record` share.

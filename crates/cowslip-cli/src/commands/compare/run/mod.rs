@@ -6,6 +6,7 @@ mod once;
 mod order;
 mod shell;
 mod until;
+mod why;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 
 use super::result::{deliver, read};
 use crate::exit::{self, CommandResult, Failure};
+use args::Why;
 pub(super) use args::{RunArgs, Way};
 use folders::{Folders, Side};
 pub(super) use once::Once;
@@ -25,13 +27,29 @@ const RUNS: u32 = 10;
 const MOST_RUNS: u32 = 200;
 
 pub(super) fn run(args: &RunArgs) -> CommandResult {
-    let folders = record(args)?;
+    let (folders, ended) = record(args)?;
     let [good, bad] = folders.both().map(|folder| read(folder, &[]));
-    deliver(good?, bad?, &args.settings)
+    let (good, bad) = (good?, bad?);
+    let (alpha, relevant) = (args.settings.alpha, args.settings.relevant());
+    let is_wanted = match args.why {
+        _ if ended == Ended::Interrupted => false,
+        Why::Always => true,
+        Why::Auto => why::is_worth_it(&good, &bad, alpha, relevant),
+        Why::Never => false,
+    };
+    let profile = match is_wanted {
+        true => why::sample(args, &mut Once::new(&args.way)?, alpha).unwrap_or_else(|failure| {
+            // The runs that are compared are there.
+            errln!("cowslip: no functions: {failure}");
+            None
+        }),
+        false => None,
+    };
+    deliver(good, bad, profile.as_ref(), &args.settings)
 }
 
 /// Runs the commands and returns the recordings; after Ctrl-C those of the finished runs.
-fn record(args: &RunArgs) -> Result<Folders, Failure> {
+fn record(args: &RunArgs) -> Result<(Folders, Ended), Failure> {
     let folders = Folders::create(&args.output)?;
     let mut session = Session {
         args,
@@ -55,7 +73,7 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
             progress.set(done as u64, turns.len() as u64);
             if session.turn(*side, is_recorded)? == Ended::Interrupted {
                 progress.finish();
-                return session.interrupted();
+                return Ok((session.interrupted()?, Ended::Interrupted));
             }
             if is_recorded && session.is_precise(&mut progress)? {
                 break;
@@ -65,7 +83,7 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
     progress.finish();
     session.tell_ignored();
     session.tell_precision()?;
-    Ok(session.folders)
+    Ok((session.folders, Ended::Itself))
 }
 
 struct Session<'a> {

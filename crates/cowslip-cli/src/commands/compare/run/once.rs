@@ -27,6 +27,11 @@ impl<'a> Once<'a> {
         Ok(Self { way, signals, facts: facts() })
     }
 
+    /// The signals that end a run.
+    pub(super) fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
     /// Runs the command that comes before each run.
     pub(in crate::commands::compare) fn prepare(&mut self) -> Result<Ended, Failure> {
         self.hook("prepare", self.way.prepare.as_deref())
