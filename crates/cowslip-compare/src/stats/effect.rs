@@ -15,6 +15,13 @@ pub struct Estimate {
     pub interval: Option<(f64, f64)>,
 }
 
+impl Estimate {
+    /// Returns true if the range leaves out zero; without a range, if the number is not zero.
+    pub fn is_certain(&self) -> bool {
+        self.interval.map_or(self.value != 0.0, |(low, high)| low > 0.0 || high < 0.0)
+    }
+}
+
 /// The difference of the means, bad less good, with Welch's interval unless both sides are constant.
 pub(crate) fn difference(good: &[f64], bad: &[f64], alpha: f64) -> Estimate {
     let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;

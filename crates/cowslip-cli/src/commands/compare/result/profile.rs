@@ -13,7 +13,7 @@ const LONGEST: usize = 80;
 
 /// The function in which the difference arose; `None` if there is none that has most of it.
 pub(super) fn sentence(found: &ProfileDifference) -> Option<String> {
-    let explained = found.explained.as_ref()?;
+    let explained = found.explained.as_ref().filter(|row| row.added.is_certain())?;
     let names = found.path.iter().take(1 + CALLERS).map(|name| format!("`{}`", short(name)));
     let names: Vec<String> = names.collect();
     let (part, all) = (explained.added.value, found.all.added.value);

@@ -30,7 +30,7 @@ const LEAST_SECONDS: f64 = 0.02;
 const STARTS: [&str; 5] =
     ["_start", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "clone3"];
 
-/// Returns true if the program itself took enough of the difference.
+/// Returns true if there is a difference that matters, and processor time took enough of it.
 pub(super) fn is_worth_it(good: &[Run], bad: &[Run], alpha: f64, relevant: f64) -> bool {
     let Some(split) = TimeSplit::from_runs(good, bad, alpha) else { return false };
     let (before, after) = split.means;
@@ -38,9 +38,10 @@ pub(super) fn is_worth_it(good: &[Run], bad: &[Run], alpha: f64, relevant: f64) 
         |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
     let carried: f64 =
         split.parts.iter().filter(|part| is_processor(part.part)).map(|part| part.carried).sum();
-    (after - before).abs() >= relevant * before
+    split.wall.added.is_certain()
+        && (after - before).abs() >= relevant * before
         && before.max(after) >= LEAST_SECONDS
-        && carried >= LEAST_SHARE
+        && carried / (after - before) >= LEAST_SHARE
 }
 
 /// Samples both commands in turns; `None` after Ctrl-C.
