@@ -174,8 +174,9 @@ fn rows_of_any_form_are_read() {
     shapes.read("CR LF", |values| plain(values, ",").replace('\n', "\r\n").into_bytes());
     shapes.read("blank lines", |values| plain(values, ",").replace('\n', "\n\n").into_bytes());
     shapes.read("comments", |values| {
-        let text = plain(values, ",").replace("\n5,", "\n# a \"remark, it is\n5,");
-        format!("# made by hand, \"here\n{text}").into_bytes()
+        let text =
+            plain(values, ",").replace("\n5,", "\n# a \"remark, it is\n# restarted, again\n5,");
+        format!("# made by hand, \"here\n# of two, words\n{text}").into_bytes()
     });
     for (name, bytes) in [
         ("UTF-16, little", u16::to_le_bytes as fn(u16) -> [u8; 2]),

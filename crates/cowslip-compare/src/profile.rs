@@ -53,7 +53,7 @@ pub struct ProfileDifference {
     pub all: ProfileRow,
     /// The function that explains the difference, and its callers; empty if none does.
     pub path: Vec<Arc<str>>,
-    /// The time in that function and what it calls.
+    /// The time in that function and in those that it calls.
     pub explained: Option<ProfileRow>,
     /// Time in functions themselves, the greatest difference first.
     pub functions: Vec<ProfileRow>,
@@ -154,7 +154,8 @@ struct Depth {
 }
 
 /// The most specific function with most of the difference: it takes little more time than any other such function, and
-/// of those it has the most callers. A caller that a stack lacks now and then takes less than what it calls.
+/// of those it has the most callers. A caller that a stack lacks now and then takes
+/// less than its callee.
 fn explained(
     rows: Vec<ProfileRow>,
     added: f64,

@@ -62,7 +62,7 @@ struct Line {
     count: f64,
     start: f64,
     slope: f64,
-    /// The sum of the squares of what it misses.
+    /// The sum of the squares of its errors.
     missed: f64,
     /// The sum of the squares of the places' distances from their middle.
     spread: f64,

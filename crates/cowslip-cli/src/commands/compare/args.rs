@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Files or directories of bad runs
     #[arg(required = true, last = true)]
     pub(super) bad: Vec<PathBuf>,
-    /// Of tables, only the rows with this text in that column
+    /// Only the rows of tables that have this text in that column
     #[arg(long = "where", value_name = "COLUMN=TEXT", value_parser = column)]
     pub(super) wanted: Vec<Where>,
     #[command(flatten)]

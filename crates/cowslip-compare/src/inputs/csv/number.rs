@@ -183,7 +183,7 @@ pub(super) fn number(text: &str, decimal: Decimal) -> Option<f64> {
     format!("{sign}0{whole}.{fraction}0{exponent}").parse().ok()
 }
 
-/// The digits of `1,234,567` without what separates them.
+/// The digits of `1,234,567` alone.
 fn joined(whole: &str, separator: char) -> Option<String> {
     let mut parts = whole.split(separator);
     let first = parts.next().filter(|first| (1..=3).contains(&first.len()))?;

@@ -11,6 +11,9 @@ use crate::{Error, Result};
 /// Fields between two bars are none of a table with columns.
 const LARGEST_COLUMNS: usize = 50_000;
 
+/// `sadf -d` has some forty reports.
+const MOST_TABLES: usize = 1000;
+
 /// A head, and the rows below it.
 pub(super) struct Table {
     pub(super) heads: Vec<String>,
@@ -36,6 +39,7 @@ pub(super) fn tables(text: &str) -> Result<Vec<Table>> {
     let mut comment: Option<Vec<String>> = None;
     // The table of the last row.
     let mut current = 0;
+    let mut are_commented = false;
     let mut record = StringRecord::new();
     loop {
         let is_row = rows.read_record(&mut record).map_err(|error| unknown(&fault(&error)))?;
@@ -57,9 +61,16 @@ pub(super) fn tables(text: &str) -> Result<Vec<Table>> {
         if record.iter().any(|cell| cell.starts_with("LINUX-RESTART")) {
             continue;
         }
-        let is_head_of_it = |heads: &Vec<String>| heads.len() == record.len() && !is_numbers(heads);
+        // Any other comment is a remark: above a head, or in a table whose head is none.
+        let is_head_of_it = |heads: &Vec<String>| {
+            heads.len() == record.len()
+                && !is_numbers(heads)
+                && record.iter().any(is_number)
+                && (tables.is_empty() || are_commented)
+        };
         if let Some(heads) = comment.take().filter(is_head_of_it) {
-            current = find(&mut tables, heads);
+            are_commented = true;
+            current = find(&mut tables, heads)?;
         } else if tables.is_empty() {
             let cells: Vec<String> = record.iter().map(str::to_owned).collect();
             current = match is_numbers(&cells) {
@@ -68,7 +79,7 @@ pub(super) fn tables(text: &str) -> Result<Vec<Table>> {
                 true => {
                     find(&mut tables, (1..=cells.len()).map(|n| format!("column_{n}")).collect())
                 }
-            };
+            }?;
         }
         let table = &mut tables[current];
         // Files of several measurements repeat the head.
@@ -86,12 +97,17 @@ pub(super) fn tables(text: &str) -> Result<Vec<Table>> {
 }
 
 /// The table with these heads, which may be a new one.
-fn find(tables: &mut Vec<Table>, heads: Vec<String>) -> usize {
-    let found = tables.iter().position(|table| table.heads == heads);
-    found.unwrap_or_else(|| {
-        tables.push(Table { heads, rows: Vec::new() });
-        tables.len() - 1
-    })
+fn find(tables: &mut Vec<Table>, heads: Vec<String>) -> Result<usize> {
+    if let Some(found) = tables.iter().position(|table| table.heads == heads) {
+        return Ok(found);
+    }
+    if tables.len() == MOST_TABLES {
+        return Err(Error::corrupt(format!(
+            "as CSV: it has more than {MOST_TABLES} different heads"
+        )));
+    }
+    tables.push(Table { heads, rows: Vec::new() });
+    Ok(tables.len() - 1)
 }
 
 /// The delimiter, the text below a line that names it, and the number of lines above that.
@@ -135,12 +151,14 @@ fn delimiter(text: &str) -> Result<(u8, Cow<'_, str>, u64)> {
 
 /// Returns true if all cells are numbers or missing: no head has such names.
 fn is_numbers(cells: &[String]) -> bool {
-    let is_number = |cell: &String| {
-        [Decimal::Point, Decimal::Comma]
-            .iter()
-            .any(|decimal| matches!(Cell::new(cell, *decimal), Cell::Number { .. } | Cell::Date))
-    };
-    cells.iter().any(is_number) && cells.iter().all(|cell| cell.is_empty() || is_number(cell))
+    cells.iter().any(|cell| is_number(cell))
+        && cells.iter().all(|cell| cell.is_empty() || is_number(cell))
+}
+
+fn is_number(cell: &str) -> bool {
+    [Decimal::Point, Decimal::Comma]
+        .iter()
+        .any(|decimal| matches!(Cell::new(cell, *decimal), Cell::Number { .. } | Cell::Date))
 }
 
 /// The decimal mark of all numbers in a table.

@@ -122,7 +122,7 @@ fn is_difference(comparison: &Comparison, row: &Row) -> bool {
     row.verdict == Verdict::Differs && Some(&row.metric) != comparison.primary.as_ref()
 }
 
-/// Of the metrics that are wanted those with the largest relative rise and fall, the larger change first.
+/// The wanted metrics with the largest relative rise and fall, the larger change first.
 fn largest(comparison: &Comparison, effect: f64, is_wanted: fn(&Row) -> bool) -> Vec<&Row> {
     let matters =
         |row: &&Row| is_difference(comparison, row) && is_relevant(row, effect) && is_wanted(row);
