@@ -22,7 +22,9 @@ fn compare(options: &[&str], good: &Path, bad: &Path) -> Ran {
 
 fn record(folder: &Folder, options: &[&str]) -> Command {
     let mut command = Command::new(COWSLIP);
-    command.args(["compare", "run", "--output"]).arg(folder.0.join("runs")).args(options);
+    // `compare_why.rs` tests the samples.
+    command.args(["compare", "run", "--why=never", "--output"]);
+    command.arg(folder.0.join("runs")).args(options);
     command
 }
 
@@ -231,7 +233,7 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
     let (good, bad) = (format!("{} 1", program.display()), format!("{} 64", program.display()));
     let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
     let ran = run(&mut record(&folder, &options));
-    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{}{}", ran.stderr, json(&ran)["cause"]);
     let report = json(&ran);
     let rows = report["comparison"]["rows"].as_array().unwrap();
     // Listed once, though the recordings have them both as sampled and as wait4 reported them.
@@ -303,13 +305,13 @@ fn small_reads_are_system_time_and_read_calls() {
     let (good, bad) = (dd("1M", "1"), dd("4", "256k"));
     let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
     let ran = run(&mut record(&folder, &options));
-    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{}{}", ran.stderr, json(&ran)["cause"]);
     let report = json(&ran);
     assert_eq!((&report["fails"], &report["differs"]), (&true.into(), &true.into()));
     let cause = report["cause"].as_str().unwrap();
     assert!(cause.starts_with("wall time rose by"), "{cause}");
     // Both system calls are equally frequent.
-    assert!(cause.contains("; as the command's read calls rose"), "{cause}");
+    assert!(cause.contains("the command's read calls rose"), "{cause}");
     let part = report["time"]["parts"].as_array().unwrap().iter().max_by(|a, b| {
         let carried = |part: &Value| part["carried"].as_f64().unwrap();
         carried(a).total_cmp(&carried(b))
@@ -318,43 +320,6 @@ fn small_reads_are_system_time_and_read_calls() {
     // The ticks of such short runs are too coarse.
     let coarse = report["comparison"]["too_coarse"].to_string();
     assert!(coarse.contains("cpu.idle_share"), "{coarse}");
-}
-
-#[test]
-fn the_function_that_became_slower_is_named_with_its_caller() {
-    let folder = Folder::new("record-why");
-    let Some(rows) = compile(&folder, "rows") else { return };
-    let command = |work: u32| format!("{} {work}", rows.display());
-    let (good, bad) = (command(100_000), command(2_000_000));
-    // On a busy machine the wall time may not be shown to differ; the time of functions is.
-    let options = ["-n", "4", "--why", "--good", &good, "--bad", &bad, "--json", "-"];
-    let ran = run(&mut record(&folder, &options));
-    let report = json(&ran);
-    let profile = &report["profile"];
-    if profile.is_null() && ran.stderr.contains("run `") {
-        return println!("SKIPPED: no event of processor time: {}", ran.stderr);
-    }
-    let path: Vec<&str> =
-        profile["path"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    assert_eq!(path[..3], ["parse_row", "load", "main"], "{path:?}");
-    let cause = report["cause"].as_str().unwrap();
-    assert!(cause.contains("; in `parse_row` < `load` < `main` (+"), "{cause}");
-    // The runs that are compared are those that were recorded.
-    assert_eq!(report["comparison"]["runs"], serde_json::json!([4, 4]));
-    let added = |row: &Value| row["added"]["value"].as_f64().unwrap();
-    let (part, all) = (added(&profile["explained"]), added(&profile["all"]));
-    assert!(part > 0.8 * all && part < 1.2 * all, "{part} of {all}");
-}
-
-#[test]
-fn equal_commands_are_not_sampled_unless_that_is_asked_for() {
-    let folder = Folder::new("record-why-equal");
-    let same = ["--good", "true", "--bad", "true", "-n", "3", "--json", "-"];
-    let ran = run(record(&folder, &[]).args(same));
-    assert!(json(&ran)["profile"].is_null(), "{}", ran.stdout);
-    fs::remove_dir_all(folder.0.join("runs")).unwrap();
-    let ran = run(record(&folder, &["--why"]).args(same));
-    assert_eq!(json(&ran)["profile"]["runs"], serde_json::json!([3, 3]), "{}", ran.stderr);
 }
 
 /// A recording includes the waits of threads and children that are gone, even without the kernel's records of them.
@@ -367,7 +332,8 @@ fn ordinary_users_know_how_long_a_processor_was_waited_for() {
     }
     run(Command::new("chmod").arg("777").arg(&folder.0));
     let count = std::thread::available_parallelism().unwrap().get() + 1;
-    let busy = "dd if=/dev/zero of=/dev/null bs=2 count=200k";
+    // Long enough for many looks, also where the recorder itself waits.
+    let busy = "dd if=/dev/zero of=/dev/null bs=2 count=800k";
     let command = format!("n=0; while [ $n -lt {count} ]; do n=$((n + 1)); {busy} & done; wait");
     let mut recorded = record(&folder, &["-n", "2", "--good", &command, "--bad", &command]);
     let program = recorded.get_program().to_owned();

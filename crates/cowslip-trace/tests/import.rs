@@ -167,6 +167,19 @@ fn what_perf_records_now() {
     assert_eq!(frames, lines.lines().filter(|line| !line.trim().is_empty()).count());
 }
 
+/// perf writes no period into a sample if it is the same in all.
+#[test]
+fn a_fixed_period_is_that_of_the_event_and_a_frequency_is_an_estimate() {
+    let event = ["-e", "page-faults", "-d"];
+    let Some(file) = recorded("period.data", &[&event[..], &["-c", "10"]].concat()) else { return };
+    let header = imported(&file.0).unwrap().1.header;
+    assert_eq!(header.sampling_period, 10);
+    assert!(!header.unseen.join("\n").contains("estimated"), "{:?}", header.unseen);
+    let file = recorded("frequency.data", &[&event[..], &["-F", "99"]].concat()).unwrap();
+    let header = imported(&file.0).unwrap().1.header;
+    assert!(header.unseen.join("\n").contains("estimated"), "{:?}", header.unseen);
+}
+
 #[test]
 fn what_the_seeds_command_records_now() {
     let options = ["-e", "syscalls:sys_*_m*map", "-e", "exceptions:page_fault_*"];

@@ -16,7 +16,7 @@ __attribute__((noinline)) static void load(int work) {
 
 __attribute__((noinline)) static void save(void) {
     unsigned hash = 0;
-    for (int step = 0; step < 40000000; step++) hash = hash * 37 + (unsigned)step;
+    for (int step = 0; step < 20000000; step++) hash = hash * 37 + (unsigned)step;
     sum += hash;
 }
 

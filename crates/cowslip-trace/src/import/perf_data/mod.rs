@@ -8,9 +8,10 @@ use std::io::{self, Read, Seek};
 use cowslip_sys::units::VirtRange;
 use linux_perf_data::linux_perf_event_reader::constants::PERF_RECORD_MISC_MMAP_BUILD_ID;
 use linux_perf_data::linux_perf_event_reader::{
-    CpuMode, EventRecord, Mmap2FileId, PerfClock, RawData, RawEventRecord, RecordType, SampleRecord,
+    CpuMode, EventRecord, Mmap2FileId, PerfClock, RawData, RawEventRecord, RecordType,
+    SampleRecord, SamplingPolicy,
 };
-use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord};
+use linux_perf_data::{AttributeDescription, PerfFile, PerfFileReader, PerfFileRecord};
 
 use super::invalid;
 use super::record::{At, Edge, Fault, Record, Source, Take};
@@ -30,7 +31,8 @@ const BUILD_ID_MOST_BYTES: u8 = 20;
 
 /// The meaning of an event's samples.
 enum Meaning {
-    Fault(Source),
+    /// A fault, and the fixed number of faults that each stands for.
+    Fault(Source, Option<u64>),
     Edge(Edge),
     Other,
 }
@@ -45,8 +47,13 @@ pub(super) fn read(
     let reader = PerfFileReader::parse_file(input).map_err(damaged)?;
     let PerfFileReader { mut perf_file, mut record_iter } = reader;
     describe(&perf_file, header).map_err(damaged)?;
-    let events =
-        perf_file.event_attributes().iter().map(|event| meaning(event.name().unwrap_or_default()));
+    let events = perf_file.event_attributes().iter().map(|event| {
+        let period = match event.attributes().sampling_policy {
+            SamplingPolicy::Period(period) => Some(period.get()),
+            _ => None,
+        };
+        meaning(event.name().unwrap_or_default(), period)
+    });
     let events: Vec<Meaning> = events.collect();
     let mut frames = Vec::new();
     while let Some(record) = record_iter.next_record(&mut perf_file).map_err(damaged)? {
@@ -115,9 +122,10 @@ fn at(time_ns: Option<u64>, pid: i32, tid: i32) -> At {
     At { time_ns, pid: pid as u32, tid: tid as u32 }
 }
 
-fn meaning(event: &str) -> Meaning {
+/// With a fixed period, perf writes none into the samples.
+fn meaning(event: &str, period: Option<u64>) -> Meaning {
     match (Source::named(event), Edge::named(event)) {
-        (Some(source), _) => Meaning::Fault(source),
+        (Some(source), _) => Meaning::Fault(source, period),
         (_, Some(edge)) => Meaning::Edge(edge),
         _ => Meaning::Other,
     }
@@ -136,7 +144,7 @@ fn sample<'a>(
         Meaning::Edge(Edge::Enter(name)) => {
             Record::Enter(name.call(|i| u64_at(&fields, ARGUMENTS_AT + 8 * i)))
         }
-        Meaning::Fault(source) => {
+        Meaning::Fault(source, period) => {
             frames.clear();
             if let Some(chain) = sample.callchain {
                 frames.extend((0..chain.len()).filter_map(|i| chain.get(i)));
@@ -155,7 +163,7 @@ fn sample<'a>(
                     _ => None,
                 },
                 frames,
-                period: sample.period,
+                period: sample.period.or(period),
             })
         }
     }
@@ -211,6 +219,16 @@ fn describe(file: &PerfFile, header: &mut Header) -> Result<(), linux_perf_data:
         Some(PerfClock::ClockId(clock)) => format!("{clock:?}").to_lowercase(),
         _ => "perf".into(),
     };
+    let is_guessed = |event: &AttributeDescription| {
+        matches!(meaning(event.name().unwrap_or_default(), None), Meaning::Fault(..))
+            && matches!(event.attributes().sampling_policy, SamplingPolicy::Frequency(_))
+    };
+    if file.event_attributes().iter().any(is_guessed) {
+        header.unseen.push(
+            "the number of faults, which is estimated by the periods that perf chose for its frequency: record with `-c 1`"
+                .to_owned(),
+        );
+    }
     Ok(())
 }
 
