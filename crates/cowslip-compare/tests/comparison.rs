@@ -210,3 +210,23 @@ fn metrics_with_few_values_are_named() {
     let notes = compare(&side(0.0)[..3], &side(9.0)[..3], &Options::default()).unwrap().notes;
     assert!(notes.iter().any(|note| note.contains("fewer than 4 values on a side")), "{notes:?}");
 }
+
+/// A size in kB and in percent is one metric; two that only differ between the sides are two.
+#[test]
+fn copies_are_one_test_and_a_difference_makes_none() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut run = |level: f64| {
+        let kb = level * (1.0 + 0.05 * random.f64());
+        Run::new("a run")
+            .with("memory.kb", kb)
+            .with("memory.percent", 100.0 - kb / 7.0)
+            .with("other", level * (1.0 + 0.05 * random.f64()))
+    };
+    let good: Vec<Run> = (0..6).map(|_| run(100.0)).collect();
+    let bad: Vec<Run> = (0..6).map(|_| run(130.0)).collect();
+    let comparison = compare(&good, &bad, &Options::default()).unwrap();
+    let find = |name: &str| comparison.rows.iter().find(|row| row.metric == name).unwrap();
+    assert_eq!(find("memory.percent").copy_of.as_deref(), Some("memory.kb"));
+    assert_eq!((&find("memory.kb").copy_of, &find("other").copy_of), (&None, &None));
+    assert_eq!(find("memory.percent").adjusted_p, find("memory.kb").adjusted_p);
+}
