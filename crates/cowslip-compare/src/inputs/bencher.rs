@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::collect::{Benchmarks, clipped};
-use super::{Benchmark, Metric, Run, WALL};
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 /// Bencher's measure of time, in nanoseconds.
@@ -33,8 +33,8 @@ fn run(measures: &Map<String, Value>) -> Option<Run> {
     for (measure, content) in measures {
         let value = content.get("value")?.as_f64();
         match measure.as_str() {
-            LATENCY => run.add_or_count(WALL, value.and_then(|ns| Metric::levels(vec![ns / 1e9]))),
-            _ => run.add_or_count(measure, value.and_then(|value| Metric::levels(vec![value]))),
+            LATENCY => run.add_value(WALL, value.map(|ns| ns / 1e9)),
+            _ => run.add_value(measure, value),
         }
     }
     Some(run)

@@ -44,7 +44,7 @@ pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
         let values = benchmark.pointer("/Statistics/OriginalValues").and_then(Value::as_array);
         let runs = values.into_iter().flatten().map(|value| {
             let mut run = Run { facts: Arc::clone(&facts), ..Run::default() };
-            run.add_or_count(WALL, value.as_f64().and_then(|ns| Metric::levels(vec![ns / 1e9])));
+            run.add_value(WALL, value.as_f64().map(|ns| ns / 1e9));
             run.add(ALLOCATED, allocated.and_then(|bytes| Metric::levels(vec![bytes])));
             run
         });

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::collect::Benchmarks;
 use super::units::metric_of;
-use super::{Benchmark, Metric, Run};
+use super::{Benchmark, Run};
 use crate::{Error, Result};
 
 /// True for a list of values with units.
@@ -36,8 +36,7 @@ pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
             return Err(Error::corrupt(format!("the value of {name} is no number")));
         }
         let mut run = Run::default();
-        let level = value.as_f64().and_then(|value| Metric::levels(vec![value * factor]));
-        run.add_or_count(metric, level);
+        run.add_value(metric, value.as_f64().map(|value| value * factor));
         all.add(name, file, [run]);
     }
     Ok(all.into_vec())

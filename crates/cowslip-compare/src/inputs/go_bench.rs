@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::collect::{Benchmarks, clipped};
 use super::units::number;
-use super::{Benchmark, Metric, Run, WALL};
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 /// Lines about the machine, and the facts in them.
@@ -97,8 +97,8 @@ fn run(line: &Line<'_>) -> Result<Run> {
             return Err(Error::corrupt(format!("{value} {unit} of {name} is no number")));
         };
         match unit {
-            "ns/op" => run.add_or_count(WALL, Metric::levels(vec![value / 1e9])),
-            _ => run.add_or_count(unit, Metric::levels(vec![value])),
+            "ns/op" => run.add_value(WALL, Some(value / 1e9)),
+            _ => run.add_value(unit, Some(value)),
         }
     }
     Ok(run)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::collect::{Benchmarks, clipped, facts};
-use super::{Benchmark, Metric, Run, WALL};
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 /// Numbers that say which one it is, or how it was measured.
@@ -85,7 +85,7 @@ fn run(entry: &Map<String, Value>) -> Result<Run> {
             "cpu_time" => ("cpu_seconds", value * unit),
             _ => (field, value),
         };
-        run.add_or_count(metric, Metric::levels(vec![value]));
+        run.add_value(metric, Some(value));
     }
     for (field, _) in entry.iter().filter(|(_, value)| value.is_null()) {
         run.miss(field);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::collect::{Benchmarks, facts};
 use super::units::metric_of;
-use super::{Benchmark, Metric, Run};
+use super::{Benchmark, Run};
 use crate::{Error, Result};
 
 const FACTS: [(&str, &str); 6] = [
@@ -65,7 +65,7 @@ fn runs(primary: &Value, secondary: Option<&Value>) -> Result<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::with_capacity(scores.len());
     for score in scores {
         let mut run = Run::default();
-        run.add_or_count(metric, score.and_then(|score| Metric::levels(vec![score * factor])));
+        run.add_value(metric, score.map(|score| score * factor));
         runs.push(run);
     }
     for (name, content) in secondary.and_then(Value::as_object).into_iter().flatten() {
@@ -75,7 +75,7 @@ fn runs(primary: &Value, secondary: Option<&Value>) -> Result<Vec<Run>> {
             _ => format!("{}_{unit}", name.trim_start_matches('·')),
         };
         for (run, score) in runs.iter_mut().zip(self::scores(content).unwrap_or_default()) {
-            run.add_or_count(&name, score.and_then(|score| Metric::levels(vec![score])));
+            run.add_value(&name, score);
         }
     }
     Ok(runs)

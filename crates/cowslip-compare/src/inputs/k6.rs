@@ -80,8 +80,7 @@ pub(super) fn summary(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
         let values = content.get("values").unwrap_or(content).as_object();
         for (field, value) in values.into_iter().flatten() {
             if value.is_number() || value.is_null() {
-                let level = value.as_f64().and_then(|value| Metric::levels(vec![value]));
-                run.add_or_count(&format!("{name}.{field}"), level);
+                run.add_value(&format!("{name}.{field}"), value.as_f64());
             }
         }
     }

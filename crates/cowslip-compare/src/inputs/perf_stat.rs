@@ -124,7 +124,7 @@ fn run(name: &str, Counts { events, ends }: &Counts) -> Run {
     let mut run = Run::new(name);
     for (event, counts) in events {
         if let [(None, value)] = counts[..] {
-            run.add_or_count(event, Metric::levels(vec![value]));
+            run.add_value(event, Some(value));
             continue;
         }
         let steps = counts.iter().filter_map(|(end, count)| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::collect::{Benchmarks, facts};
-use super::{Benchmark, Metric, Run, WALL};
+use super::{Benchmark, Run, WALL};
 use crate::{Error, Result};
 
 const FACTS: [(&str, &str); 5] = [
@@ -44,7 +44,7 @@ pub(super) fn parse(whole: &Value, file: &str) -> Result<Vec<Benchmark>> {
         let values = processes.iter().filter_map(|process| process.get("values")?.as_array());
         let runs = values.flatten().map(|value| {
             let mut run = Run { facts: Arc::clone(&facts), ..Run::default() };
-            run.add_or_count(metric, value.as_f64().and_then(|value| Metric::levels(vec![value])));
+            run.add_value(metric, value.as_f64());
             run
         });
         all.add(text("name").unwrap_or_default(), file, runs);

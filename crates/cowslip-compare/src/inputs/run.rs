@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::collect::clipped;
-
-use super::collect::LONGEST_NAME;
+use super::collect::{LONGEST_NAME, clipped};
 
 /// The time that a run took: the metric that a comparison is about by default.
 pub const WALL: &str = "wall_seconds";
@@ -80,6 +78,11 @@ impl Run {
             self.miss(name);
         }
         self.add(name, metric);
+    }
+
+    /// Adds a value of the run as a whole, or says that it is missing.
+    pub(super) fn add_value(&mut self, name: &str, value: Option<f64>) {
+        self.add_or_count(name, value.and_then(|value| Metric::levels(vec![value])));
     }
 
     /// Counts a value that the metric lacks.

@@ -2,7 +2,7 @@
 
 use super::collect::{clipped, numbered, unnamed};
 use super::units::{number, percentile};
-use super::{Benchmark, Metric, Run};
+use super::{Benchmark, Run};
 use crate::{Error, Result};
 
 /// The first word of a report.
@@ -73,7 +73,7 @@ fn add(run: &mut Run, metric: &str, text: &str) -> Result<()> {
     let Some(value) = value(text) else {
         return Err(Error::corrupt(format!("{metric} of wrk is {}, no number", clipped(text))));
     };
-    run.add_or_count(metric, Metric::levels(vec![value]));
+    run.add_value(metric, Some(value));
     Ok(())
 }
 
