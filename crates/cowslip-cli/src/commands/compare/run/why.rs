@@ -63,7 +63,7 @@ pub(super) fn sample(
         if once.prepare()? == Ended::Interrupted {
             return Ok(None);
         }
-        let Some(run) = profiled(command, once)? else { return Ok(None) };
+        let Some(run) = profiled(command, once, done == 0)? else { return Ok(None) };
         sides[usize::from(matches!(side, Side::Bad))].push(run);
         if once.cleanup()? == Ended::Interrupted {
             return Ok(None);
@@ -73,8 +73,12 @@ pub(super) fn sample(
     Ok(ProfileDifference::new(&sides[0], &sides[1], alpha))
 }
 
-/// One run of a command, in a shell as the others.
-fn profiled(command: &str, once: &mut Once<'_>) -> Result<Option<ProfiledRun>, Failure> {
+/// One run of a command, in a shell as the others. The first one says which time is not sampled.
+fn profiled(
+    command: &str,
+    once: &mut Once<'_>,
+    is_first: bool,
+) -> Result<Option<ProfiledRun>, Failure> {
     let shell = "exec </dev/null >/dev/null 2>&1; eval \"$1\"";
     let words: Vec<OsString> = ["sh", "-c", shell, "sh", command].map(OsString::from).into();
     let unwinding =
@@ -82,6 +86,10 @@ fn profiled(command: &str, once: &mut Once<'_>) -> Result<Option<ProfiledRun>, F
     let options =
         Options { detail: Detail::Time, period: PERIOD_NS, unwinding, ..Options::default() };
     let mut recorder = Recorder::launch(&words, &options)?;
+    for part in recorder.header().unseen.iter().filter(|part| is_first && part.contains("time in"))
+    {
+        errln!("cowslip: not sampled: {part}");
+    }
     let mut profile = Profile::new(recorder.header());
     let mut recorded = || {
         recorder.start(&mut profile)?;
@@ -94,7 +102,14 @@ fn profiled(command: &str, once: &mut Once<'_>) -> Result<Option<ProfiledRun>, F
         if let Some(program) = recorder.program().filter(|_| is_stopped) {
             program.end();
         }
-        recorder.finish(&mut profile).map_err(exit::io("sample a run"))?;
+        let outcome = recorder.finish(&mut profile).map_err(exit::io("sample a run"))?;
+        if outcome.lost > 0 {
+            errln!(
+                "cowslip: {} samples of a run found no room in a ring of {}",
+                outcome.lost,
+                outcome.ring
+            );
+        }
         Ok::<bool, Failure>(is_stopped)
     };
     if recorded()? {
