@@ -333,6 +333,7 @@ fn copies_of_redis_under_cowslip_run_save_each_for_itself() {
     }
     let server = Server::under_cowslip("branch-redis-run", &[]);
     copies_answer(&server);
+    no_child_is_watched(server.pid());
     server.fill(100_000, 100);
     let digest = server.digest();
     let mut branch = start_copies(&server, 2);
@@ -353,6 +354,20 @@ fn copies_of_redis_under_cowslip_run_save_each_for_itself() {
         ask_copy(&server, pid, &["shutdown", "nosave"]);
     }
     assert!(branch.wait().unwrap().success());
+}
+
+/// A hold has started the service thread, though the server has an allocator of its own and has not forked: it lets go of holders
+/// that have ended, and thaws.
+fn no_child_is_watched(pid: i32) {
+    let is_watch = |link: fs::DirEntry| {
+        fs::read_link(link.path()).is_ok_and(|file| file.to_string_lossy().contains("[pidfd]"))
+    };
+    let watches = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().any(is_watch);
+    let deadline = Instant::now() + PATIENCE;
+    while watches() {
+        assert!(Instant::now() < deadline, "never: descriptors of ended children are closed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Starts copies of a server, each in a network of its own.

@@ -21,8 +21,9 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
-    SYS_clone, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_prctl,
-    SYS_restart_syscall, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, c_long,
+    SYS_accept, SYS_accept4, SYS_clone, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_epoll_wait,
+    SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pselect6,
+    SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, c_long,
 };
 
 use crate::timers::{PosixTimer, Timers};
@@ -334,7 +335,8 @@ impl<'a> Injection<'a> {
         const NO_FUNCTION_HAS: u64 = 1 << 10 | 1 << 8;
         const { assert!(Exchange::BYTES <= ANSWERS_BYTES) };
         let exchange = self.at + ANSWERS_AT as u64;
-        memfile::write_at(self.memory, &Exchange::asked(), exchange)?;
+        let asked = Exchange::asked(is_in_wait(&self.registers));
+        memfile::write_at(self.memory, &asked, exchange)?;
         // The function returns to a `ret`, and that to the restorer: a function begins with its stack aligned so.
         let (rsp, to) = (self.at - 8, self.sites.call + CALL.len() as u64 - 1);
         memfile::write_at(self.memory, &to.to_ne_bytes(), rsp)?;
@@ -399,6 +401,23 @@ impl<'a> Injection<'a> {
         self.tracee.set_blocked_signals(self.mask)?;
         self.tracee.set_registers(&self.registers)
     }
+}
+
+/// Returns true if these are the registers of a thread in, or just behind, a call by which a program waits for events. No
+/// allocator and no lock of libc is in use around such a call.
+fn is_in_wait(registers: &Registers) -> bool {
+    const WAITS: [c_long; 9] = [
+        SYS_poll,
+        SYS_ppoll,
+        SYS_select,
+        SYS_pselect6,
+        SYS_epoll_wait,
+        SYS_epoll_pwait,
+        SYS_epoll_pwait2,
+        SYS_accept,
+        SYS_accept4,
+    ];
+    WAITS.contains(&(registers.orig_rax as c_long))
 }
 
 /// Places on the stack of a thread that is in a [function](Injection::enter).

@@ -20,7 +20,7 @@ use crate::units::VirtRange;
 use crate::{Errno, process};
 
 /// The first bytes of a point, with the version of this layout.
-const MARK: [u8; 16] = *b"cowslip-hold-1\0\0";
+const MARK: [u8; 16] = *b"cowslip-hold-2\0\0";
 
 /// The most arenas that a program has.
 pub const MOST_ARENAS: usize = 8;
@@ -141,6 +141,8 @@ pub struct Exchange {
     errno: AtomicU32,
     /// The number of the other process.
     other: u64,
+    /// Not 0: the thread may start others ([`Exchange::may_start`]).
+    may_start: u64,
     apart: Ranges,
 }
 
@@ -149,11 +151,21 @@ impl Exchange {
     pub const BYTES: usize = size_of::<Self>();
 
     /// The bytes of one that this process [asks](Word::Asked) for.
-    pub fn asked() -> [u8; Self::BYTES] {
+    pub fn asked(may_start: bool) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let at = offset_of!(Self, other);
-        bytes[at..at + 8].copy_from_slice(&(process::pid() as u64).to_ne_bytes());
+        let words = [
+            (offset_of!(Self, other), process::pid() as u64),
+            (offset_of!(Self, may_start), u64::from(may_start)),
+        ];
+        for (at, word) in words {
+            bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
         bytes
+    }
+
+    /// Returns true if the thread waits in a call of its program, outside of any allocator: it may start threads.
+    pub fn may_start(&self) -> bool {
+        self.may_start != 0
     }
 
     /// Returns true if the other process is known to have ended.
@@ -241,12 +253,20 @@ mod tests {
     #[test]
     fn an_exchange_is_read_as_written() {
         let other = process::pid() as u64;
-        let exchange = Exchange { word: 0.into(), errno: 0.into(), other, apart: Ranges::new() };
-        assert_eq!(Exchange::asked(), bytes(&exchange));
+        let new = || Exchange {
+            word: 0.into(),
+            errno: 0.into(),
+            other,
+            may_start: 1,
+            apart: Ranges::new(),
+        };
+        let exchange = new();
+        assert_eq!(Exchange::asked(true), bytes(&exchange));
+        assert!(exchange.may_start() && !Exchange { may_start: 0, ..new() }.may_start());
         assert_eq!(exchange.word(), Some(Word::Asked));
         assert!(!exchange.is_alone());
         assert!(Exchange { other: i32::MAX as u64, ..exchange }.is_alone());
-        let exchange = Exchange { word: 0.into(), errno: 0.into(), other, apart: Ranges::new() };
+        let exchange = new();
         let range = VirtRange::between(0x1000, 0x3000);
         exchange.apart().set(1, range);
         exchange.fail(Errno::AGAIN);

@@ -70,9 +70,11 @@ fn fork(exchange: &Exchange) -> Result<c_int, Errno> {
     }
     wipe_rendezvous::give_up();
     in_parent();
-    if service::count() == 0 {
+    match service::count() {
+        0 if exchange.may_start() => heap::start_service(),
         // It cannot be started here.
-        heap::note_thread();
+        0 => heap::note_thread(),
+        _ => {}
     }
     answer.inspect(|child| service::watch_child(*child))
 }

@@ -53,10 +53,15 @@ extern "C" fn cowslip_allocates() {
     }
     let _blocked = BlockedSignals::enter();
     if has_early_threads {
-        EARLY_THREADS.store(0, Relaxed);
-        ownership::adopt_all();
-    }
-    if has_early_threads || owned().next().is_some() && service::count() == 0 {
+        start_service();
+    } else if owned().next().is_some() && service::count() == 0 {
         service::start_all();
     }
+}
+
+/// Starts the service thread of a program with threads older than its arena. Signals are blocked.
+pub(crate) fn start_service() {
+    EARLY_THREADS.store(0, Relaxed);
+    ownership::adopt_all();
+    service::start_all();
 }
