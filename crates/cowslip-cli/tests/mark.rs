@@ -46,6 +46,8 @@ for line in iter(sys.stdin.readline, ''):
         os.eventfd_write(count, 2)
         opened = open('/dev/null')
         more.append(opened)
+    if line == 'forget\n':
+        more.clear()
     if line == 'thread\n':
         stop = threading.Event()
         threading.Thread(target=stop.wait, daemon=True).start()
@@ -155,9 +157,29 @@ fn threads_that_have_come_since_end() {
 }
 
 #[test]
-fn a_program_whose_threads_are_gone_is_left_as_it_is() {
+fn memory_that_is_unmapped_since_is_mapped_again() {
     let Some(mut program) = Program::start(PROGRAM, None) else { return };
-    ask(&mut program, "thread");
+    let (before, _) = ask(&mut program, "change");
+    good(&cowslip("mark", &program, &[]));
+    let statm = format!("/proc/{}/statm", program.child.id());
+    let pages = || -> u64 {
+        std::fs::read_to_string(&statm).unwrap().split(' ').next().unwrap().parse().unwrap()
+    };
+    let mapped = pages();
+    for _ in 0..3 {
+        ask(&mut program, "forget");
+        assert!(pages() < mapped - (32 << 20) / 4096, "the largest of its arrays is unmapped");
+        good(&cowslip("rollback", &program, &[]));
+        assert_eq!(ask(&mut program, "say").0, before);
+    }
+}
+
+#[test]
+fn threads_that_have_ended_are_started_by_force_only() {
+    let Some(mut program) = Program::start(PROGRAM, None) else { return };
+    let (before, _) = ask(&mut program, "thread");
+    let task = format!("/proc/{}/task", program.child.id());
+    let threads = || std::fs::read_dir(&task).unwrap().count();
     good(&cowslip("mark", &program, &[]));
     let ran = cowslip("mark", &program, &[]);
     assert!(ran.stderr.contains("marked already"), "{}", ran.stderr);
@@ -167,6 +189,13 @@ fn a_program_whose_threads_are_gone_is_left_as_it_is() {
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
     assert!(ran.stderr.contains("threads have ended since"), "{}", ran.stderr);
     assert_eq!(ask(&mut program, "say").0, changed);
+    for _ in 0..3 {
+        good(&cowslip("rollback", &program, &["--force"]));
+        // The thread waits again, and can be told again to end.
+        assert_eq!((threads(), ask(&mut program, "say").0), (6, before.clone()));
+        ask(&mut program, "end");
+        assert_eq!(threads(), 5);
+    }
     let pid = program.child.id().to_string();
     let listed = || run(Command::new(COWSLIP).args(["mark", "--list"])).stdout;
     assert!(listed().lines().any(|line| line == pid));

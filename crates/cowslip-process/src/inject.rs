@@ -21,11 +21,14 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
-    SYS_accept, SYS_accept4, SYS_clone, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_epoll_wait,
-    SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pselect6,
-    SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, c_long,
+    SYS_accept, SYS_accept4, SYS_clone, SYS_clone3, SYS_epoll_pwait, SYS_epoll_pwait2,
+    SYS_epoll_wait, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll, SYS_prctl,
+    SYS_pselect6, SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4,
+    c_long,
 };
 
+use crate::branch::{CLONE_ARGUMENTS_BYTES, arguments_to_start};
+use crate::thread::ThreadState;
 use crate::timers::{PosixTimer, Timers};
 
 /// `syscall; ret`.
@@ -316,6 +319,24 @@ impl<'a> Injection<'a> {
             alternate_stack: (stack == 0).then_some(known_stack),
             clear_tid: (clear_tid == 0).then(|| word(24)),
         })
+    }
+
+    /// Starts a thread that the program had, with its number: it is stopped (`clone3(2)`).
+    pub(crate) fn start(&mut self, thread: &ThreadState) -> Result<Tracee> {
+        let number_at = self.at + ANSWERS_AT as u64;
+        let arguments_at = number_at + 8;
+        let words = arguments_to_start(thread, number_at);
+        let words = [&[thread.id as u64], &words[..]].concat();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        debug_assert!(bytes.len() <= ANSWERS_BYTES);
+        memfile::write_at(self.memory, &bytes, number_at)?;
+        match self.call(SYS_clone3, [arguments_at, CLONE_ARGUMENTS_BYTES, 0, 0])? {
+            (1.., Some(mut started)) => {
+                started.wait_long()?;
+                if started.has_ended() { Err(Errno::SRCH) } else { Ok(started) }
+            }
+            (answer, _) => Err(Errno::from_raw_os_error(i32::try_from(-answer).unwrap_or(0))),
+        }
     }
 
     /// Makes calls that change the process; ends with the first that fails.

@@ -331,7 +331,7 @@ fn a_program_is_taken_back_with_all_threads() {
             assert!(Instant::now() < deadline, "all threads go on");
             std::thread::sleep(Duration::from_millis(1));
         }
-        mark.roll_back().unwrap();
+        mark.roll_back(false).unwrap();
         let now = count(program.pid());
         assert!((marked..enough).contains(&now), "{now}, not since {marked}");
         program.wait_counted();
@@ -649,7 +649,7 @@ for line in sys.stdin:
         Mark::new(holder).unwrap()
     };
     for _ in 0..2 {
-        mark.roll_back().unwrap();
+        mark.roll_back(false).unwrap();
         writeln!(input, "again").unwrap();
         assert_eq!(line(&mut output), of_instant);
     }

@@ -35,7 +35,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The registers between its calls.
-    pub(super) fn registers(&self) -> Registers {
+    pub(crate) fn registers(&self) -> Registers {
         self.registers
     }
 

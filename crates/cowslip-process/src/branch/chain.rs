@@ -20,7 +20,7 @@ use crate::inject::{FRAME_PLACE, Sites, frame};
 pub(super) type Call = (c_long, [u64; 6]);
 
 /// Memory of a copy for frames and for arguments of calls, until it runs.
-pub(super) struct Chains {
+pub(crate) struct Chains {
     sites: Sites,
     /// The registers of the task that is to make calls.
     now: Registers,
@@ -33,7 +33,7 @@ pub(super) struct Chains {
 
 impl Chains {
     /// Maps `len` bytes, by a call of the main thread, `process`.
-    pub(super) fn new(
+    pub(crate) fn new(
         main: &mut Caller<'_>,
         sites: Sites,
         process: i32,
@@ -85,7 +85,7 @@ impl Chains {
     }
 
     /// Unmaps the memory.
-    pub(super) fn end(self, main: &mut Caller<'_>) -> Result<()> {
+    pub(crate) fn end(self, main: &mut Caller<'_>) -> Result<()> {
         main.call(SYS_munmap, &[self.start, self.len as u64]).map(drop)
     }
 }

@@ -31,8 +31,8 @@ use crate::hold::Holder;
 use crate::inject::Sites;
 use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
-use chain::Chains;
-pub(crate) use threads::set_state;
+pub(crate) use chain::Chains;
+pub(crate) use threads::{CLONE_ARGUMENTS_BYTES, arguments_to_start, equip, schedule, set_state};
 
 const OPERATION: &str = "branch a process";
 
@@ -164,11 +164,6 @@ impl Holder {
         let starts: Vec<_> =
             states[1..].iter().map(|state| threads::call_to_start(&mut chains, state)).collect();
         let starts = chains.add(main, &starts);
-        let mut equips = Vec::new();
-        for state in states {
-            let calls = threads::calls_to_equip(&mut chains, state, state.id == main)?;
-            equips.push(chains.add(state.id, &calls));
-        }
         chains.write(memory)?;
         chain::begin(&mut tasks[0], &starts)?;
         let started = chain::finish(&mut tasks[0]);
@@ -188,13 +183,9 @@ impl Holder {
                 }
             }
         }
-        // All at the same time.
-        for (task, registers) in tasks.iter_mut().zip(&equips) {
-            chain::begin(task, registers)?;
-        }
-        for (task, state) in tasks.iter_mut().zip(states) {
-            chain::finish(task)?;
-            threads::check(task, state)?;
+        let all: Vec<_> = states.iter().collect();
+        threads::equip(&mut chains, memory, tasks, &all, Some(main))?;
+        for task in tasks.iter_mut() {
             // Back to the scratch memory of its calls.
             task.set_registers(&now)?;
         }
@@ -218,7 +209,7 @@ impl Holder {
 }
 
 /// Room in a copy for the calls of a thread: a dozen frames, and arguments.
-const BYTES_PER_THREAD: usize = 4096;
+pub(crate) const BYTES_PER_THREAD: usize = 4096;
 
 /// A copy that does not run yet, the main thread first. Dropped, it ends: a traced task that has ended must be waited for by
 /// its tracer before its parent can, and the kernel ends a namespace only then.

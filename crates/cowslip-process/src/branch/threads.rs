@@ -1,7 +1,7 @@
 //! The threads of a copy: the state of the instant, by their numbers of the instant.
 
 use cowslip_sys::ptrace::{Registers, SignalInfo, Tracee};
-use cowslip_sys::{Errno, Result};
+use cowslip_sys::{Errno, OwnedFd, Result};
 use libc::{
     CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
     CLONE_THREAD, CLONE_VM, PR_SET_NAME, SIGSTOP, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
@@ -10,7 +10,7 @@ use libc::{
 };
 
 use super::caller::Caller;
-use super::chain::{Call, Chains};
+use super::chain::{self, Call, Chains};
 use crate::thread::ThreadState;
 
 /// Starts a task with a number of its own choice (`clone3(2)`), which is stopped.
@@ -26,7 +26,7 @@ pub(super) fn start(
     caller.start(SYS_clone3, &[arguments, CLONE_ARGUMENTS_BYTES])
 }
 
-const CLONE_ARGUMENTS_BYTES: u64 = 88;
+pub(crate) const CLONE_ARGUMENTS_BYTES: u64 = 88;
 
 /// `struct clone_args`: flags, a pidfd, the two places of the number, the exit signal, a stack and its length, the thread-local
 /// storage, the numbers by namespace and their count, a control group.
@@ -53,21 +53,47 @@ pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Resul
     start(main, flags, thread.id, clear_tid, tls)
 }
 
+/// The arguments of the call that starts the thread, by the place where its number is.
+pub(crate) fn arguments_to_start(thread: &ThreadState, number: u64) -> [u64; 11] {
+    let [flags, clear_tid, tls] = kind(thread);
+    clone_arguments(flags, number, clear_tid, tls)
+}
+
 /// The call that starts the thread.
 pub(super) fn call_to_start(chains: &mut Chains, thread: &ThreadState) -> Call {
-    let [flags, clear_tid, tls] = kind(thread);
     let number = chains.put(&thread.id.to_ne_bytes());
-    let arguments = chains.put_words(&clone_arguments(flags, number, clear_tid, tls));
+    let arguments = chains.put_words(&arguments_to_start(thread, number));
     (SYS_clone3, [arguments, CLONE_ARGUMENTS_BYTES, 0, 0, 0, 0])
+}
+
+/// Gives stopped threads the state for which only they themselves can ask, all at the same time. `main` is the first thread of
+/// a process, if that is new.
+pub(crate) fn equip(
+    chains: &mut Chains,
+    memory: &OwnedFd,
+    tasks: &mut [Tracee],
+    states: &[&ThreadState],
+    main: Option<i32>,
+) -> Result<()> {
+    let mut firsts = Vec::new();
+    for state in states {
+        let calls = calls_to_equip(chains, state, main == Some(state.id))?;
+        firsts.push(chains.add(state.id, &calls));
+    }
+    chains.write(memory)?;
+    for (task, registers) in tasks.iter_mut().zip(&firsts) {
+        chain::begin(task, registers)?;
+    }
+    for (task, state) in tasks.iter_mut().zip(states) {
+        chain::finish(task)?;
+        check(task, state)?;
+    }
+    Ok(())
 }
 
 /// The calls by which a thread, the main one too, gets the state for which only the thread itself can ask the kernel. They get
 /// values that the kernel gave, and do not fail, but for the call that [`check`] is about.
-pub(super) fn calls_to_equip(
-    chains: &mut Chains,
-    thread: &ThreadState,
-    is_main: bool,
-) -> Result<Vec<Call>> {
+fn calls_to_equip(chains: &mut Chains, thread: &ThreadState, is_main: bool) -> Result<Vec<Call>> {
     let mut calls = Vec::new();
     if is_main {
         calls.push((SYS_set_tid_address, [thread.clear_tid, 0, 0, 0, 0, 0]));
@@ -93,7 +119,7 @@ pub(super) fn calls_to_equip(
 }
 
 /// Fails unless a thread's restartable sequences are registered.
-pub(super) fn check(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
+fn check(tracee: &Tracee, thread: &ThreadState) -> Result<()> {
     let is_equipped = thread.rseq.is_none() || tracee.rseq()? == thread.rseq;
     if is_equipped { Ok(()) } else { Err(Errno::INVAL) }
 }
@@ -124,7 +150,7 @@ pub(super) fn queue(
 }
 
 /// Gives a thread its processors and its priority, as far as this process may: a fork has given it those of another.
-pub(super) fn schedule(tracee: &Tracee, thread: &ThreadState) {
+pub(crate) fn schedule(tracee: &Tracee, thread: &ThreadState) {
     let (processors, scheduling) = &thread.scheduling;
     let _ = processors.map(|processors| processors.assign(tracee.thread()));
     let _ = scheduling.map(|scheduling| scheduling.assign(tracee.thread()));

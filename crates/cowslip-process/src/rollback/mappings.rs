@@ -1,18 +1,30 @@
 //! The calls that give a program the mappings of an instant.
 
 use cowslip_sys::procfs::{Mapping, mappings};
-use libc::{SYS_brk, SYS_mprotect, SYS_munmap, c_long};
+use libc::{
+    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, SYS_brk, SYS_mmap, SYS_mprotect,
+    SYS_munmap, c_long,
+};
 
 use crate::kept::missing;
 use crate::shared::is_unnamed;
 
+pub(super) type Calls = Vec<(c_long, [u64; 4])>;
+
+/// Calls for mappings.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Changes {
+    /// Map what was unmapped since, empty. They take nothing away.
+    pub(super) again: Calls,
+    /// Unmap what was mapped since, and set protections.
+    pub(super) back: Calls,
+}
+
 /// The calls, by the texts of `maps` then and now; or why there are none that would do.
-pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, String> {
-    if let Some(range) = missing(then, now).first() {
-        return Err(format!("memory was unmapped since: {range}"));
-    }
+pub(super) fn changes(then: &str, now: &str) -> Result<Changes, String> {
     let named = |maps, name| mappings(maps).find(|mapping: &Mapping<'_>| mapping.name == name);
     let (heap, stack) = (named(then, "[heap]"), named(now, "[stack]"));
+    let again = unmapped_since(then, now)?;
     let mut calls = Vec::new();
     for range in missing(now, then) {
         let (start, len) = (range.start as u64, range.len as u64);
@@ -57,6 +69,37 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Vec<(c_long, [u64; 4])>, 
             ours.next();
         }
     }
+    Ok(Changes { again, back: calls })
+}
+
+/// The calls that map what is gone. A file's mapping is not made again: the program may have closed the file.
+fn unmapped_since(then: &str, now: &str) -> Result<Calls, String> {
+    let gone = missing(then, now);
+    let heap_end = |maps| {
+        let heap = mappings(maps).filter(|mapping| mapping.name == "[heap]").last();
+        heap.map(|heap: Mapping<'_>| heap.range.end())
+    };
+    let (end_then, end_now) = (heap_end(then), heap_end(now));
+    let mut calls = Calls::new();
+    for old in mappings(then) {
+        let parts = gone.iter().filter(|gone| old.range.covers(**gone));
+        for part in parts {
+            let (start, len) = (part.start as u64, part.len as u64);
+            let is_anonymous =
+                old.inode == 0 && (old.name.is_empty() || old.name.starts_with("[anon"));
+            let ends_heap =
+                Some(part.end()) == end_then && end_now.is_none_or(|end| end <= part.start);
+            let visibility = if old.is_private { MAP_PRIVATE } else { MAP_SHARED };
+            let flags = (visibility | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE) as u64;
+            match old.name {
+                _ if ends_heap => calls.push((SYS_brk, [part.end() as u64, 0, 0, 0])),
+                _ if is_anonymous || is_unnamed(&old) => {
+                    calls.push((SYS_mmap, [start, len, old.protection.into(), flags]));
+                }
+                file => return Err(format!("memory was unmapped since: {part} of {file}")),
+            }
+        }
+    }
     Ok(calls)
 }
 
@@ -71,10 +114,10 @@ mod tests {
 
     #[test]
     fn equal_mappings_need_no_call() {
-        assert_eq!(changes(THEN, THEN), Ok(Vec::new()));
+        assert_eq!(changes(THEN, THEN), Ok(Changes::default()));
         let merged = THEN
             .replace("5000-7000 rw-p", "5000-6000 rw-p 00000000 00:00 0 [heap]\n6000-7000 rw-p");
-        assert_eq!(changes(THEN, &merged), Ok(Vec::new()));
+        assert_eq!(changes(THEN, &merged), Ok(Changes::default()));
     }
 
     #[test]
@@ -85,18 +128,32 @@ mod tests {
             5000-7800 rw-p 00000000 00:00 0 [heap]\n\
             8000-9000 r--p 00001000 08:01 77 /a\n\
             e000-11000 rw-p 00000000 00:00 0 [stack]\n";
-        let calls = [
+        let back = vec![
             (SYS_munmap, [0x3000, 0x1000, 0, 0]),
             (SYS_brk, [0x7000, 0, 0, 0]),
             (SYS_mprotect, [0x2000, 0x1000, 3, 0]),
         ];
-        assert_eq!(changes(THEN, now), Ok(calls.to_vec()));
+        assert_eq!(changes(THEN, now), Ok(Changes { again: Vec::new(), back }));
+    }
+
+    #[test]
+    fn memory_without_a_file_is_mapped_again() {
+        let now = "1000-2000 rw-p 00000000 00:00 0 \n\
+            5000-6000 rw-p 00000000 00:00 0 [heap]\n\
+            8000-9000 r--p 00001000 08:01 77 /a\n\
+            f000-11000 rw-p 00000000 00:00 0 [stack]\n";
+        let flags = (MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE) as u64;
+        let again = vec![(SYS_mmap, [0x2000, 0x1000, 3, flags]), (SYS_brk, [0x7000, 0, 0, 0])];
+        assert_eq!(changes(THEN, now), Ok(Changes { again, back: Vec::new() }));
     }
 
     #[test]
     fn what_is_gone_or_another_is_refused() {
-        let gone = THEN.replace("1000-3000", "1000-2000");
-        assert!(changes(THEN, &gone).unwrap_err().contains("unmapped"));
+        let gone = THEN.replace("8000-9000 r--p 00001000 08:01 77 /a\n", "");
+        assert_eq!(
+            changes(THEN, &gone).unwrap_err(),
+            "memory was unmapped since: 0x8000..0x9000 (4 KiB) of /a"
+        );
         let other = THEN.replace("08:01 77", "08:01 78");
         assert!(changes(THEN, &other).unwrap_err().contains("other memory"));
     }

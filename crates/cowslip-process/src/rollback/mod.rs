@@ -1,9 +1,9 @@
 //! Takes a program back to the instant of its holder, in place.
 //!
 //! ```text
-//!  stop all threads ─▶ any threads, mappings, ─no─▶ new ones end ─▶ pages that differ ─▶ registers, offsets ─▶ go on
-//!                      descriptors gone?                            └── the program ends if this process does ──┘
-//!                        yes: refused, and it goes on
+//!  stop all ─▶ threads, files, ─no─▶ memory that is gone ─▶ new ones end ─▶ pages that differ ─▶ registers, offsets ─▶ go on
+//!  threads     descriptors gone?     is mapped again         └──── the program ends if this process does ────┘
+//!                yes: refused, and it goes on; threads are started again, if asked for
 //! ```
 //! A page that the program and the holder still share, by the number of its frame, has not been written. Without the right to
 //! see these numbers both pages are read.
@@ -18,14 +18,15 @@ use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::ptrace::{Stop, Tracee};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, packets};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets};
 use libc::{SYS_close, SYS_close_range, SYS_exit};
 
-use crate::branch::{Caller, memory_of, set_state};
+use crate::branch::{BYTES_PER_THREAD, Caller, Chains, equip, memory_of, schedule, set_state};
 use crate::descriptors::{self, DescriptorState};
 use crate::hold::{Holder, with_room};
 use crate::inject::Injection;
-use crate::look::{failed, is_filtered};
+use crate::kept::missing;
+use crate::look::{failed, field, is_filtered};
 use crate::stop::Threads;
 use crate::thread::ThreadState;
 
@@ -80,47 +81,118 @@ impl Mark {
     /// Takes the program back. Memory, registers, signal masks, offsets of files and counts of eventfds are then those of the
     /// instant. Content of files, of pipes and of sockets, and timers, stay.
     ///
+    /// Memory that was unmapped since is mapped again, threads that have ended are started again if `starts_ended`.
+    ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if threads, mappings or descriptors that it had then are gone; [`ErrorKind::Vanished`] once it
-    /// has ended. It goes on as it is. If it cannot be made whole, which is not expected, the program ends.
-    pub fn roll_back(&self) -> Result<RolledBack> {
+    /// [`ErrorKind::Unsupported`] if threads, mappings of files or descriptors that it had then are gone;
+    /// [`ErrorKind::Denied`] if it may not give a thread its number; [`ErrorKind::Vanished`] once it has ended. It goes on as it
+    /// is. If it cannot be made whole, which is not expected, the program ends.
+    pub fn roll_back(&self, starts_ended: bool) -> Result<RolledBack> {
         let (target, held) = self.holder.both();
         let mut threads = Threads::seize(target.pid()).map_err(failed)?;
         let began = Instant::now();
         threads.stop().map_err(failed)?;
-        self.refuse_ended(&threads)?;
-        if is_filtered(&target.read_file("status").map_err(failed)?) {
+        let status = target.read_file("status").map_err(failed)?;
+        let ended = self.ended(&threads);
+        if !ended.is_empty() {
+            refuse_ended(&ended, starts_ended, &status)?;
+        }
+        if is_filtered(&status) {
             return Err(refused("it has a filter of calls since (seccomp(2))".into()));
         }
         let maps = [held, target].map(|process| process.read_file("maps").map_err(failed));
         let [then, now] = maps;
         let (then, now) = (then?, now?);
-        let mut calls = mappings::changes(&then, &now).map_err(refused)?;
-        calls.extend(self.opened_since()?.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
+        let mut changes = mappings::changes(&then, &now).map_err(refused)?;
+        let opened = self.opened_since()?;
+        changes.back.extend(opened.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
         let memory = target.open_memory().map_err(failed)?;
-        self.caller(&mut threads, &now, memory.as_fd())?;
+        self.injection(&mut threads, &now, memory.as_fd())?
+            .make(&changes.again)
+            .during("map memory that was unmapped")?;
+        if !changes.again.is_empty() {
+            let now = target.read_file("maps").map_err(failed)?;
+            if let Some(range) = missing(&then, &now).first() {
+                return Err(refused(format!("memory was unmapped since: {range}")));
+            }
+        }
+        let mut started = self.start(&mut threads, &ended, &now, memory.as_fd())?;
         // From here on it is neither as then nor as now.
         let changed = self.end_new(&mut threads).and_then(|()| {
-            let (caller, room) = self.caller(&mut threads, &now, memory.as_fd())?;
-            Injection::prepare(caller, room, memory.as_fd(), self.holder.sites())
-                .and_then(|injection| injection.make(&calls))
-                .map_err(failed)?;
-            self.write_state(&threads, &then)
+            let injection = self.injection(&mut threads, &now, memory.as_fd())?;
+            injection.make(&changes.back).map_err(failed)?;
+            // The one that made the calls has been let go of in part.
+            threads.all.iter().chain(&started).try_for_each(Tracee::take_over).map_err(failed)?;
+            let bytes = memory::copy_back(held, target, &then).during(OPERATION)?;
+            self.equip(&mut started, &ended, &memory).during("start threads again")?;
+            threads.all.append(&mut started);
+            self.write_state(&threads).map(|()| bytes)
         });
         let bytes = changed.inspect_err(|_| _ = target.end())?;
         threads.go_on();
         Ok(RolledBack { bytes, pause: began.elapsed() })
     }
 
-    /// A thread of then that can make calls, and its room.
-    fn caller<'a>(
+    /// A thread of then that makes calls.
+    fn injection<'a>(
         &self,
         threads: &'a mut Threads,
         maps: &str,
+        memory: BorrowedFd<'a>,
+    ) -> Result<Injection<'a>> {
+        let (caller, room) =
+            with_room(threads, maps, memory, |tracee| self.state_of(tracee).is_some())
+                .ok_or_else(|| refused("none of its threads has room for a call".into()))?;
+        Injection::prepare(caller, room, memory, self.holder.sites()).map_err(failed)
+    }
+
+    /// Starts threads that have ended, stopped. All or none.
+    fn start(
+        &self,
+        threads: &mut Threads,
+        ended: &[&ThreadState],
+        maps: &str,
         memory: BorrowedFd<'_>,
-    ) -> Result<(&'a mut Tracee, u64)> {
-        with_room(threads, maps, memory, |tracee| self.state_of(tracee).is_some())
-            .ok_or_else(|| refused("none of its threads has room for a call".into()))
+    ) -> Result<Vec<Tracee>> {
+        let mut started = Vec::new();
+        for thread in ended {
+            let next = self.injection(threads, maps, memory)?.start(thread);
+            match next {
+                Ok(next) => started.push(next),
+                Err(errno) => {
+                    started
+                        .iter_mut()
+                        .try_for_each(|tracee| self.end_thread(tracee))
+                        .map_err(failed)?;
+                    let error = Error::from_errno("start threads again", errno);
+                    return Err(match errno {
+                        Errno::PERM => error
+                            .advise("the program must have CAP_CHECKPOINT_RESTORE: run it as root"),
+                        _ => error,
+                    });
+                }
+            }
+        }
+        Ok(started)
+    }
+
+    /// Gives started threads what only they can ask for.
+    fn equip(
+        &self,
+        started: &mut [Tracee],
+        states: &[&ThreadState],
+        memory: &OwnedFd,
+    ) -> Result<(), Errno> {
+        let Some(first) = started.first_mut() else { return Ok(()) };
+        let (sites, pid) = (self.holder.sites(), self.holder.program());
+        let mut caller = Caller::new(first, memory, sites)?;
+        let (now, room) = (caller.registers(), (states.len() + 1) * BYTES_PER_THREAD);
+        let mut chains = Chains::new(&mut caller, sites, pid, room)?;
+        equip(&mut chains, memory, started, states, None)?;
+        started[0].set_registers(&now)?;
+        chains.end(&mut Caller::new(&mut started[0], memory, sites)?)?;
+        started.iter().zip(states).for_each(|(tracee, state)| schedule(tracee, state));
+        Ok(())
     }
 
     /// Ends the threads that have come since, before their stacks go: the kernel still writes to those.
@@ -151,29 +223,20 @@ impl Mark {
         self.holder.threads().iter().find(|state| state.id == tracee.thread())
     }
 
-    fn write_state(&self, threads: &Threads, maps: &str) -> Result<u64> {
-        let (target, held) = self.holder.both();
-        // The one that made the calls has been let go of in part.
-        threads.all.iter().try_for_each(Tracee::take_over).map_err(failed)?;
-        let bytes = memory::copy_back(held, target, maps).during(OPERATION)?;
+    fn write_state(&self, threads: &Threads) -> Result<()> {
         for (tracee, state) in threads.all.iter().filter_map(|t| Some((t, self.state_of(t)?))) {
             set_state(tracee, state).during(OPERATION)?;
         }
         for state in self.holder.descriptors() {
             self.put_back(state).during(OPERATION)?;
         }
-        threads.all.iter().try_for_each(|tracee| tracee.trace_clones(false)).map_err(failed)?;
-        Ok(bytes)
+        threads.all.iter().try_for_each(|tracee| tracee.trace_clones(false)).map_err(failed)
     }
 
-    fn refuse_ended(&self, threads: &Threads) -> Result<()> {
-        let live = |id: &i32| threads.all.iter().any(|tracee| tracee.thread() == *id);
-        let ids = self.holder.threads().iter().map(|thread| thread.id);
-        let ended: Vec<String> = ids.filter(|id| !live(id)).map(|id| id.to_string()).collect();
-        match ended.is_empty() {
-            true => Ok(()),
-            false => Err(refused(format!("threads have ended since: {}", ended.join(", ")))),
-        }
+    /// The threads that have ended since.
+    fn ended(&self, threads: &Threads) -> Vec<&ThreadState> {
+        let live = |id: i32| threads.all.iter().any(|tracee| tracee.thread() == id);
+        self.holder.threads().iter().filter(|thread| !live(thread.id)).collect()
     }
 
     /// Descriptors that the program did not have then.
@@ -217,6 +280,23 @@ impl Mark {
         };
         let done: std::io::Result<()> = put();
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+}
+
+/// Fails unless threads that have ended can be, and are to be, started again.
+fn refuse_ended(ended: &[&ThreadState], starts_them: bool, status: &str) -> Result<()> {
+    let numbers: Vec<_> = ended.iter().map(|thread| thread.id.to_string()).collect();
+    let error = refused(format!("threads have ended since: {}", numbers.join(", ")));
+    if !starts_them {
+        return Err(error.advise("cowslip rollback --force starts them again"));
+    }
+    if ended.iter().any(|thread| thread.alternate_stack.is_none()) {
+        return Err(error.advise("one of them could not be asked for its stack: mark it again"));
+    }
+    // They have other numbers inside.
+    match field(status, "NStgid").split_ascii_whitespace().nth(1) {
+        Some(_) => Err(error.advise("mark it from inside of its container")),
+        None => Ok(()),
     }
 }
 

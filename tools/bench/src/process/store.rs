@@ -176,7 +176,7 @@ fn rolls_back(bench: &mut Bench<'_>, server: &mut FilledServer, of: &Subject) ->
     for round in bench.clock.rounds(0.3, 3, 1 + of.runs) {
         let keys = of.shape.keys / WRITTEN_SHARE;
         of.shape.store_some(&mut server.control, keys, u64::from(round) + 1, bench.stop)?;
-        let done = mark.roll_back()?;
+        let done = mark.roll_back(false)?;
         if round > 0 {
             times.push(done.pause.as_nanos() as f64);
             written = written.max(done.bytes);

@@ -46,15 +46,18 @@ pub(super) fn run(pid: i32) -> CommandResult {
                 send(json!({"schema": "cowslip.mark/1", "pid": pid}));
                 break;
             }
-            super::ROLL_BACK => send(match mark.roll_back() {
-                Ok(done) => json!({
-                    "schema": "cowslip.rollback/1",
-                    "pid": pid,
-                    "bytes": done.bytes,
-                    "pause_ns": done.pause.as_nanos() as u64,
-                }),
-                Err(error) => failure(&error),
-            }),
+            request @ (super::ROLL_BACK | super::ROLL_BACK_BY_FORCE) => {
+                let starts_ended = request == super::ROLL_BACK_BY_FORCE;
+                send(match mark.roll_back(starts_ended) {
+                    Ok(done) => json!({
+                        "schema": "cowslip.rollback/1",
+                        "pid": pid,
+                        "bytes": done.bytes,
+                        "pause_ns": done.pause.as_nanos() as u64,
+                    }),
+                    Err(error) => failure(&error),
+                })
+            }
             _ => {}
         }
     }

@@ -27,10 +27,12 @@ use crate::exit::{self, CommandResult, FAILED, Failure, VANISHED};
 const EXAMPLES: &str = "Examples:
   cowslip mark 4711         # this instant
   cowslip rollback 4711     # memory, threads and offsets are those of the instant again; repeatable
+  cowslip rollback 4711 --force
   cowslip mark 4711 --drop
 
 The program runs on after each. It need not know Cowslip, and runs without it. Content of files, pipes and connections \
-is not taken back. A rollback is refused if threads, mappings or descriptors of the instant are gone.";
+is not taken back. A rollback is refused if threads, mappings of files or descriptors of the instant are gone. With --force, \
+threads that have ended are started again.";
 
 /// Mark an instant of a running program, to which `cowslip rollback` takes it back
 #[derive(clap::Args, Debug)]
@@ -59,6 +61,9 @@ pub(crate) struct RollbackArgs {
     /// The process
     #[arg(value_parser = whole(1..=i32::MAX))]
     pid: i32,
+    /// Start threads again that have ended: the program needs root, or CAP_CHECKPOINT_RESTORE
+    #[arg(long)]
+    force: bool,
     /// Write the result as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -72,6 +77,7 @@ fn name(pid: i32) -> String {
 }
 
 const ROLL_BACK: &[u8] = b"roll back";
+const ROLL_BACK_BY_FORCE: &[u8] = b"roll back by force";
 const DROP: &[u8] = b"drop";
 
 pub(super) fn run(args: &Args) -> CommandResult {
@@ -96,7 +102,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
 
 pub(super) fn roll_back(args: &RollbackArgs) -> CommandResult {
     let pid = args.pid;
-    let answer = ask(pid, ROLL_BACK)?;
+    let answer = ask(pid, if args.force { ROLL_BACK_BY_FORCE } else { ROLL_BACK })?;
     tell(args.json.as_deref(), &answer, || {
         let mib = answer["bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20);
         format!("rolled back {pid}: {mib:.1} MiB; it stood still for {}", pause(&answer))
