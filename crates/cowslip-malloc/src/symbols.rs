@@ -96,7 +96,8 @@ impl Tables {
         })
     }
 
-    /// Returns true if one of the symbols defines `name`. Others are not in the hash table.
+    /// Returns true if one of the symbols defines `name`. Of others the hash table has those of a program that takes their
+    /// address.
     unsafe fn define(&self, name: &CStr) -> bool {
         let hash = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
         let wanted = name.to_bytes().iter().fold(5381, hash);
@@ -111,9 +112,10 @@ impl Tables {
             let mut symbol = *bucket.add((wanted % buckets) as usize);
             while symbol >= first.max(1) {
                 let hash = *chain.add((symbol - first) as usize);
-                let text = self.strings.add((*self.symbols.add(symbol as usize)).st_name as usize);
+                let found = &*self.symbols.add(symbol as usize);
+                let text = self.strings.add(found.st_name as usize);
                 if hash | 1 == wanted | 1 && CStr::from_ptr(text) == name {
-                    return true;
+                    return found.st_shndx != SHN_UNDEF;
                 }
                 // The lowest bit marks the last one of a bucket.
                 symbol = if hash & 1 == 0 { symbol + 1 } else { 0 };

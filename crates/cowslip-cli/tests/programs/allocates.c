@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *(*volatile const allocate)(size_t) = malloc;
-
 int main(void) {
+    // The address in code, not in data: the program's own symbol table has an entry for it.
+    void *(*volatile allocate)(size_t) = malloc;
     for (int i = 0; i < 64; i++)
         memset(allocate(1 << 20), 1, 1 << 20);
     malloc_stats();
