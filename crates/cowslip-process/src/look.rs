@@ -122,15 +122,20 @@ pub fn look(pid: i32) -> Result<Plan> {
     in_memory(&target, &maps, &own, &mut lacks).map_err(failed)?;
     let smaps = target.read_file("smaps").map_err(failed)?;
     in_flags(&smaps, &own, &mut lacks);
-    // CRIU gives each process that it restores a time namespace.
-    for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {
-        if namespace(&pid.to_string(), kind) != namespace("self", kind) {
-            lack(&mut lacks, format!("its {kind} namespace"), things::NAMESPACE);
-        }
-    }
     if namespace(&pid.to_string(), "pid_for_children") != namespace(&pid.to_string(), "pid") {
         // A holder would be its first process, without which there can be no other.
         lack(&mut lacks, "a PID namespace for its children", things::NAMESPACE);
+    }
+    // CRIU gives each process that it restores a time namespace.
+    for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {
+        let (theirs, own) = (namespace(&pid.to_string(), kind), namespace("self", kind));
+        if theirs.is_none() && own.is_some() {
+            // The kernel takes the namespaces of a process that ends before its memory.
+            return Err(failed(Errno::SRCH));
+        }
+        if theirs != own {
+            lack(&mut lacks, format!("its {kind} namespace"), things::NAMESPACE);
+        }
     }
     if pid == 1 {
         lack(&mut lacks, "process 1", things::FIRST_PROCESS);
