@@ -204,6 +204,9 @@ pub(crate) fn in_memory(
     own: &Own,
     lacks: &mut Vec<Lack>,
 ) -> Result<(), Errno> {
+    for mapping in procfs::mappings(maps).filter(shared::is_secret) {
+        lack(lacks, format!("memory at {}", mapping.range), things::SECRET_MEMORY);
+    }
     let mut all = shared::written(maps, own).peekable();
     if all.peek().is_none() {
         return Ok(());

@@ -33,13 +33,19 @@ pub(crate) fn is_unnamed(mapping: &Mapping<'_>) -> bool {
     !mapping.is_private && (mapping.name == ANONYMOUS || is_written && is_deleted)
 }
 
-/// Shared memory that the program may write, but for the library's.
+/// Returns true for memory of `memfd_secret(2)`.
+pub(crate) fn is_secret(mapping: &Mapping<'_>) -> bool {
+    !mapping.is_private && mapping.name.starts_with("/secretmem")
+}
+
+/// Shared memory that the program may write, but for the library's and for [secrets](is_secret).
 pub(crate) fn written<'a>(maps: &'a str, own: &'a Own) -> impl Iterator<Item = Mapping<'a>> {
     mappings(maps).filter(|mapping| {
         let is_memory =
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
         let is_written = mapping.protection & PROT_WRITE as u32 != 0;
-        !mapping.is_private && is_written && is_memory && !own.has(mapping.range)
+        let is_other = own.has(mapping.range) || is_secret(mapping);
+        !mapping.is_private && is_written && is_memory && !is_other
     })
 }
 

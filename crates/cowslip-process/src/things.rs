@@ -42,6 +42,7 @@ things! {
     FILTER: Refused, "a filter of calls (`seccomp(2)`)", "its filter may end it for a call on its behalf";
     SHADOW_STACKS: Refused, "shadow stacks", "they allow no call on its behalf";
     SHARED_MEMORY: Refused, "shared memory with a name or a descriptor, or more than 64 MiB", "a copy would have the memory of later";
+    SECRET_MEMORY: Refused, "memory of `memfd_secret(2)`", "the kernel shows it to no other process";
     WIPED: Refused, "memory with `MADV_WIPEONFORK`", "a copy has none of it";
     POSIX_TIMERS: Refused, "timers of `timer_create(2)` with the clock of a process, a number above 4,096, or 256 others", "a copy has none";
     QUEUES_OF_KERNEL: Refused, "io_uring, userfaultfd, inotify, fanotify, perf events", "a copy has none";
