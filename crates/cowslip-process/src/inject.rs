@@ -18,7 +18,7 @@ use cowslip_sys::hold_point::{self, Exchange};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::ptrace::{Registers, Stop, Tracee};
 use cowslip_sys::target::Target;
-use cowslip_sys::units::VirtRange;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
     SYS_accept, SYS_accept4, SYS_clone, SYS_clone3, SYS_epoll_pwait, SYS_epoll_pwait2,
@@ -143,6 +143,19 @@ pub(crate) fn room_for_function(
     (may_grow || stack.range.contains(lowest as usize)).then_some(end)
 }
 
+/// The place of the frames under the end of free memory; `None` if they are too large for it.
+fn frames_under(room: u64, vectors_bytes: usize) -> Option<u64> {
+    const ALIGNMENT: u64 = 64;
+    let len = VECTORS_AT as u64 + vectors_bytes as u64 + 4;
+    if len + 2 * ALIGNMENT > MOST_BYTES {
+        return None;
+    }
+    let at = (room - len) & !(ALIGNMENT - 1);
+    // CRIU 4.2 takes all memory of a thread for its stack, if its stack pointer is the start of a page.
+    let is_start = (at + FRAME_PLACE as u64).is_multiple_of(page_size_bytes() as u64);
+    Some(if is_start { at - ALIGNMENT } else { at })
+}
+
 /// The room under a thread's stack: the main thread's own, or one with a guard below. A stack that a program cut out of its
 /// heap has other content below.
 fn under_own_stack(rsp: u64, maps: &str) -> Option<u64> {
@@ -231,11 +244,7 @@ impl<'a> Injection<'a> {
         sites.check(memory)?;
         let (registers, mask) = (tracee.registers()?, tracee.blocked_signals()?);
         let vectors = tracee.extended_state()?;
-        let len = VECTORS_AT as u64 + vectors.len() as u64 + 4;
-        if len > MOST_BYTES {
-            return Err(Errno::NOMEM);
-        }
-        let at = (room - len) & !63;
+        let at = frames_under(room, vectors.len()).ok_or(Errno::NOMEM)?;
         let vectors_at = at + VECTORS_AT as u64;
         let mut bytes = frame(&sites, &after_restart(registers, waits_in), mask, vectors_at);
         bytes.resize(FRAME_PLACE, 0);
@@ -590,4 +599,23 @@ fn saved_vectors(mut state: Vec<u8>) -> Vec<u8> {
     state[SOFTWARE_AT + 16..][..4].copy_from_slice(&size.to_ne_bytes());
     state.extend(END.to_ne_bytes());
     state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_stack_pointer_is_the_start_of_a_page() {
+        let page = page_size_bytes() as u64;
+        for room in (8 * page..9 * page).step_by(8) {
+            for vectors_bytes in [512, 2696, 11008] {
+                let at = frames_under(room, vectors_bytes).unwrap();
+                let len = (VECTORS_AT + vectors_bytes) as u64;
+                assert!(at + len < room && room - MOST_BYTES <= at, "{at:#x} under {room:#x}");
+                assert!(at.is_multiple_of(64) && !(at + FRAME_PLACE as u64).is_multiple_of(page));
+            }
+        }
+        assert_eq!(frames_under(8 * page, MOST_BYTES as usize), None);
+    }
 }
