@@ -204,8 +204,12 @@ pub(crate) fn in_memory(
     own: &Own,
     lacks: &mut Vec<Lack>,
 ) -> Result<(), Errno> {
-    for mapping in procfs::mappings(maps).filter(shared::is_secret) {
-        lack(lacks, format!("memory at {}", mapping.range), things::SECRET_MEMORY);
+    for mapping in procfs::mappings(maps) {
+        if shared::is_secret(&mapping) {
+            lack(lacks, format!("memory at {}", mapping.range), things::SECRET_MEMORY);
+        } else if shared::is_ring(&mapping) {
+            lack(lacks, format!("a ring at {}", mapping.range), things::RINGS);
+        }
     }
     let mut all = shared::written(maps, own).peekable();
     if all.peek().is_none() {

@@ -38,13 +38,18 @@ pub(crate) fn is_secret(mapping: &Mapping<'_>) -> bool {
     !mapping.is_private && mapping.name.starts_with("/secretmem")
 }
 
-/// Shared memory that the program may write, but for the library's and for [secrets](is_secret).
+/// Returns true for the answers of a context of `io_setup(2)`.
+pub(crate) fn is_ring(mapping: &Mapping<'_>) -> bool {
+    !mapping.is_private && mapping.name.starts_with("/[aio]")
+}
+
+/// Shared memory that the program may write, but for the library's, [secrets](is_secret) and [rings](is_ring).
 pub(crate) fn written<'a>(maps: &'a str, own: &'a Own) -> impl Iterator<Item = Mapping<'a>> {
     mappings(maps).filter(|mapping| {
         let is_memory =
             mapping.name.ends_with(" (deleted)") || mapping.name.starts_with("/dev/shm/");
         let is_written = mapping.protection & PROT_WRITE as u32 != 0;
-        let is_other = own.has(mapping.range) || is_secret(mapping);
+        let is_other = own.has(mapping.range) || is_secret(mapping) || is_ring(mapping);
         !mapping.is_private && is_written && is_memory && !is_other
     })
 }

@@ -46,6 +46,7 @@ things! {
     WIPED: Refused, "memory with `MADV_WIPEONFORK`", "a copy has none of it";
     POSIX_TIMERS: Refused, "timers of `timer_create(2)` with the clock of a process, a number above 4,096, or 256 others", "a copy has none";
     QUEUES_OF_KERNEL: Refused, "io_uring, userfaultfd, inotify, fanotify, perf events", "a copy has none";
+    RINGS: Refused, "asynchronous I/O of `io_setup(2)`", "a copy has none";
     INSTANCES: Refused, "KVM, BPF", "a copy would share it";
     MEMORY_FILE: Refused, "`/proc/PID/mem`", "a copy would write the program's memory";
     DEVICE: Refused, "devices with a state", "a copy would share it";

@@ -711,6 +711,8 @@ CLONE_NEWPID = 0x20000000
 is_apart = libc.unshare(CLONE_NEWPID) == 0
 file = tempfile.TemporaryFile()
 fcntl.lockf(file, fcntl.LOCK_EX)
+IO_SETUP = 206
+assert libc.syscall(IO_SETUP, 1, ctypes.byref(ctypes.c_long(0))) == 0
 ends = os.pipe()
 MEMFD_SECRET, libc.mmap.argtypes = 447, [ctypes.c_long] * 6
 secret = libc.syscall(MEMFD_SECRET, 0)
@@ -729,6 +731,7 @@ sys.stdin.read()
     let mut expected = vec![
         (true, "shared memory at"),
         (true, "anon_inode:inotify: a copy has none"),
+        (true, "a ring at"),
         (false, "locks of files"),
         (false, "pipe:["),
     ];
