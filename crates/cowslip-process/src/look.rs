@@ -150,8 +150,8 @@ pub fn look(pid: i32) -> Result<Plan> {
     let links = descriptors::links(pid).map_err(failed)?;
     // The holder has none of the library's.
     in_descriptors(&links, |link| library.is_none() || !is_for_service(link), &mut lacks);
-    let locks = procfs::read_text("/proc/locks").unwrap_or_default();
-    if locks.lines().any(|line| is_lock(line, pid)) {
+    // /proc/locks does not say whose the locks of open files are (`F_OFD_SETLK`), nor those from before a fork.
+    if descriptors::states(pid).map_err(failed)?.iter().any(|state| state.field("lock").is_some()) {
         lack(&mut lacks, "locks of files", things::FILE_LOCKS);
     }
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
@@ -294,11 +294,4 @@ fn of_descriptor(link: &str) -> Option<&'static Thing> {
 /// Returns true for the name of a terminal.
 pub(crate) fn is_terminal(link: &str) -> bool {
     ["/dev/pts/", "/dev/tty", "/dev/console"].iter().any(|name| link.starts_with(name))
-}
-
-/// Returns true if a line of `/proc/locks` is a lock of the process, by `fcntl(2)` or `flock(2)`.
-fn is_lock(line: &str, pid: i32) -> bool {
-    let mut words = line.split_ascii_whitespace().skip(1);
-    let is_lock = matches!(words.next(), Some("POSIX" | "FLOCK"));
-    is_lock && words.nth(2).and_then(|word| word.parse().ok()) == Some(pid)
 }

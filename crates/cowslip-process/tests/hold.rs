@@ -703,14 +703,14 @@ fn a_program_that_executes_another_survives_its_holder() {
 #[test]
 fn what_a_copy_would_lack_is_named_and_refused() {
     const SCRIPT: &str = "
-import ctypes, fcntl, mmap, os, sys, tempfile
+import ctypes, fcntl, mmap, os, struct, sys, tempfile
 shared = mmap.mmap(-1, 65 << 20)
 libc = ctypes.CDLL(None)
 watch = libc.inotify_init()
 CLONE_NEWPID = 0x20000000
 is_apart = libc.unshare(CLONE_NEWPID) == 0
 file = tempfile.TemporaryFile()
-fcntl.lockf(file, fcntl.LOCK_EX)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 IO_SETUP = 206
 assert libc.syscall(IO_SETUP, 1, ctypes.byref(ctypes.c_long(0))) == 0
 ends = os.pipe()
