@@ -125,7 +125,8 @@ fn write_dump(mut holder: Holder, criu: &Criu, dump: &Path) -> Result<()> {
     let mut command = criu.action("dump", dump, dump);
     // The holder is in the program's session. Its connections are the program's, which keeps them.
     command.args(["--tree", &holder.pid().to_string(), "--shell-job", "--file-locks"]);
-    command.args(["--tcp-close", "--ext-unix-sk"]);
+    command.args(["--tcp-close", "--skip-in-flight", "--ext-unix-sk"]);
+    holder.close_connections()?;
     holder.lend()?;
     criu.run(&mut command, dump)?;
     instant::apply(dump, &holder)

@@ -24,6 +24,7 @@
 //! ```
 
 mod branch;
+mod connections;
 mod descriptors;
 mod hold;
 mod inject;

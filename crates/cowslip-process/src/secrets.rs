@@ -1,6 +1,7 @@
 //! Memory that a program keeps out of core files (`MADV_DONTDUMP`), as it does with keys.
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::target::Target;
 use libc::{MADV_DONTNEED, SYS_madvise};
 
 use crate::branch::{Caller, memory_of};
@@ -17,17 +18,27 @@ impl Holder {
     /// [`ErrorKind::Busy`] once the holder is lent; [`ErrorKind::Vanished`] if it has been killed.
     pub fn forget_secrets(&mut self) -> Result<()> {
         let smaps = self.both().1.read_file("smaps").during(OPERATION)?;
+        self.calls(OPERATION, |caller, _| {
+            out_of_core_files(&smaps, &Own::default()).iter().try_for_each(|range| {
+                let (start, len) = (range.start as u64, range.len as u64);
+                caller.call(SYS_madvise, &[start, len, MADV_DONTNEED as u64]).map(drop)
+            })
+        })
+    }
+
+    /// Has the holder make calls.
+    pub(crate) fn calls(
+        &mut self,
+        operation: &'static str,
+        make: impl FnOnce(&mut Caller<'_>, &Target) -> cowslip_sys::Result<()>,
+    ) -> Result<()> {
         let sites = self.sites();
         let Some(child) = self.stopped() else {
-            return Err(Error::new(ErrorKind::Busy, OPERATION).because("the holder is lent"));
+            return Err(Error::new(ErrorKind::Busy, operation).because("the holder is lent"));
         };
-        child.take_over().during(OPERATION)?;
-        let (_, memory) = memory_of(child).during(OPERATION)?;
-        let mut caller = Caller::new(child, &memory, sites).during(OPERATION)?;
-        for range in out_of_core_files(&smaps, &Own::default()) {
-            let (start, len) = (range.start as u64, range.len as u64);
-            caller.call(SYS_madvise, &[start, len, MADV_DONTNEED as u64]).during(OPERATION)?;
-        }
-        Ok(())
+        child.take_over().during(operation)?;
+        let (held, memory) = memory_of(child).during(operation)?;
+        let mut caller = Caller::new(child, &memory, sites).during(operation)?;
+        make(&mut caller, &held).during(operation)
     }
 }

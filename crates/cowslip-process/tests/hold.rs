@@ -1,6 +1,7 @@
 //! Programs that are held go on as if nothing had happened, and their holders keep the instant.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -531,6 +532,43 @@ print(memory[:8192] == b'a' * 8192, flush=True)
     line.clear();
     output.read_line(&mut line).unwrap();
     assert_eq!(line.trim(), "True");
+    assert!(child.wait().unwrap().success());
+}
+
+/// A holder has a connection to this test closed, the program keeps it, and a pair of its own stays one.
+#[test]
+fn connections_are_closed_in_the_holder_alone() {
+    const SCRIPT: &str = "
+import os, socket, sys
+pair = socket.socketpair()
+outside = socket.socket(fileno=os.dup(0))
+print(outside.fileno(), pair[0].fileno(), flush=True)
+outside.recv(1)
+outside.sendall(b'answer')
+";
+    let Some(mut command) = python(SCRIPT) else { return };
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let mut child = command.stdin(OwnedFd::from(theirs)).spawn().unwrap();
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let numbers: Vec<i32> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let pid = child.id().cast_signed();
+    let mut holder = look(pid).unwrap().hold().unwrap();
+    holder.close_connections().unwrap();
+    let is_as_before = |number: i32| {
+        let [one, other] = [pid, holder.pid()]
+            .map(|process| std::fs::read_link(format!("/proc/{process}/fd/{number}")).unwrap());
+        one == other
+    };
+    assert_eq!([0, numbers[0], numbers[1]].map(is_as_before), [false, false, true]);
+    let held = Target::open(holder.pid()).unwrap().descriptor(0).unwrap();
+    assert_eq!(UnixStream::from(held).read(&mut [0]).unwrap(), 0);
+    drop(holder);
+    ours.write_all(b"?").unwrap();
+    let mut answer = String::new();
+    ours.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer");
     assert!(child.wait().unwrap().success());
 }
 

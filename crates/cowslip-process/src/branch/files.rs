@@ -131,7 +131,10 @@ pub(super) fn renew(
 }
 
 /// The open files of the holder: its descriptors are those of the instant.
-fn open_files<'a>(holder: &Target, states: &'a [DescriptorState]) -> Result<Vec<OpenFile<'a>>> {
+pub(super) fn open_files<'a>(
+    holder: &Target,
+    states: &'a [DescriptorState],
+) -> Result<Vec<OpenFile<'a>>> {
     let states: BTreeMap<i32, &DescriptorState> =
         states.iter().map(|state| (state.number, state)).collect();
     let mut files: Vec<OpenFile<'a>> = Vec::new();

@@ -32,6 +32,7 @@ use crate::inject::Sites;
 use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
 pub(crate) use chain::Chains;
+pub(crate) use sockets::close_outside;
 pub(crate) use threads::{CLONE_ARGUMENTS_BYTES, arguments_to_start, equip, schedule, set_state};
 
 const OPERATION: &str = "branch a process";

@@ -8,7 +8,7 @@
 //! | one that cannot be made | closed by the other side |
 //! | another | a new one |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cowslip_sys::shared_queue::{self, SocketKind};
 use cowslip_sys::target::Target;
@@ -21,7 +21,8 @@ use libc::{
 };
 
 use super::caller::Caller;
-use super::files::{OpenFile, Surroundings, set_nonblocking, take_numbers};
+use super::files::{OpenFile, Surroundings, open_files, set_nonblocking, take_numbers};
+use crate::descriptors::DescriptorState;
 
 /// The longest address: `struct sockaddr_storage`.
 const ADDRESS_BYTES: usize = 128;
@@ -120,6 +121,30 @@ impl<'a> Sockets<'a> {
             .flatten()
             .try_for_each(|closed| copy.call(SYS_close, &[closed]).map(drop))
     }
+}
+
+/// Gives a holder, in the place of its Unix connections to other processes, one that its other side has closed. A socket for
+/// datagrams that is connected to a name, as of a log, can be connected again.
+pub(crate) fn close_outside(
+    task: &mut Caller<'_>,
+    holder: &Target,
+    states: &[DescriptorState],
+) -> Result<()> {
+    let files = open_files(holder, states)?;
+    let mut sockets = Sockets::new(holder, &files)?;
+    let inodes: HashSet<u64> = files.iter().filter_map(|file| file.inode("socket")).collect();
+    for file in &files {
+        let peer = file.inode("socket").and_then(|inode| sockets.peers.get(&inode));
+        if peer.is_none_or(|peer| inodes.contains(peer)) {
+            continue;
+        }
+        let old = holder.descriptor(file.first())?;
+        if SocketKind::new(old.as_fd())?.kind != SOCK_DGRAM {
+            let closed = sockets.closed(task, file)?;
+            take_numbers(task, closed, file)?;
+        }
+    }
+    sockets.finish(task)
 }
 
 /// A new pair, for these arguments of `socket(2)`.
