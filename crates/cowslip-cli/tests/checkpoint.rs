@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use support::{COWSLIP, Folder, Ran, run};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server with threads: each adds to one number and takes from another, under a lock. An answer says their sums, how
-/// many threads live, and how long the file is that it has written so far.
+/// many threads live, how long the file is that it has written so far, and whether its peer is connected. It also has a
+/// connection to itself that it never accepts.
 const SERVER: &str = r#"
 import os, socket, sys, threading, time
 folder, pairs, lock = sys.argv[1], [[0, 0] for _ in range(4)], threading.Lock()
@@ -28,6 +30,15 @@ def work(pair):
 threads = [threading.Thread(target=work, args=(pair,), daemon=True) for pair in pairs]
 [thread.start() for thread in threads]
 memory = bytearray(b'cowslip!' * (1 << 20))
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(folder + '/peer')
+idle = socket.create_server(('127.0.0.1', 0))
+waiting = socket.create_connection(idle.getsockname())
+def has_peer():
+    try:
+        return peer.recv(1, socket.MSG_DONTWAIT) != b''
+    except BlockingIOError:
+        return True
 log = open(folder + '/log', 'w', buffering=1)
 server = socket.create_server(('127.0.0.1', 0))
 with open(folder + '/port.new', 'w') as port:
@@ -40,7 +51,7 @@ while True:
         added, left = sum(pair[0] for pair in pairs), sum(sum(pair) for pair in pairs)
     live = sum(thread.is_alive() for thread in threads)
     right = memory == b'cowslip!' * (1 << 20)
-    client.sendall(f'{added} {left} {live} {log.tell()} {int(right)}'.encode())
+    client.sendall(f'{added} {left} {live} {log.tell()} {int(right)} {int(has_peer())}'.encode())
     client.close()
 "#;
 
@@ -52,12 +63,14 @@ struct Answer {
     live_threads: u64,
     log_bytes: u64,
     is_memory_right: bool,
+    has_peer: bool,
 }
 
 struct Server {
     folder: Folder,
     pid: u32,
     port: u16,
+    _peer: UnixStream,
     child: Option<Child>,
 }
 
@@ -68,6 +81,7 @@ impl Server {
             return None;
         }
         let folder = Folder::new("checkpoint");
+        let listener = UnixListener::bind(folder.0.join("peer")).unwrap();
         let mut command = Command::new("setsid");
         command.args([PYTHON, "-c", SERVER]).arg(&folder.0).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -80,7 +94,8 @@ impl Server {
             assert!(Instant::now() < deadline, "it listens");
             std::thread::sleep(Duration::from_millis(5));
         };
-        Some(Self { folder, pid: child.id(), port, child: Some(child) })
+        let (_peer, _) = listener.accept().unwrap();
+        Some(Self { folder, pid: child.id(), port, _peer, child: Some(child) })
     }
 
     fn ask(&self) -> Answer {
@@ -89,13 +104,16 @@ impl Server {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let words: Vec<i64> = text.split(' ').map(|word| word.parse().unwrap()).collect();
-        let [added, left, live_threads, log_bytes, is_right] = words[..] else { panic!("{text}") };
+        let [added, left, live_threads, log_bytes, is_right, has_peer] = words[..] else {
+            panic!("{text}")
+        };
         Answer {
             added: added as u64,
             left,
             live_threads: live_threads as u64,
             log_bytes: log_bytes as u64,
             is_memory_right: is_right == 1,
+            has_peer: has_peer == 1,
         }
     }
 
@@ -160,6 +178,7 @@ fn a_process_goes_on_and_comes_back_with_its_threads_again_and_again() {
         let children = format!("/proc/{0}/task/{0}/children", server.pid);
         assert_eq!(fs::read_to_string(children).unwrap(), "", "no holder stays");
         if round == 0 {
+            assert!(before.has_peer && after.has_peer);
             let again = server.checkpoint(&checkpoint, &criu);
             assert_eq!(again.status.code(), Some(2), "{}", again.stderr);
             let taken = restore(&checkpoint, &criu);
@@ -172,6 +191,7 @@ fn a_process_goes_on_and_comes_back_with_its_threads_again_and_again() {
         let restored = server.ask();
         assert_eq!((restored.left, restored.live_threads, restored.is_memory_right), (0, 4, true));
         assert!(before.added < restored.added, "{before:?}, {restored:?}");
+        assert!(!restored.has_peer);
         // The offset is that of the instant, and this answer's line.
         assert_eq!(restored.log_bytes, before.log_bytes + 6, "{after:?}");
         fs::remove_dir_all(&checkpoint).unwrap();
@@ -180,7 +200,7 @@ fn a_process_goes_on_and_comes_back_with_its_threads_again_and_again() {
     let names = fs::read_dir(&server.folder.0).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
-    assert_eq!(names, ["log", "port"], "nothing else stays");
+    assert_eq!(names, ["log", "peer", "port"], "nothing else stays");
     server.kill();
 }
 
@@ -201,7 +221,7 @@ fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
     assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);
     assert!(failed.stderr.contains("exit status: 7"), "{}", failed.stderr);
     let kept = fs::read_dir(&server.folder.0).unwrap().count();
-    assert_eq!(kept, 3, "the log, the port and the program");
+    assert_eq!(kept, 4, "the log, the peer, the port and the program");
     let first = server.ask();
     assert_eq!((first.left, first.live_threads), (0, 4));
     assert!(server.ask().added > first.added);
