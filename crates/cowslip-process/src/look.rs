@@ -106,20 +106,34 @@ pub fn look(pid: i32) -> Result<Plan> {
     if pid == process::pid() {
         return Err(Error::new(ErrorKind::Usage, OPERATION).because("it is this process"));
     }
-    let target = Target::open(pid).map_err(failed)?;
+    let target = Arc::new(Target::open(pid).map_err(failed)?);
+    look_at(&target).map_err(|error| unless_ended(&target, error))
+}
+
+/// The error of an operation, unless the process has ended meanwhile: calls fail in many ways then.
+pub(crate) fn unless_ended(target: &Target, error: Error) -> Error {
+    let maps = target.read_file("maps");
+    match maps.is_ok_and(|maps| maps.is_empty()) || target.has_ended().unwrap_or(false) {
+        true => failed(Errno::SRCH),
+        false => error,
+    }
+}
+
+fn look_at(target: &Arc<Target>) -> Result<Plan> {
+    let pid = target.pid();
     let maps = target.read_file("maps").map_err(failed)?;
     if maps.is_empty() {
         return Err(failed(Errno::SRCH));
     }
-    let sites = Sites::find(&target, &maps).map_err(failed)?.ok_or_else(|| {
+    let sites = Sites::find(target, &maps).map_err(failed)?.ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, OPERATION)
             .because("its program and its libraries never return from a signal handler")
     })?;
     let mut lacks = Vec::new();
     in_status(&target.read_file("status").map_err(failed)?, &mut lacks);
-    let library = Library::find(&target, &maps).map_err(failed)?;
+    let library = Library::find(target, &maps).map_err(failed)?;
     let own = library.as_ref().map(|library| library.own(&maps)).unwrap_or_default();
-    in_memory(&target, &maps, &own, &mut lacks).map_err(failed)?;
+    in_memory(target, &maps, &own, &mut lacks).map_err(failed)?;
     let smaps = target.read_file("smaps").map_err(failed)?;
     in_flags(&smaps, &own, &mut lacks);
     if namespace(&pid.to_string(), "pid_for_children") != namespace(&pid.to_string(), "pid") {
@@ -156,7 +170,7 @@ pub fn look(pid: i32) -> Result<Plan> {
     }
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
-    Ok(Plan { target: Arc::new(target), sites, library, keeps, queues, lacks })
+    Ok(Plan { target: Arc::clone(target), sites, library, keeps, queues, lacks })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, thing: &'static Thing) {

@@ -792,30 +792,6 @@ sys.stdin.read()
     assert!(child.wait().unwrap().success());
 }
 
-/// The kernel takes a process' namespaces and memory away one after the other.
-#[test]
-fn a_process_that_ends_has_no_other_namespace() {
-    for _ in 0..200 {
-        let mut child = Command::new("/bin/true").spawn().unwrap();
-        let pid = child.id().cast_signed();
-        loop {
-            match look(pid) {
-                Err(error) if error.kind() == ErrorKind::Vanished && is_zombie(pid) => break,
-                looked => {
-                    let lacks = looked.map(|plan| plan.lacks().to_vec()).unwrap_or_default();
-                    let names: Vec<_> = lacks.iter().map(Lack::to_string).collect();
-                    assert!(names.iter().all(|name| !name.contains("namespace")), "{names:?}");
-                }
-            }
-        }
-        child.wait().unwrap();
-    }
-}
-
-fn is_zombie(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z")
-}
-
 #[test]
 fn processes_that_cannot_be_held_are_left_alone() {
     assert_eq!(look(std::process::id().cast_signed()).unwrap_err().kind(), ErrorKind::Usage);

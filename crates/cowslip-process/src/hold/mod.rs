@@ -16,7 +16,7 @@ use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::library::Own;
-use crate::look::{Lack, OPERATION, Plan, failed, in_memory, is_filtered};
+use crate::look::{Lack, OPERATION, Plan, failed, in_memory, is_filtered, unless_ended};
 use crate::queues::{self, Waiting};
 use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
@@ -62,7 +62,8 @@ impl Plan {
     pub fn hold(mut self) -> Result<Holder> {
         refuse(self.lacks())?;
         loop {
-            let (holder, lacking) = self.hold_once()?;
+            let (holder, lacking) =
+                self.hold_once().map_err(|error| unless_ended(&self.target, error))?;
             match lacking.first() {
                 None => return Ok(holder),
                 // It has come since the look.
