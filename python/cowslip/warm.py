@@ -56,8 +56,8 @@ def ready() -> Start:
     """Wait here until ``cowslip start`` has a copy of this process go on, and return what the start has of its own.
 
     The copy is in the start's folder, and has its standard streams. ``os.environ`` is the start's environment, with its
-    time zone; ``random`` and numpy's global generator have a seed of its own. Other generators go on with equal numbers in
-    all copies: seed them by ``seed``, 32 bytes.
+    time zone; ``random``, numpy's global generator and ``ssl``'s have a seed of its own. Other generators go on with equal
+    numbers in all copies: seed them by ``seed``, 32 bytes.
 
     Raises ``RuntimeError`` without ``cowslip warm``.
     """
@@ -66,6 +66,7 @@ def ready() -> Start:
         raise RuntimeError("not started by `cowslip warm`, which has the copies made")
     # Imported at its first use, which each copy would pay for.
     generators = importlib.import_module("numpy.random") if "numpy" in sys.modules else None
+    ssl = sys.modules.get("ssl")
     # A collection in a copy would write to the pages of all objects, and so copy them.
     gc.collect()
     gc.freeze()
@@ -81,6 +82,9 @@ def ready() -> Start:
     random.seed(start.seed)
     if generators is not None:
         generators.seed(list(start.seed))
+    if ssl is not None:
+        # OpenSSL knows a copy by its process number, which is the same in all.
+        ssl.RAND_add(start.seed, len(start.seed))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=stream is sys.stderr or stream.isatty())

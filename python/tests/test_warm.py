@@ -56,6 +56,18 @@ def test_random_numbers_differ(start):
     assert len(set(numbers)) == 20
 
 
+def test_openssl_differs():
+    code = "import ssl; print(ssl.RAND_bytes(16)); from cowslip import warm; warm.ready(); print(ssl.RAND_bytes(16))"
+    name = f"{NAME}-ssl"
+    words = [sys.executable, "-m", "cowslip", "warm", name, "--", sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as program:
+        assert any("is warm after" in line for line in program.stderr), "it does not become warm"
+        start = [sys.executable, "-m", "cowslip", "start", name]
+        said = {subprocess.run(start, capture_output=True, timeout=60).stdout for _ in range(5)}
+        program.terminate()
+    assert len(said) == 5 and b"" not in said
+
+
 def test_copies_are_started_from_python(start, tmp_path):
     with open(tmp_path / "out", "w+") as out:
         copy = warm.start(NAME, "-c", "print(6 * 7); raise SystemExit(5)", stdout=out)
