@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use cowslip_sys::{AsFd, packets, process, socket};
 use serde_json::Value;
@@ -193,6 +194,30 @@ fn a_start_before_the_point_ends_by_a_signal() {
     assert!(status.code() == Some(128 + SIGTERM) || status.signal() == Some(SIGTERM), "{status}");
     run(Command::new("kill").args(["-TERM", &warm.id().to_string()]));
     assert!(!warm.wait().unwrap().success());
+}
+
+/// Also one that reads nothing, which cannot see that its input has ended.
+#[test]
+fn a_program_ends_with_a_command_that_is_killed_before_the_point() {
+    let (name, folder) = (format!("test-killed-{}", std::process::id()), Folder::new("killed"));
+    let file = folder.0.join("number");
+    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", file.display());
+    let mut warm = Command::new(COWSLIP);
+    warm.args(["warm", &name, "--until", "line:never", "--", "/bin/sh", "-c", &script]);
+    let mut warm = warm.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    wait_until(&|| file.exists());
+    let number = std::fs::read_to_string(file).unwrap();
+    warm.kill().unwrap();
+    warm.wait().unwrap();
+    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", number.trim()));
+    wait_until(&|| stat().map_or(true, |stat| stat.contains(") Z")));
 }
 
 #[test]

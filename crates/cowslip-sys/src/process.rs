@@ -5,6 +5,8 @@
 //! Signal masks are per thread and restored by a guard; the rest takes and returns plain values.
 
 use core::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags};
@@ -189,6 +191,21 @@ pub fn is_own_task(task: i32) -> bool {
 /// Keeps a descriptor open at exec, so that each program that this process starts from now on inherits it.
 pub fn keep_at_exec(descriptor: BorrowedFd<'_>) -> Result<()> {
     rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())
+}
+
+/// Has the kernel kill a command that this thread starts when the thread ends, however it ends (`PR_SET_PDEATHSIG`).
+pub fn end_with_this_thread(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    let ask = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // No signal comes if it has ended already.
+        match rustix::process::getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(Errno::SRCH.into()),
+        }
+    };
+    // SAFETY: the closure makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).

@@ -74,6 +74,8 @@ impl Program {
         if let Point::Line(_) = args.until {
             command.stdout(Stdio::piped());
         }
+        // Until it is held: copies are of the holder.
+        process::end_with_this_thread(&mut command);
         let word = args.command[0].to_string_lossy().into_owned();
         let mut child = command.spawn().map_err(|error| {
             Failure::new(exit::not_run(&error), format!("start {word}: {error}"))
