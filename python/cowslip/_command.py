@@ -99,8 +99,9 @@ class Comparison(dict[str, list[Any]]):
     """What differs between good and bad runs, as columns: `pandas.DataFrame(comparison)`, `comparison["metric"]`.
 
     A row is a metric, ranked as `cowslip compare` does. Columns are `metric`, `verdict` ("differs", "perhaps" or "unproven"),
-    `good` and `bad` (means), `change`, `t`, `p`, `adjusted_p`, `rank_p`, `effect`. `cause` says it in a sentence, `details`
-    is all that the command said.
+    `good` and `bad` (means), `change`, `t`, `p`, `adjusted_p`, `rank_p`, `effect`. `cause` says it in a sentence, `causes`
+    are the counters that explain the time, the best first, each with `part`, `counter`, `means`, `seconds`, `share` and
+    `certainty` ("certain", "likely", "perhaps" or "little"). `details` is all that the command said.
     """
 
     def __init__(self, details: dict[str, Any]) -> None:
@@ -129,6 +130,7 @@ class Comparison(dict[str, list[Any]]):
         )
         self.details = details
         self.cause: str | None = details["cause"]
+        self.causes: list[dict[str, Any]] = details["causes"]
         self.differs: bool = details["differs"]
 
 

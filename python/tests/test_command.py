@@ -73,3 +73,16 @@ def test_a_comparison_is_columns(tmp_path):
     assert not cowslip.compare(tmp_path / "good", [tmp_path / "good"], "--metric=latency").differs
     with pytest.raises(cowslip.MissingFileError, match="none"):
         cowslip.compare(tmp_path / "none", tmp_path / "bad")
+
+
+def test_the_counters_that_explain_the_time_are_causes(tmp_path):
+    for side, system, faults in [("good", 0.1, 1e3), ("bad", 0.6, 1e6)]:
+        (tmp_path / side).mkdir()
+        for i in range(5):
+            times = {"wall_seconds": 1 + system + i / 1000, "rusage.user_seconds": 1, "rusage.system_seconds": system + i / 1000}
+            row = times | {"rusage.minor_faults": faults + i}
+            lines = [",".join(row), ",".join(f"{value:.6f}" for value in row.values())]
+            (tmp_path / side / f"{i}.csv").write_text("\n".join([*lines, ""]))
+    (cause,) = cowslip.compare(tmp_path / "good", tmp_path / "bad").causes
+    assert (cause["part"], cause["counter"], cause["certainty"]) == ("system", "rusage.minor_faults", "certain")
+    assert cause["share"] == pytest.approx(1, abs=0.1)

@@ -2,7 +2,8 @@
 //!
 //! * [`recorder`] samples the kernel's counters beside a program, into a [`recording`].
 //! * [`inputs`] reads runs: recordings, and files of sysstat, perf, benchmarks' tools and spreadsheets.
-//! * [`compare`] tests every metric of them, and ranks those that differ. [`TimeSplit`] divides the time.
+//! * [`compare`] tests every metric of them, and ranks those that differ. [`TimeSplit`] divides the time,
+//!   and [`Cause`] has the counters that explain it.
 //! * [`stats`] has the tests.
 //! * [`history`] keeps the results of commits, and finds those that changed them.
 //!
@@ -21,6 +22,7 @@
 //! `cowslip compare` is its command; `docs/compare.md` describes it.
 #![forbid(unsafe_code)]
 
+mod cause;
 mod comparison;
 mod error;
 pub mod history;
@@ -30,6 +32,7 @@ pub mod recorder;
 pub mod recording;
 pub mod stats;
 
+pub use cause::{Cause, Certainty, costly, is_consequence};
 pub use comparison::{
     Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, Options, PartOfTime,
     Row, TimePart, TimeSplit, Unit, Verdict, compare,

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
-use cowslip_compare::ErrorKind;
 use cowslip_compare::history::{Entry, SCHEMA, Series, Settings, Store, analyse};
 use cowslip_compare::inputs::Run;
+use cowslip_compare::{Certainty, ErrorKind, TimePart};
 use fastrand::Rng;
 
 struct Folder(PathBuf);
@@ -239,4 +239,27 @@ fn slow_drifts_are_found_and_hardly_any_in_series_without_one() {
     );
     assert!(lines == 8 && steps >= 7, "{lines} {steps}");
     assert!(known == 0 && false_ones <= 1, "{known} {false_ones}");
+}
+
+#[test]
+fn a_step_has_the_counters_that_explain_it() {
+    let mut random = Rng::with_seed(5);
+    let mut of = |system: f64, faults: f64| {
+        let system = system * noise(&mut random);
+        let run = Run::new("a run")
+            .with("wall_seconds", 0.5 + system)
+            .with("rusage.user_seconds", 0.5)
+            .with("rusage.system_seconds", system)
+            .with("rusage.minor_faults", faults);
+        Entry::from_runs(&[run.clone(), run], &facts("6"), 7).unwrap()
+    };
+    let mut entries: Vec<Entry> = (0..20).map(|_| of(0.1, 1e3)).collect();
+    entries.extend((0..20).map(|_| of(0.2, 2e5)));
+    let series = Series { name: "a".to_owned(), entries };
+    let history = analyse(&series, &Settings { effect: 0.05, ..Settings::default() }).unwrap();
+    let [change] = &*history.groups[0].changes else { panic!("{:?}", history.groups[0].changes) };
+    let cause = &change.causes[0];
+    assert_eq!((cause.part, &*cause.counter), (TimePart::System, "rusage.minor_faults"));
+    assert_eq!(cause.certainty, Certainty::Certain);
+    assert!(cause.share > 0.5, "{cause:?}");
 }

@@ -142,14 +142,8 @@ pub struct Faults {
 impl Faults {
     /// The kinds that the runs had, of those that they know.
     pub(super) fn all(both: &OfRuns<'_>, system: &Both, alpha: f64) -> Vec<Self> {
-        let total = |name: &'static str| {
-            both(&move |run: &Run| {
-                let metric = run.metrics.get(name)?;
-                Some(metric.growth().map_or_else(|| metric.value(), |growth| growth.count))
-            })
-        };
         let of = |(kind, name): (FaultKind, &'static str)| {
-            let counts = total(name)?;
+            let counts = both(&|run| count(run, name))?;
             let Entry { means, added, .. } = Entry::new(TimePart::System, &counts, alpha);
             let seconds = cost(&counts, system, alpha).map(|cost| Estimate {
                 value: cost.value * added.value,

@@ -17,8 +17,10 @@ pub(super) fn means([good, bad]: &Both) -> (f64, f64) {
     (mean(good), mean(bad))
 }
 
+/// The count of a counter, also where that is known for the run as a whole only.
 pub(super) fn count(run: &Run, name: &str) -> Option<f64> {
-    run.metrics.get(name)?.growth().map(|growth| growth.count)
+    let metric = run.metrics.get(name)?;
+    Some(metric.growth().map_or(metric.value(), |growth| growth.count))
 }
 
 pub(super) fn zip(a: &Both, b: &Both, of: impl Fn(f64, f64) -> f64) -> Both {

@@ -133,6 +133,16 @@ impl Row {
         self.shift = shift(&self.good, &self.bad, alpha);
     }
 
+    /// The metric's name without the mark of a rate.
+    pub fn name(&self) -> &str {
+        self.metric.strip_suffix("/s").unwrap_or(&self.metric)
+    }
+
+    /// Returns true if the change is `effect` or more, a part of the good mean; one from zero always is.
+    pub fn matters(&self, effect: f64) -> bool {
+        self.change.is_none_or(|change| change.value.abs() >= effect)
+    }
+
     /// t of (good, bad); without one, infinity with the sign of the difference.
     pub fn t_or_sign(&self) -> f64 {
         self.welch.map_or((self.means.0 - self.means.1) * f64::INFINITY, |welch| welch.t)

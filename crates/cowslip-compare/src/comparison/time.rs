@@ -34,6 +34,14 @@ impl PartOfTime {
         self.means.1 - self.means.0
     }
 
+    /// The seconds that bad runs have more of it; of waiting, with those for a processor after it.
+    pub fn with_waits(&self) -> f64 {
+        match self.part {
+            TimePart::DiskWait | TimePart::Asleep => self.carried,
+            _ => self.added(),
+        }
+    }
+
     /// Returns true if it is shown to differ.
     pub fn differs(&self, alpha: f64) -> bool {
         self.welch.map_or(self.carried != 0.0, |welch| welch.p < alpha)
@@ -58,6 +66,8 @@ pub struct TimeSplit {
     pub faults: Vec<Faults>,
 }
 
+/// A part of the time carries a difference if it has at least this share of it: at least one of five parts does.
+const LEAST_PART: f64 = 0.15;
 /// Least processor time of all runs of a side that a tick of 4 ms divides well enough.
 const LEAST_DIVIDED_SECONDS: f64 = 0.25;
 /// Voluntary switches of a shell and of a program that only computes.
@@ -140,6 +150,35 @@ impl TimeSplit {
         let lock_wait = remainder.and_then(|remainder| remainder.lock_wait(alpha));
         let wall = Entry::new(TimePart::Wall, &wall, alpha);
         Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults })
+    }
+}
+
+impl TimeSplit {
+    /// The seconds that bad runs took longer.
+    pub fn added(&self) -> f64 {
+        self.means.1 - self.means.0
+    }
+
+    /// The parts with 15 % or more of the difference, the first cause first.
+    ///
+    /// Running more makes threads of the program wait for each other, so waiting comes after running, unless there is far
+    /// more of it than running explains.
+    pub fn carriers(&self) -> Vec<&PartOfTime> {
+        let share = |part: &PartOfTime| part.carried / self.added();
+        let mut parts: Vec<&PartOfTime> =
+            self.parts.iter().filter(|part| share(part) >= LEAST_PART).collect();
+        let is_running = |part: &PartOfTime| {
+            matches!(part.part, TimePart::User | TimePart::System | TimePart::Running)
+        };
+        let carried_by = |is_it: &dyn Fn(&PartOfTime) -> bool| -> f64 {
+            parts.iter().filter(|part| is_it(part)).map(|part| share(part)).sum()
+        };
+        let running = carried_by(&is_running);
+        let waiting = carried_by(&|part| part.part == TimePart::ProcessorWait);
+        let runs_more = running >= 0.5 && waiting <= 2.0 * running;
+        let is_later = |part: &PartOfTime| runs_more && !is_running(part);
+        parts.sort_by(|a, b| is_later(a).cmp(&is_later(b)).then(share(b).total_cmp(&share(a))));
+        parts
     }
 }
 

@@ -50,8 +50,9 @@ pub fn analyse(series: &Series, settings: &Settings) -> Result<History> {
     let newest = |values: &[Valued<'_>]| values.last().map(|value| value.number);
     machines.sort_by_key(|(_, values)| Reverse(newest(values)));
     let left_out = series.entries.len() - values.len();
-    let groups =
-        machines.into_iter().map(|(machine, values)| Group::new(machine, &values, settings));
+    let groups = machines
+        .into_iter()
+        .map(|(machine, values)| Group::new(machine, &values, &metric, settings));
     let groups = groups.collect();
     Ok(History { name: series.name.clone(), metric, left_out, groups })
 }

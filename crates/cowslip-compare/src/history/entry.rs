@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cause::OF_MACHINE;
 use crate::inputs::{Metric, Run};
+use crate::stats::median;
 use crate::{Error, Result};
 
 /// The format of an entry's line; each line contains it.
@@ -13,19 +15,6 @@ pub const SCHEMA: &str = "cowslip.history/1";
 /// The facts that make a machine: entries that differ in one are not compared.
 pub const MACHINE: [&str; 6] =
     ["cpu.model", "cpu.count", "cpu.mhz", "kernel", "thp.enabled", "build"];
-
-/// Beginnings of a recording's metrics that describe the machine, not the command.
-const OF_THE_MACHINE: [&str; 9] = [
-    "cpu.",
-    "scheduler.",
-    "vmstat.",
-    "pressure.",
-    "disk.",
-    "network.",
-    "interrupts.",
-    "meminfo.",
-    "loadavg.",
-];
 
 /// The values of each metric, one for each run that has it.
 pub type Metrics = BTreeMap<String, Vec<f64>>;
@@ -65,7 +54,7 @@ impl Entry {
             let of_command = run
                 .metrics
                 .iter()
-                .filter(|(name, _)| !OF_THE_MACHINE.iter().any(|start| name.starts_with(start)));
+                .filter(|(name, _)| !OF_MACHINE.iter().any(|start| name.starts_with(start)));
             for (name, metric) in of_command {
                 metrics.entry(name.clone()).or_default().push(value(metric));
             }
@@ -83,6 +72,15 @@ impl Entry {
         let commit = facts.remove("commit");
         let schema = SCHEMA.to_owned();
         Ok(Self { schema, time_unix_ns, commit, label: None, facts, metrics })
+    }
+
+    /// One run with the medians of all.
+    pub(super) fn median_run(&self) -> Run {
+        let run = Run::new(self.commit.as_deref().unwrap_or_default());
+        let medians = self.metrics.iter().filter_map(|(name, values)| {
+            Some((name, median(values.iter().copied().filter(|value| value.is_finite()))?))
+        });
+        medians.fold(run, |run, (name, value)| run.with(name, value))
     }
 }
 

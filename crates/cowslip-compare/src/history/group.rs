@@ -9,12 +9,16 @@ use super::detectable::smallest_step;
 use super::drift::Drift;
 use super::entry::Entry;
 use super::settings::Settings;
+use crate::inputs::{Run, WALL};
 use crate::stats::{Autocorrelation, Estimate, Moments, Welch, median, relative_change};
+use crate::{Cause, Options, TimeSplit, compare};
 
 /// The number of newer entries after which a step is asked for; half of the level is the other.
 const SOON: usize = 5;
 /// More entries of a level hardly change the smallest step, and take time by their square.
 const MOST_FOR_STEP: usize = 200;
+/// Entries on each side of a change whose counters are compared.
+const MOST_FOR_CAUSES: usize = 50;
 /// One minus the confidence of the intervals.
 const INTERVAL_ALPHA: f64 = 0.05;
 
@@ -83,6 +87,8 @@ pub struct Change {
     pub change: Option<Estimate>,
     /// Facts that changed with it: their names and values before and after.
     pub facts: BTreeMap<String, (Option<String>, Option<String>)>,
+    /// The counters that explain a change of the wall time that matters, the best first.
+    pub causes: Vec<Cause>,
 }
 
 /// An entry and its value.
@@ -100,6 +106,7 @@ impl Group {
     pub(super) fn new(
         machine: BTreeMap<String, String>,
         entries: &[Valued<'_>],
+        metric: &str,
         settings: &Settings,
     ) -> Self {
         let values: Vec<f64> = entries.iter().map(|entry| entry.value).collect();
@@ -120,6 +127,14 @@ impl Group {
                 means: (before.mean, after.mean),
                 change: relative(old, new, INTERVAL_ALPHA),
                 facts: changed_facts(last, first),
+                causes: match metric {
+                    WALL => causes(
+                        &entries[before.from..before.to],
+                        &entries[after.from..after.to],
+                        settings.effect,
+                    ),
+                    _ => Vec::new(),
+                },
             }
         };
         let changes: Vec<Change> = levels
@@ -179,6 +194,19 @@ fn relative(old: &[f64], new: &[f64], alpha: f64) -> Option<Estimate> {
             Some(Estimate { value, interval: None })
         }
     }
+}
+
+/// The counters that explain a change of the wall time, by the entries next to it.
+fn causes(old: &[Valued<'_>], new: &[Valued<'_>], effect: f64) -> Vec<Cause> {
+    let runs = |entries: &[Valued<'_>]| -> Vec<Run> {
+        entries.iter().map(|valued| valued.entry.median_run()).collect()
+    };
+    let old = runs(&old[old.len().saturating_sub(MOST_FOR_CAUSES)..]);
+    let new = runs(&new[..new.len().min(MOST_FOR_CAUSES)]);
+    let options = Options { alpha: INTERVAL_ALPHA, wanted_change: effect, ..Options::default() };
+    let found = TimeSplit::from_runs(&old, &new, INTERVAL_ALPHA)
+        .and_then(|split| Some(Cause::find(&compare(&old, &new, &options).ok()?, &split, effect)));
+    found.unwrap_or_default()
 }
 
 fn changed_facts(

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cowslip_compare::history::{Change, Drift, Group, History, MACHINE, Point};
+use cowslip_compare::{Cause, Certainty};
 use cowslip_report::text::{count, printable};
 
 use super::{Found, HistoryArgs};
@@ -64,7 +65,7 @@ pub(super) fn sentence(history: &History, group: &Group, change: &Change) -> Str
     all
 }
 
-/// The direction of a change and its size.
+/// The direction of a change, its size, and the counters that explain it.
 pub(super) fn step(metric: &str, change: &Change) -> String {
     let (before, after) = change.means;
     let verb = if after > before { "rose" } else { "fell" };
@@ -74,7 +75,13 @@ pub(super) fn step(metric: &str, change: &Change) -> String {
     let (from, to, p) = (value(before), value(after), format::p(change.p));
     let interval =
         interval(change).map_or(String::new(), |interval| format!(", 95 % interval {interval}"));
-    format!("{} {verb}{by} ({from} to {to}{interval}, p {p})", printable(&words::name(metric)))
+    let certain = change.causes.iter().filter(|cause| cause.certainty != Certainty::Little);
+    let certain: Vec<Cause> = certain.cloned().collect();
+    let why = match certain.is_empty() {
+        true => String::new(),
+        false => format!(", as {}", printable(&words::counters(&certain))),
+    };
+    format!("{} {verb}{by} ({from} to {to}{interval}, p {p}){why}", printable(&words::name(metric)))
 }
 
 pub(super) fn interval(change: &Change) -> Option<String> {

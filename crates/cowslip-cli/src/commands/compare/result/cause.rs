@@ -1,12 +1,11 @@
 //! The sentence that a comparison begins with: by how much, where the time went, and which counter explains it.
 
 use cowslip_compare::inputs::WALL;
-use cowslip_compare::{Comparison, Row, TimeSplit, Verdict};
+use cowslip_compare::{Cause, Comparison, Row, TimeSplit, Verdict, costly, is_consequence};
 
-use super::causes::{self, MOST, is_consequence};
 use super::explanation::explanation;
-use super::format::{self, is_relevant};
-use super::words::{change, listed, name};
+use super::format;
+use super::words::{MOST, change, listed, name};
 
 /// The first line names no more of those that are not certain.
 const LIKELIEST: usize = 3;
@@ -16,6 +15,7 @@ const LIKELIEST: usize = 3;
 pub(super) fn sentence(
     comparison: &Comparison,
     split: Option<&TimeSplit>,
+    causes: &[Cause],
     alpha: f64,
     effect: f64,
 ) -> String {
@@ -31,8 +31,8 @@ pub(super) fn sentence(
         return format!("{outcome}; {}", beside(comparison, split, effect));
     }
     match split.filter(|_| row.metric == WALL) {
-        Some(split) if is_relevant(row, effect) => {
-            format!("{outcome}; {}", explanation(comparison, split, alpha, effect))
+        Some(split) if row.matters(effect) => {
+            format!("{outcome}; {}", explanation(split, causes, alpha))
         }
         _ => format!("{outcome}; {}", beside(comparison, split, effect)),
     }
@@ -61,7 +61,7 @@ fn outcome(row: &Row, alpha: f64) -> String {
 /// Other differences that are known to cost time, or are not known to be consequences of something else.
 fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> String {
     let mut rows = match split {
-        Some(split) => causes::costly(comparison, split, effect),
+        Some(split) => costly(comparison, split, effect),
         None => Vec::new(),
     };
     if rows.is_empty() {
@@ -102,7 +102,7 @@ fn likeliest(comparison: &Comparison, effect: f64) -> String {
     let is_likely = |row: &&Row| {
         row.verdict == Verdict::Perhaps
             && row.copy_of.is_none()
-            && is_relevant(row, effect)
+            && row.matters(effect)
             && !is_consequence(row)
     };
     let mut rows: Vec<&Row> = comparison.rows.iter().filter(is_likely).collect();
@@ -125,7 +125,7 @@ fn is_difference(comparison: &Comparison, row: &Row) -> bool {
 /// The wanted metrics with the largest relative rise and fall, the larger change first.
 fn largest(comparison: &Comparison, effect: f64, is_wanted: fn(&Row) -> bool) -> Vec<&Row> {
     let matters =
-        |row: &&Row| is_difference(comparison, row) && is_relevant(row, effect) && is_wanted(row);
+        |row: &&Row| is_difference(comparison, row) && row.matters(effect) && is_wanted(row);
     let of = |is_rise: bool| {
         let rows = comparison.rows.iter().filter(matters);
         let rows = rows.filter(|row| (row.means.1 > row.means.0) == is_rise);
@@ -149,6 +149,13 @@ mod tests {
 
     use super::*;
 
+    fn compared(good: &[Run], bad: &[Run]) -> String {
+        let comparison = compare(good, bad, &Options::default()).unwrap();
+        let split = TimeSplit::from_runs(good, bad, 0.05);
+        let causes = split.as_ref().map(|split| Cause::find(&comparison, split, 0.05));
+        sentence(&comparison, split.as_ref(), &causes.unwrap_or_default(), 0.05, 0.05)
+    }
+
     fn sentence_for(metrics: &[(&str, [f64; 2])]) -> String {
         let runs = |side: usize| -> Vec<Run> {
             let run = |index: u32| {
@@ -159,10 +166,7 @@ mod tests {
             };
             (0..8).map(run).collect()
         };
-        let (good, bad) = (runs(0), runs(1));
-        let comparison = compare(&good, &bad, &Options::default()).unwrap();
-        let split = TimeSplit::from_runs(&good, &bad, 0.05);
-        sentence(&comparison, split.as_ref(), 0.05, 0.05)
+        compared(&runs(0), &runs(1))
     }
 
     /// Runs of a command with all its time in these parts.
@@ -207,11 +211,17 @@ mod tests {
     fn a_counter_that_cannot_have_taken_the_time_does_not_explain_it() {
         let few = [("rusage.minor_faults", [1_000.0, 3_000.0]), ("vmstat.pgfree", [1.0, 9.0])];
         let sentence = of_command([0.9, 1.8], [0.1, 0.1], &few);
-        let wanted = "the time went to user time (+902 ms); no counter of the kernel explains it: the program itself \
-            computes more";
+        let wanted = "the time went to user time (+902 ms); minor faults rose by 200 %, which is about 501 µs of it: the \
+            program itself computes more";
         assert!(sentence.ends_with(wanted), "{sentence}");
         let sentence = of_command([0.9, 0.9], [0.1, 0.6], &few);
-        assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
+        assert!(
+            sentence.ends_with("; minor faults rose by 200 %, which is about 1.00 ms of it"),
+            "{sentence}"
+        );
+        let sentence = of_command([0.9, 1.8], [0.1, 0.1], &few[1..]);
+        let wanted = "no counter of the kernel explains it: the program itself computes more";
+        assert!(sentence.ends_with(wanted), "{sentence}");
     }
 
     #[test]
@@ -223,7 +233,8 @@ mod tests {
         assert!(sentence.ends_with(wanted), "{sentence}");
         // 158 ms of two seconds are not the cause.
         let sentence = of_command([1.0, 1.0], [0.1, 2.1], &waits);
-        assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
+        let wanted = "; voluntary switches rose from 7.01 to 15.8k, which is about 158 ms of it";
+        assert!(sentence.ends_with(wanted), "{sentence}");
     }
 
     /// Recordings of a command, by its wall time, its user time and its other metrics, which have a kind.
@@ -256,10 +267,7 @@ mod tests {
             };
             (0..8).map(run).collect()
         };
-        let (good, bad) = (runs(0), runs(1));
-        let comparison = compare(&good, &bad, &Options::default()).unwrap();
-        let split = TimeSplit::from_runs(&good, &bad, 0.05);
-        sentence(&comparison, split.as_ref(), 0.05, 0.05)
+        compared(&runs(0), &runs(1))
     }
 
     const WAIT: &str = "process.schedstat.wait_seconds";

@@ -30,11 +30,6 @@ pub(in crate::commands::compare) fn seconds(seconds: f64) -> String {
     human(seconds * 1e9, "ns")
 }
 
-/// A change from zero is unbounded.
-pub(super) fn is_relevant(row: &Row, effect: f64) -> bool {
-    row.change.is_none_or(|change| change.value.abs() >= effect)
-}
-
 pub(in crate::commands::compare) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {

@@ -1,7 +1,6 @@
 //! Delivers the findings of a comparison as the options say: a table, JSON, a page.
 
 mod cause;
-mod causes;
 mod explanation;
 pub(in crate::commands::compare) mod format;
 mod ledger;
@@ -18,7 +17,7 @@ use std::process::ExitCode;
 
 use cowslip_compare::inputs::{self, Run, Where};
 use cowslip_compare::profile::ProfileDifference;
-use cowslip_compare::{Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
+use cowslip_compare::{Cause, Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
 use cowslip_report::{json, sink};
 use cowslip_sys::exit_code;
 use serde_json::json;
@@ -77,8 +76,11 @@ pub(super) fn deliver(
     let modes = modes::find(&comparison, [&good, &bad], settings);
     let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
     beside.extend(modes.iter().map(modes::SideModes::sentence));
+    let causes = split
+        .as_ref()
+        .map_or_else(Vec::new, |split| Cause::find(&comparison, split, settings.relevant()));
     let mut cause =
-        cause::sentence(&comparison, split.as_ref(), settings.alpha, settings.relevant());
+        cause::sentence(&comparison, split.as_ref(), &causes, settings.alpha, settings.relevant());
     if let Some(function) = profile.and_then(profile::sentence) {
         cause += &format!("; {function}");
     }
@@ -104,6 +106,7 @@ pub(super) fn deliver(
             "differs": comparison.differs(),
             "fails": fails,
             "cause": report.cause,
+            "causes": causes,
             "time": split,
             "profile": profile,
             "modes": modes,
@@ -128,9 +131,7 @@ fn fails(comparison: &Comparison, settings: &Settings) -> bool {
             // For other metrics than the primary one, the bad direction is not known.
             None => comparison.primary.is_none() || row.means.1 > row.means.0,
         };
-        row.verdict == Verdict::Differs
-            && format::is_relevant(row, settings.relevant())
-            && is_direction
+        row.verdict == Verdict::Differs && row.matters(settings.relevant()) && is_direction
     };
     match &comparison.primary {
         Some(_) => comparison.primary_row().is_some_and(is_failure),

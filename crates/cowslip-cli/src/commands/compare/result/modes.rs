@@ -2,11 +2,10 @@
 
 use cowslip_compare::inputs::Run;
 use cowslip_compare::stats::Modes;
-use cowslip_compare::{Comparison, Row, Unit, Verdict, compare};
+use cowslip_compare::{Comparison, Row, Unit, Verdict, compare, is_consequence};
 use serde::Serialize;
 
 use super::Settings;
-use super::causes::is_consequence;
 use super::format;
 use super::words::name;
 
@@ -71,8 +70,7 @@ fn told_apart_by(
     let options = cowslip_compare::Options { primary: None, ..settings.options() };
     let apart = compare(&group(true), &group(false), &options).ok()?;
     let is_counter = |row: &&Row| {
-        let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);
-        let is_time = ["_seconds", "_share"].iter().any(|unit| name.ends_with(unit));
+        let is_time = ["_seconds", "_share"].iter().any(|unit| row.name().ends_with(unit));
         !is_time && row.metric != primary.metric && !is_consequence(row)
     };
     let rows = apart.rows.iter().filter(|row| row.verdict == Verdict::Differs).filter(is_counter);

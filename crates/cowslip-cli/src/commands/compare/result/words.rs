@@ -1,6 +1,6 @@
 //! Everyday words for metrics, their changes and parts of the time.
 
-use cowslip_compare::{Row, TimePart};
+use cowslip_compare::{Cause, Certainty, Row, TimePart};
 
 use super::format;
 
@@ -28,21 +28,37 @@ pub(super) fn listed(words: &[String]) -> String {
     }
 }
 
+/// Counters that one sentence names.
+pub(super) const MOST: usize = 2;
+
+/// The changes of the first causes.
+pub(in crate::commands::compare) fn counters(causes: &[Cause]) -> String {
+    let all = causes.iter().take(MOST).map(|cause| {
+        let perhaps = if cause.certainty == Certainty::Perhaps { "perhaps " } else { "" };
+        perhaps.to_owned() + &change_of(&cause.counter, cause.means)
+    });
+    listed(&all.collect::<Vec<_>>())
+}
+
 pub(super) fn change(row: &Row) -> String {
-    let (good, bad) = row.means;
-    let name = name(&row.metric);
-    let value = |value| format::value(&row.metric, value);
+    change_of(&row.metric, row.means)
+}
+
+fn change_of(metric: &str, (good, bad): (f64, f64)) -> String {
+    let name = name(metric);
+    let value = |value| format::value(metric, value);
     let verb = if bad > good { "rose" } else { "fell" };
-    match row.change {
+    let change = (bad - good) / good.abs();
+    match good {
         _ if bad == 0.0 => format!("{name} {verb} to 0 (from {})", value(good)),
-        Some(change) if row.metric.ends_with("_share") || change.value.abs() >= 100.0 => {
+        0.0 => format!("{name} {verb} from 0 to {}", value(bad)),
+        _ if metric.ends_with("_share") || change.abs() >= 100.0 => {
             format!("{name} {verb} from {} to {}", value(good), value(bad))
         }
-        Some(change) => {
-            let by = format::percent(change.value);
+        _ => {
+            let by = format::percent(change);
             format!("{name} {verb} by {}", by.trim_start_matches(['+', '-']))
         }
-        None => format!("{name} {verb} from 0 to {}", value(bad)),
     }
 }
 
