@@ -1,58 +1,37 @@
-// The flame graph: the call stacks of the faults in view or in the brush. A function is as wide as it and the functions that it
-// called have faults; its callers lie above it.
+// A flame graph of a tree of functions: { name, weight, title, callees }, perhaps with a colour. A function is as wide as its
+// weight, which includes that of its callees; its callers lie above it.
 
 const NARROWEST = 1 / 500, MOST_SHOWN = 3000;
 
 const flame = {
   create(parent) {
     this.parent = parent;
-    this.hasStacks = trace.stacks.length > 0;
-    // Names of frames from the outermost to the one that fills the width.
+    // Names from the outermost function to the one that fills the width.
     this.path = [];
     parent.addEventListener("click", event => this.choose(event.target));
     parent.addEventListener("keydown", event => { if (event.key === "Enter") this.choose(event.target); });
   },
 
-  // The tree of the functions, by the faults of each stack; stacks that were not recorded are left out.
-  tree(counts) {
-    const root = { name: "all", faults: 0, callees: new Map() };
-    trace.stacks.forEach((stack, index) => {
-      const faults = counts[index + 1];
-      if (!faults) return;
-      root.faults += faults;
-      let at = root;
-      for (let depth = stack.length - 1; depth >= 0; depth--) {
-        const frame = stack[depth];
-        if (!at.callees.has(frame)) at.callees.set(frame, { name: trace.frames[frame], frame, faults: 0, callees: new Map() });
-        at = at.callees.get(frame);
-        at.faults += faults;
-      }
-    });
-    return root;
-  },
-
-  update() {
-    if (!this.hasStacks) return;
-    const root = this.tree(tables.counts.stack);
-    this.parent.hidden = !root.faults;
+  draw(root) {
+    this.root = root;
+    this.parent.hidden = !root.weight;
     // The functions above the chosen one keep their place, as wide as it.
     let at = root;
     const above = [root];
-    for (const frame of this.path) {
-      const next = at.callees.get(frame);
+    for (const name of this.path) {
+      const next = at.callees.find(callee => callee.name === name);
       if (!next) break;
       above.push(at = next);
     }
     this.path.length = above.length - 1;
-    const boxes = above.map((node, depth) => this.box(node, depth, 0, 1, root, this.path.slice(0, depth)));
+    const boxes = above.map((node, depth) => this.box(node, depth, 0, 1, this.path.slice(0, depth)));
     let deepest = above.length;
     const add = (node, depth, left, path) => {
-      const callees = [...node.callees.values()].sort((a, b) => a.name < b.name ? -1 : 1);
-      for (const callee of callees) {
-        const width = callee.faults / at.faults;
+      for (const callee of node.callees) {
+        const width = callee.weight / at.weight;
         if (width >= NARROWEST && boxes.length < MOST_SHOWN) {
-          const here = [...path, callee.frame];
-          boxes.push(this.box(callee, depth, left, width, root, here));
+          const here = [...path, callee.name];
+          boxes.push(this.box(callee, depth, left, width, here));
           deepest = Math.max(deepest, depth + 1);
           add(callee, depth + 1, left, here);
         }
@@ -66,10 +45,11 @@ const flame = {
     this.parent.querySelector("div").replaceWith(rows);
   },
 
-  box(node, depth, left, width, root, path) {
+  box(node, depth, left, width, path) {
     const box = document.createElement("button");
     box.textContent = node.name;
-    box.title = `${node.name}\n${whole(node.faults)} faults, ${share(node.faults / root.faults)}`;
+    box.title = node.title;
+    if (node.colour) box.style.background = node.colour;
     box.style.left = `${left * 100}%`;
     box.style.width = `${width * 100}%`;
     box.style.top = `${depth * 1.3}rem`;
@@ -80,6 +60,6 @@ const flame = {
   choose(box) {
     if (!box.path) return;
     this.path = box.path;
-    this.update();
+    this.draw(this.root);
   },
 };

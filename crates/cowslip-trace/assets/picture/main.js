@@ -20,7 +20,7 @@ async function main() {
   flame.create(parts("flame"));
   listenToSpaces(parts("spaces"));
   listen();
-  for (const part of [map, rate, tables, flame]) view.onChange(() => part.update());
+  for (const part of [map, rate, tables, stacks]) view.onChange(() => part.update());
   darkSystem.addEventListener("change", restyle);
   new ResizeObserver(() => {
     for (const part of [rate, map]) part.chart.setSize(sizeOf(part.chart.root.parentElement));

@@ -34,6 +34,11 @@ use crate::cost::FaultCost;
 use crate::file::Reader;
 use crate::model::Trace;
 
+/// The script that draws a flame graph in an element with a `div`, for pages of other crates too.
+pub const FLAME_SCRIPT: &str = include_str!("../../assets/picture/flame.js");
+/// The style of the element `flame`, by the colours `--page`, `--chosen`, `--ink` and `--quiet`.
+pub const FLAME_STYLE: &str = include_str!("../../assets/picture/flame.css");
+
 /// A trace and its analysis, ready to be drawn.
 ///
 /// ```

@@ -8,10 +8,11 @@ use minijinja::{Environment, context};
 use super::facts::{self, Fact, Sentence};
 use super::pack;
 use super::scene::Scene;
+use super::{FLAME_SCRIPT, FLAME_STYLE};
 use crate::format;
 
 /// One script per concept, in the order in which they are needed.
-const SCRIPTS: [&str; 15] = [
+const SCRIPTS: [&str; 16] = [
     include_str!("../../assets/picture/unpack.js"),
     include_str!("../../assets/picture/format.js"),
     include_str!("../../assets/picture/axis.js"),
@@ -24,7 +25,8 @@ const SCRIPTS: [&str; 15] = [
     include_str!("../../assets/picture/rate.js"),
     include_str!("../../assets/picture/hover.js"),
     include_str!("../../assets/picture/tables.js"),
-    include_str!("../../assets/picture/flame.js"),
+    FLAME_SCRIPT,
+    include_str!("../../assets/picture/stacks.js"),
     include_str!("../../assets/picture/controls.js"),
     include_str!("../../assets/picture/main.js"),
 ];
@@ -43,7 +45,7 @@ pub(super) fn render(scene: &Scene) -> io::Result<String> {
         facts => facts::facts(scene).into_iter().map(fact).collect::<Vec<_>>(),
         faults => format::count(scene.dots.count),
         packed => safe(pack::pack(scene)?),
-        style => safe(include_str!("../../assets/picture/page.css").to_owned()),
+        style => safe([include_str!("../../assets/picture/page.css"), FLAME_STYLE].concat()),
         script => safe(SCRIPTS.join("\n")),
         uplot_style => safe(include_str!("../../assets/vendor/uplot/uPlot.min.css").to_owned()),
         uplot_script => safe(include_str!("../../assets/vendor/uplot/uPlot.iife.min.js").to_owned()),

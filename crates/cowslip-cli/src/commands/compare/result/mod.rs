@@ -2,6 +2,7 @@
 
 mod cause;
 mod explanation;
+mod flame;
 pub(in crate::commands::compare) mod format;
 mod ledger;
 mod modes;
@@ -115,7 +116,8 @@ pub(super) fn deliver(
         json::write(&value, path).map_err(exit::io("write the results"))?;
     }
     if let Some(path) = &settings.html {
-        page::write(&comparison, &report, settings, path).map_err(exit::io("write the page"))?;
+        page::write(&comparison, &report, profile, settings, path)
+            .map_err(exit::io("write the page"))?;
     }
     Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }

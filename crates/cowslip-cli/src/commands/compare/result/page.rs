@@ -7,23 +7,26 @@ use cowslip_report::sink;
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 
+use cowslip_compare::profile::ProfileDifference;
 use cowslip_compare::{Comparison, Row, Verdict};
 
-use super::{Report, Settings, format, strip_plot};
+use super::{Report, Settings, flame, format, strip_plot};
 
 /// Writes the page to `path`, or to standard output if that is `-`.
 pub(super) fn write(
     comparison: &Comparison,
     report: &Report,
+    profile: Option<&ProfileDifference>,
     settings: &Settings,
     path: &Path,
 ) -> io::Result<()> {
-    sink::write(path, &render(comparison, report, settings).map_err(io::Error::other)?)
+    sink::write(path, &render(comparison, report, profile, settings).map_err(io::Error::other)?)
 }
 
 fn render(
     comparison: &Comparison,
     report: &Report,
+    profile: Option<&ProfileDifference>,
     settings: &Settings,
 ) -> Result<String, minijinja::Error> {
     let mut environment = Environment::new();
@@ -32,6 +35,7 @@ fn render(
         cause => &report.cause,
         beside => &report.beside,
         tables => vec![report.ledger.clone(), report.profile.clone()],
+        flame => profile.map(flame::flame),
         primary => &report.primary,
         headline => format::headline(comparison),
         advice => &report.advice,

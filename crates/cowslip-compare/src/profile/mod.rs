@@ -1,11 +1,14 @@
 //! Processor time by function in good and bad runs: the function in which the difference arose.
 
+mod tree;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::stats::{Estimate, difference};
+pub use tree::CallTree;
 
 /// The part of the difference that the function must have that explains it.
 const EXPLAINS: f64 = 0.6;
@@ -43,6 +46,7 @@ pub struct ProfileRow {
 ///     ProfiledRun { stacks: vec![stack(&["parse", "load", "main"], parse), stack(&["save", "main"], 0.1)] }
 /// };
 /// let difference = ProfileDifference::new(&[run(0.2), run(0.21)], &[run(0.4), run(0.41)], 0.05).unwrap();
+/// assert_eq!(&*difference.tree.callees[0].row.name, "main");
 /// assert_eq!(difference.path.iter().map(|name| &**name).collect::<Vec<_>>(), ["parse", "load", "main"]);
 /// ```
 #[derive(Clone, Debug, Serialize)]
@@ -59,6 +63,9 @@ pub struct ProfileDifference {
     pub functions: Vec<ProfileRow>,
     /// Time of threads by name, if there are several names.
     pub threads: Vec<ProfileRow>,
+    /// All call stacks.
+    #[serde(skip)]
+    pub tree: CallTree,
 }
 
 /// Seconds by name, of each run of both sides.
@@ -131,6 +138,7 @@ impl ProfileDifference {
             }
         }
         let all = ProfileRow::new("all".into(), &all, alpha);
+        let tree = CallTree::new([good, bad], &all, alpha);
         let added = all.added.value;
         let explained = explained(with_called.rows(runs, alpha), added, &depths);
         let path = explained.as_ref().map_or(Vec::new(), |row| path(&row.name, added, &callers));
@@ -142,7 +150,7 @@ impl ProfileDifference {
             threads.clear();
         }
         threads.truncate(MOST);
-        Some(Self { runs: (runs[0], runs[1]), all, path, explained, functions, threads })
+        Some(Self { runs: (runs[0], runs[1]), all, path, explained, functions, threads, tree })
     }
 }
 
