@@ -22,6 +22,7 @@
 //! `cowslip compare` is its command; `docs/compare.md` describes it.
 #![forbid(unsafe_code)]
 
+pub mod calls;
 mod cause;
 mod comparison;
 mod error;

@@ -208,6 +208,19 @@ pub struct Tick {
     pub stack: Option<StackId>,
 }
 
+/// The beginning or the end of a system call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SystemCall {
+    /// The time, in nanoseconds of the trace's clock.
+    pub time_ns: u64,
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The call's number if it begins, `None` if it ends.
+    pub number: Option<u64>,
+}
+
 /// A call stack of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StackId(pub NonZeroU32);
@@ -223,6 +236,11 @@ pub trait Sink {
     /// Takes a sample of the time that threads spend on processors. Only recordings of time have them, and a trace does not
     /// keep them.
     fn tick(&mut self, _tick: &Tick) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Takes the beginning or the end of a system call. Only recordings of calls have them, and a trace does not keep them.
+    fn system_call(&mut self, _call: &SystemCall) -> io::Result<()> {
         Ok(())
     }
 }

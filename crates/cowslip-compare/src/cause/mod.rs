@@ -4,12 +4,15 @@ mod known;
 
 use serde::Serialize;
 
+use crate::calls::{CallDifference, CallRow};
 use crate::inputs::WALL;
-use crate::{Comparison, Row, TimePart, TimeSplit, Verdict};
+use crate::{Comparison, PartOfTime, Row, TimePart, TimeSplit, Verdict};
 pub(crate) use known::OF_MACHINE;
 pub use known::is_consequence;
 use known::{Cost, KNOWN, counted, differing};
 
+/// Counters of calls that system calls by name are better than.
+const COUNTS_OF_CALLS: [&str; 2] = ["process.read_calls", "process.write_calls"];
 /// A counter explains a part of the time that its events take by this share or more.
 const LEAST_SHARE: f64 = 0.1;
 /// Causes with less than this share of the greatest one's seconds are left out.
@@ -20,7 +23,7 @@ const LEAST_OF_GREATEST: f64 = 0.25;
 pub struct Cause {
     /// The part.
     pub part: TimePart,
-    /// The metric, as its row is called.
+    /// The metric, as its row is called; `calls.NAME` for a system call, `calls.NAME_seconds` for its time.
     pub counter: String,
     /// Its means in good and bad runs.
     pub means: (f64, f64),
@@ -49,7 +52,7 @@ pub enum Certainty {
 impl Cause {
     /// The counters that explain the parts that carry the difference, the best first: by the usual costs of their events,
     /// or, if those explain nothing, by the way such time comes about. None if the wall time does not differ by `effect`, a
-    /// part of the good mean.
+    /// part of the good mean. System calls, if they were recorded, cost what they took.
     ///
     /// ```
     /// use cowslip_compare::inputs::Run;
@@ -63,12 +66,17 @@ impl Cause {
     /// let bad = [run(0.60, 1e6), run(0.61, 1e6), run(0.62, 1e6), run(0.60, 1e6)];
     /// let comparison = compare(&good, &bad, &Options::default())?;
     /// let split = TimeSplit::from_runs(&good, &bad, 0.05).unwrap();
-    /// let causes = Cause::find(&comparison, &split, 0.05);
+    /// let causes = Cause::find(&comparison, &split, None, 0.05);
     /// assert_eq!((causes[0].part, &*causes[0].counter), (TimePart::System, "rusage.minor_faults"));
     /// assert_eq!(causes[0].certainty, Certainty::Certain);
     /// # Ok::<(), cowslip_compare::Error>(())
     /// ```
-    pub fn find(comparison: &Comparison, split: &TimeSplit, effect: f64) -> Vec<Self> {
+    pub fn find(
+        comparison: &Comparison,
+        split: &TimeSplit,
+        calls: Option<&CallDifference>,
+        effect: f64,
+    ) -> Vec<Self> {
         let differs = |row: &&Row| {
             row.metric == WALL && row.verdict != Verdict::Unproven && row.matters(effect)
         };
@@ -113,9 +121,48 @@ impl Cause {
                 }
             }
         }
+        let of_calls = of_calls(calls, split, effect);
+        if !of_calls.is_empty() {
+            found.retain(|cause| !COUNTS_OF_CALLS.contains(&cause.name()));
+            found.extend(of_calls);
+        }
         let all = [found, how, little].into_iter().find(|causes| !causes.is_empty());
         with_huge_pages(greatest(all.unwrap_or_default()), comparison, effect)
     }
+}
+
+impl Cause {
+    /// The counter's name without the mark of a rate.
+    pub fn name(&self) -> &str {
+        self.counter.strip_suffix("/s").unwrap_or(&self.counter)
+    }
+}
+
+/// System calls whose time explains a part.
+fn of_calls(calls: Option<&CallDifference>, split: &TimeSplit, effect: f64) -> Vec<Cause> {
+    let matters = |(good, bad): (f64, f64)| (bad - good).abs() >= effect * good;
+    let cause = |carrier: &PartOfTime, row: &CallRow| {
+        let added = carrier.with_waits();
+        let seconds = row.added_to(carrier.part);
+        let CallRow { name, count, elapsed, .. } = row;
+        let (counter, of) = match matters(count.means) && count.added.is_certain() {
+            true => (format!("calls.{name}"), count),
+            false => (format!("calls.{name}_seconds"), elapsed),
+        };
+        let is_it = seconds / added >= LEAST_SHARE && matters(of.means);
+        let seconds = added.signum() * seconds.abs().min(added.abs());
+        is_it.then(|| Cause {
+            part: carrier.part,
+            counter,
+            means: of.means,
+            seconds,
+            share: seconds / split.added(),
+            certainty: if of.added.is_certain() { Certainty::Certain } else { Certainty::Perhaps },
+        })
+    };
+    let rows = || calls.into_iter().flat_map(|found| &found.calls);
+    let carriers = split.carriers().into_iter();
+    carriers.flat_map(|carrier| rows().filter_map(move |row| cause(carrier, row))).collect()
 }
 
 /// Each counter once, the one with most seconds first, without those that explain much less.

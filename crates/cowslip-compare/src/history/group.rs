@@ -204,8 +204,9 @@ fn causes(old: &[Valued<'_>], new: &[Valued<'_>], effect: f64) -> Vec<Cause> {
     let old = runs(&old[old.len().saturating_sub(MOST_FOR_CAUSES)..]);
     let new = runs(&new[..new.len().min(MOST_FOR_CAUSES)]);
     let options = Options { alpha: INTERVAL_ALPHA, wanted_change: effect, ..Options::default() };
-    let found = TimeSplit::from_runs(&old, &new, INTERVAL_ALPHA)
-        .and_then(|split| Some(Cause::find(&compare(&old, &new, &options).ok()?, &split, effect)));
+    let found = TimeSplit::from_runs(&old, &new, INTERVAL_ALPHA).and_then(|split| {
+        Some(Cause::find(&compare(&old, &new, &options).ok()?, &split, None, effect))
+    });
     found.unwrap_or_default()
 }
 

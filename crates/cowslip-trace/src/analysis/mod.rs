@@ -1,6 +1,7 @@
 //! A trace summed up: by kind, mapping, stack, thread and time.
 
 mod analyser;
+mod calls;
 mod frames;
 mod profile;
 mod rate;
@@ -9,6 +10,7 @@ mod shape;
 
 pub use crate::sums::Sums;
 pub use analyser::Analyser;
+pub use calls::{CallSums, Calls};
 pub use frames::Frame;
 pub use profile::{Profile, ProfiledStack};
 pub use rate::Rate;

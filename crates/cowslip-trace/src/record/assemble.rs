@@ -8,7 +8,7 @@ use super::plan::Call;
 use super::reorder_buffer::{ReorderBuffer, Ticket};
 use super::space::{Spaces, is_anonymous};
 use super::unwind::Unwinder;
-use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId, Tick};
+use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId, SystemCall, Tick};
 
 const MREMAP_DONTUNMAP: u64 = 4;
 
@@ -71,6 +71,9 @@ impl Assembler {
                 // Mappings before it, which no call delays here.
                 self.reorder_buffer.finish(sink)?;
                 sink.tick(&Tick { pid, tid, ip, in_user_mode, stack })
+            }
+            RawEvent::SystemCall(number) => {
+                sink.system_call(&SystemCall { time_ns, pid, tid, number })
             }
             RawEvent::HugePage => {
                 if let Some(Thread { fault: Some(fault), .. }) = self.threads.get_mut(&tid) {

@@ -32,8 +32,8 @@ use super::subject::Subject;
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);
-/// Room for 7,000 copies of stacks.
-const RING_OF_COPIES: ByteCount = ByteCount::mib(64);
+/// Room for 7,000 copies of stacks, or for 300,000 system calls.
+const LARGE_RING: ByteCount = ByteCount::mib(64);
 /// The most memory for all rings together, unless a size is given.
 const ALL_RINGS: ByteCount = ByteCount::mib(256);
 const SMALLEST_RING: ByteCount = ByteCount(64 << 10);
@@ -80,7 +80,7 @@ impl Attached {
         let cpus = online_cpus()?;
         let most = ByteCount((ALL_RINGS.0 / cpus.len() as u64 / 2 + 1).next_power_of_two());
         let must_be_that_size = ring.is_some();
-        let usual = if plan.copies_stacks() { RING_OF_COPIES } else { RING };
+        let usual = if plan.needs_room() { LARGE_RING } else { RING };
         let ring = ring.unwrap_or(usual.min(most).max(SMALLEST_RING));
         let mut request = Request { plan, subject, cpus, ring, must_be_that_size };
         process::raise_file_limit()

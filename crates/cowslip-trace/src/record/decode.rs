@@ -60,6 +60,8 @@ pub(super) enum RawEvent {
         call: Call,
         answer: u64,
     },
+    /// A system call begins, or, without a number, ends.
+    SystemCall(Option<u64>),
     /// A mapping as the kernel has it now; parts of it may be old.
     Mapped(Box<Map>),
     Exec(Arc<str>),
@@ -150,6 +152,8 @@ impl Decoder<'_> {
                     Role::Enter(call) => {
                         RawEvent::Enter { call, arguments: source.read(sample.fields), callers }
                     }
+                    Role::AnyEnter => RawEvent::SystemCall(Some(source.read(sample.fields)[0])),
+                    Role::AnyLeave => RawEvent::SystemCall(None),
                     Role::Leave(call) => {
                         RawEvent::Leave { call, answer: source.read(sample.fields)[0] }
                     }

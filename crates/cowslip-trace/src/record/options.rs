@@ -17,8 +17,8 @@ pub struct Options {
     pub stacks: Stacks,
     /// The way in which callers are found.
     pub unwinding: Unwinding,
-    /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1. With [`Detail::Time`] the
-    /// nanoseconds of a thread on processors between two samples.
+    /// One in this many faults is recorded; only [`Detail::Faults`] permits numbers other than 1. With [`Detail::Time`] and
+    /// [`Detail::Calls`] the nanoseconds of a thread on processors between two samples.
     pub period: u64,
     /// Let the kernel count the latencies of faults, where privileges permit.
     pub latency: bool,
@@ -50,6 +50,8 @@ pub enum Detail {
     Access,
     /// No faults: samples of the time on processors, with call stacks.
     Time,
+    /// No faults: each system call, and samples of the time on processors. It needs the privileges of tracepoints.
+    Calls,
 }
 
 /// The events with call stacks.

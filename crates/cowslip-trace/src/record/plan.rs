@@ -27,6 +27,10 @@ pub(super) enum Role {
     Enter(Call),
     /// A call ends.
     Leave(Call),
+    /// Any system call begins.
+    AnyEnter,
+    /// Any system call ends.
+    AnyLeave,
 }
 
 /// A call that changes mappings.
@@ -63,10 +67,14 @@ impl Role {
             Self::Enter(Call::Remap) => &["addr", "old_len", "new_len", "flags"],
             Self::Enter(Call::Advise) => &["start", "len_in", "behavior"],
             Self::Leave(_) => &["ret"],
+            Self::AnyEnter => &["id"],
             Self::Entry => &["address", "error_code"],
-            Self::Tick | Self::Enter(Call::Break) | Self::HugePage | Self::Begin | Self::End(_) => {
-                &[]
-            }
+            Self::Tick
+            | Self::Enter(Call::Break)
+            | Self::AnyLeave
+            | Self::HugePage
+            | Self::Begin
+            | Self::End(_) => &[],
         }
     }
 }
@@ -165,11 +173,16 @@ impl Plan {
             return Err(Error::new(ErrorKind::Usage, what));
         }
         let mut plan = Self { sources: Vec::new(), names: Vec::new(), unseen: Vec::new() };
-        if options.detail == Detail::Time {
-            plan.add_clock(options)?;
-        } else {
-            plan.add_faults(options)?;
-            plan.add_calls((options.stacks != Stacks::None).then(|| callers(options)));
+        match options.detail {
+            Detail::Time => plan.add_clock(options, Some(callers(options)))?,
+            Detail::Calls => {
+                plan.add_clock(options, None)?;
+                plan.add_any_call()?;
+            }
+            Detail::Faults | Detail::Access => {
+                plan.add_faults(options)?;
+                plan.add_calls((options.stacks != Stacks::None).then(|| callers(options)));
+            }
         }
         if options.detail == Detail::Access {
             plan.add_access();
@@ -193,9 +206,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// True if events have copies of stacks, which are large.
-    pub(super) fn copies_stacks(&self) -> bool {
-        self.sources.iter().any(|source| source.layout().has_copy)
+    /// True if events have copies of stacks, which are large, or are of every system call, which are many.
+    pub(super) fn needs_room(&self) -> bool {
+        let needs = |source: &Source| source.layout().has_copy || source.role == Role::AnyEnter;
+        self.sources.iter().any(needs)
     }
 
     /// Closes the probes, once every event is open.
@@ -205,9 +219,9 @@ impl Plan {
         }
     }
 
-    fn add_clock(&mut self, options: &Options) -> Result<(), Error> {
+    fn add_clock(&mut self, options: &Options, callers: Option<Callers>) -> Result<(), Error> {
         let mut clock = Source::software(Kind::Clock, Role::Tick, options.period);
-        clock.attributes.callers = Some(callers(options));
+        clock.attributes.callers = callers;
         clock.attributes.in_kernel = true;
         if clock.probe().is_err() {
             clock.attributes.in_kernel = false;
@@ -219,6 +233,23 @@ impl Plan {
         }
         self.sources.push(clock);
         self.names.push("cpu-clock".to_owned());
+        Ok(())
+    }
+
+    fn add_any_call(&mut self) -> Result<(), Error> {
+        for (name, role) in
+            [("raw_syscalls/sys_enter", Role::AnyEnter), ("raw_syscalls/sys_exit", Role::AnyLeave)]
+        {
+            let source = Source::tracepoint(name, role).map_err(|why| {
+                let kind = match why {
+                    PermissionStatus::Denied { .. } => ErrorKind::Denied,
+                    _ => ErrorKind::Unsupported,
+                };
+                Error::new(kind, format!("record system calls{}", why.or_fix()))
+            })?;
+            self.sources.push(source);
+            self.names.push(name.replace('/', ":"));
+        }
         Ok(())
     }
 

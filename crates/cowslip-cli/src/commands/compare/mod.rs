@@ -46,5 +46,5 @@ pub(super) fn run(args: &Args) -> CommandResult {
     };
     let (good, bad) = (read(&args.good)?, read(&args.bad)?);
     progress.finish();
-    result::deliver(good, bad, None, &args.settings)
+    result::deliver(good, bad, &result::Found::default(), &args.settings)
 }

@@ -152,7 +152,7 @@ mod tests {
     fn compared(good: &[Run], bad: &[Run]) -> String {
         let comparison = compare(good, bad, &Options::default()).unwrap();
         let split = TimeSplit::from_runs(good, bad, 0.05);
-        let causes = split.as_ref().map(|split| Cause::find(&comparison, split, 0.05));
+        let causes = split.as_ref().map(|split| Cause::find(&comparison, split, None, 0.05));
         sentence(&comparison, split.as_ref(), &causes.unwrap_or_default(), 0.05, 0.05)
     }
 

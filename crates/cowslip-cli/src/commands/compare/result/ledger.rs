@@ -92,18 +92,19 @@ fn faults(faults: &Faults) -> Cells {
         FaultKind::Major => "  major faults",
         FaultKind::Huge => "  huge page faults, machine",
     };
+    counts(name, faults.means, faults.seconds.map(|cost| cost.value))
+}
+
+/// Counts of both sides, and the seconds that the difference takes.
+pub(super) fn counts(name: &str, (good, bad): (f64, f64), seconds: Option<f64>) -> Cells {
     let count = |count: f64| human(count.abs(), "1/s").trim_end_matches("/s").replace(' ', "");
-    let sign = if faults.added.value < 0.0 { "-" } else { "+" };
-    let seconds = |seconds: f64| {
-        let sign = if seconds < 0.0 { "-" } else { "+" };
-        format!("{sign}{}", format::seconds(seconds.abs()))
-    };
-    let cost = faults.seconds.map(|cost| format!("about {}", seconds(cost.value)));
+    let sign = |value: f64| if value < 0.0 { "-" } else { "+" };
+    let cost = |seconds: f64| format!("about {}{}", sign(seconds), format::seconds(seconds.abs()));
     [
         name.to_owned(),
-        count(faults.means.0),
-        count(faults.means.1),
-        format!("{sign}{}", count(faults.added.value)),
-        cost.unwrap_or_default(),
+        count(good),
+        count(bad),
+        format!("{}{}", sign(bad - good), count(bad - good)),
+        seconds.map(cost).unwrap_or_default(),
     ]
 }

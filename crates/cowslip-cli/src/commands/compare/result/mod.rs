@@ -1,5 +1,6 @@
 //! Delivers the findings of a comparison as the options say: a table, JSON, a page.
 
+mod calls;
 mod cause;
 mod explanation;
 mod flame;
@@ -16,6 +17,7 @@ pub(in crate::commands::compare) mod words;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cowslip_compare::calls::CallDifference;
 use cowslip_compare::inputs::{self, Run, Where};
 use cowslip_compare::profile::ProfileDifference;
 use cowslip_compare::{Cause, Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
@@ -31,6 +33,13 @@ pub(super) fn read(path: &Path, wanted: &[Where]) -> Result<Vec<Run>, Failure> {
     inputs::read_where(path, wanted).map_err(trouble)
 }
 
+/// The reasons that runs beside those that are compared show.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) profile: Option<ProfileDifference>,
+    pub(super) calls: Option<CallDifference>,
+}
+
 /// The text above and below a comparison's table.
 struct Report {
     cause: String,
@@ -40,6 +49,8 @@ struct Report {
     ledger: Vec<ledger::Cells>,
     /// The head and the rows of the processor time by function, if it was sampled.
     profile: Vec<ledger::Cells>,
+    /// The head and the rows of the system calls that grew, if they were recorded.
+    calls: Vec<ledger::Cells>,
     /// Sentences about the primary metric.
     primary: Vec<String>,
     /// One sentence each.
@@ -50,7 +61,7 @@ struct Report {
 pub(super) fn deliver(
     mut good: Vec<Run>,
     mut bad: Vec<Run>,
-    profile: Option<&ProfileDifference>,
+    found: &Found,
     settings: &Settings,
 ) -> CommandResult {
     let split = TimeSplit::from_runs(&good, &bad, settings.alpha);
@@ -77,17 +88,19 @@ pub(super) fn deliver(
     let modes = modes::find(&comparison, [&good, &bad], settings);
     let mut beside: Vec<String> = format::settings(&comparison.facts).into_iter().collect();
     beside.extend(modes.iter().map(modes::SideModes::sentence));
-    let causes = split
-        .as_ref()
-        .map_or_else(Vec::new, |split| Cause::find(&comparison, split, settings.relevant()));
+    let causes = split.as_ref().map_or_else(Vec::new, |split| {
+        Cause::find(&comparison, split, found.calls.as_ref(), settings.relevant())
+    });
     let mut cause =
         cause::sentence(&comparison, split.as_ref(), &causes, settings.alpha, settings.relevant());
+    let profile = found.profile.as_ref();
     if let Some(function) = profile.and_then(profile::sentence) {
         cause += &format!("; {function}");
     }
     let report = Report {
         cause,
         profile: profile.map_or_else(Vec::new, |found| profile::rows(found, settings.alpha)),
+        calls: found.calls.as_ref().map_or_else(Vec::new, calls::rows),
         ledger: split.as_ref().map_or_else(Vec::new, |split| ledger::rows(split, settings.alpha)),
         beside,
         primary: format::certainty(&comparison, settings.alpha),
@@ -110,6 +123,7 @@ pub(super) fn deliver(
             "causes": causes,
             "time": split,
             "profile": profile,
+            "calls": found.calls,
             "modes": modes,
             "comparison": comparison,
         });

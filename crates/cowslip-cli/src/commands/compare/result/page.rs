@@ -34,7 +34,7 @@ fn render(
     environment.get_template("page.html")?.render(context! {
         cause => &report.cause,
         beside => &report.beside,
-        tables => vec![report.ledger.clone(), report.profile.clone()],
+        tables => vec![report.ledger.clone(), report.profile.clone(), report.calls.clone()],
         flame => profile.map(flame::flame),
         primary => &report.primary,
         headline => format::headline(comparison),

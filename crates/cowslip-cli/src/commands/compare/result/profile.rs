@@ -8,11 +8,35 @@ use super::ledger::{Cells, Unit};
 
 /// A sentence names no more callers.
 const CALLERS: usize = 2;
+/// The part of the difference that a thread has which is named.
+const MOST_OF_IT: f64 = 0.6;
+/// The part of all time with which a thread is as good as the only one.
+const ONLY_ONE: f64 = 0.95;
 /// Longer names are cut: templates of C++ have hundreds of characters.
 const LONGEST: usize = 80;
 
-/// The function in which the difference arose; `None` if there is none that has most of it.
+/// The function and the thread in which the difference arose; `None` if there is none that has most of it.
 pub(super) fn sentence(found: &ProfileDifference) -> Option<String> {
+    let thread = thread(found)
+        .map(|row| format!("in thread `{}` ({})", short(&row.name), signed(row.added.value)));
+    let function = function(found);
+    let all: Vec<String> = function.into_iter().chain(thread).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// The thread in which it arose, if a program has several that matter.
+fn thread(found: &ProfileDifference) -> Option<&ProfileRow> {
+    let time = |row: &ProfileRow| row.means.0 + row.means.1;
+    let all: f64 = found.threads.iter().map(time).sum();
+    let explains = |row: &&ProfileRow| {
+        row.added.is_certain()
+            && row.added.value / found.all.added.value >= MOST_OF_IT
+            && time(row) < ONLY_ONE * all
+    };
+    found.threads.iter().find(explains)
+}
+
+fn function(found: &ProfileDifference) -> Option<String> {
     let explained = found.explained.as_ref().filter(|row| row.added.is_certain())?;
     let names = found.path.iter().take(1 + CALLERS).map(|name| format!("`{}`", short(name)));
     let names: Vec<String> = names.collect();

@@ -24,13 +24,11 @@ pub(super) fn render(comparison: &Comparison, report: &Report, settings: &Settin
     let causes = [&report.cause].into_iter().chain(&report.beside);
     let mut lines: Vec<String> = causes.map(|cause| text::printable(cause)).collect();
     lines.push(String::new());
-    if !report.ledger.is_empty() {
-        let rows = report.ledger.iter().map(|row| row.to_vec()).collect();
-        lines.extend(aligned(rows, &[0]));
-        lines.push(String::new());
-    }
-    if !report.profile.is_empty() {
-        let rows = report.profile.iter().map(|row| row.to_vec()).collect();
+    for table in [&report.ledger, &report.profile, &report.calls]
+        .into_iter()
+        .filter(|table| !table.is_empty())
+    {
+        let rows = table.iter().map(|row| row.to_vec()).collect();
         lines.extend(aligned(rows, &[0]));
         lines.push(String::new());
     }

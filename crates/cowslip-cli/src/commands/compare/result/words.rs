@@ -69,6 +69,12 @@ pub(in crate::commands::compare) fn name(metric: &str) -> String {
         Some(("process", rest)) => ("the command's ", rest),
         Some(("vmstat", rest)) => return rest.to_owned(),
         Some(("cpu", rest)) => ("the processors' ", rest),
+        Some(("calls", call)) => {
+            return match call.strip_suffix("_seconds") {
+                Some(call) => format!("the time of {call} calls"),
+                None => format!("{call} calls"),
+            };
+        }
         Some(("others", rest)) => ("other processes' ", rest),
         _ if metric == "interrupts.TLB" => return "TLB shootdowns".to_owned(),
         Some(_) => return metric.to_owned(),
@@ -98,6 +104,8 @@ mod tests {
             ("process.rss_bytes", "the command's rss"),
             ("process.overlap_seconds", "the command's time of threads beside each other"),
             ("disk.vda.reads", "disk.vda.reads"),
+            ("calls.newfstatat", "newfstatat calls"),
+            ("calls.fsync_seconds", "the time of fsync calls"),
         ] {
             assert_eq!(name(metric), wanted);
         }

@@ -38,7 +38,8 @@ pub(crate) struct RunArgs {
     pub(super) until: Option<f64>,
     #[command(flatten)]
     pub(super) way: Way,
-    /// Find the function in which the difference arose: three more runs of each, sampled each millisecond
+    /// Find the function in which the difference arose, by three more runs of each, sampled each millisecond; and the system
+    /// calls that grew, by two more
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_value_t = Why::Auto,
         default_missing_value = "always")]
     pub(super) why: Why,
@@ -55,7 +56,7 @@ pub(crate) struct RunArgs {
 /// When to look for a function.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// If the commands differ by --effect, and processor time has a tenth of that
+    /// If the commands differ by --effect, and processor time, or waiting for anything else, has a tenth of that
     Auto,
     /// Also if they do not
     Always,

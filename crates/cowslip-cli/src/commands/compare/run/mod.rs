@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use cowslip_report::Progress;
 use cowslip_sys::atomic_file::{BY_UMASK, create_in_place};
 
-use super::result::{deliver, read};
+use super::result::{Found, deliver, read};
 use crate::exit::{self, CommandResult, Failure};
 use args::Why;
 pub(super) use args::{RunArgs, Way};
@@ -21,6 +21,7 @@ use folders::{Folders, Side};
 pub(super) use once::Once;
 pub(super) use shell::Ended;
 use until::Until;
+use why::Wanted;
 
 /// Runs of each by default, and the most of them with `--until`.
 const RUNS: u32 = 10;
@@ -31,21 +32,30 @@ pub(super) fn run(args: &RunArgs) -> CommandResult {
     let [good, bad] = folders.both().map(|folder| read(folder, &[]));
     let (good, bad) = (good?, bad?);
     let (alpha, relevant) = (args.settings.alpha, args.settings.relevant());
-    let is_wanted = match args.why {
-        _ if ended == Ended::Interrupted => false,
-        Why::Always => true,
-        Why::Auto => why::is_worth_it(&good, &bad, alpha, relevant),
-        Why::Never => false,
+    let wanted = match args.why {
+        _ if ended == Ended::Interrupted => Wanted { functions: false, calls: false },
+        Why::Always => Wanted { functions: true, calls: true },
+        Why::Auto => why::worth_it(&good, &bad, alpha, relevant),
+        Why::Never => Wanted { functions: false, calls: false },
     };
-    let profile = match is_wanted {
-        true => why::sample(args, &mut Once::new(&args.way)?, alpha).unwrap_or_else(|failure| {
-            // The runs that are compared are there.
-            errln!("cowslip: no functions: {failure}");
-            None
-        }),
-        false => None,
-    };
-    deliver(good, bad, profile.as_ref(), &args.settings)
+    let mut found = Found::default();
+    if wanted.functions || wanted.calls {
+        let mut once = Once::new(&args.way)?;
+        // The runs that are compared are there, whatever fails here.
+        if wanted.functions {
+            found.profile = why::functions(args, &mut once, alpha).unwrap_or_else(|failure| {
+                errln!("cowslip: no functions: {failure}");
+                None
+            });
+        }
+        if wanted.calls {
+            found.calls = why::calls(args, &mut once, alpha).unwrap_or_else(|failure| {
+                errln!("cowslip: no system calls: {failure}");
+                None
+            });
+        }
+    }
+    deliver(good, bad, &found, &args.settings)
 }
 
 /// Runs the commands and returns the recordings; after Ctrl-C those of the finished runs.

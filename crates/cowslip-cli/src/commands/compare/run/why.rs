@@ -1,15 +1,19 @@
-//! `--why`: both commands once more, sampled by a clock, and the function in which the difference arose.
+//! `--why`: both commands once more, sampled by a clock, and the function in which the difference arose; and once more
+//! with their system calls.
 //!
-//! The runs that are compared are not sampled: this comes after them.
+//! The runs that are compared are not sampled: this comes after them. Calls have runs of their own, as each costs as much
+//! again as a short one.
 
 use std::ffi::OsString;
 use std::sync::Arc;
 
+use cowslip_compare::calls::{CallDifference, Called, CalledRun};
 use cowslip_compare::inputs::Run;
 use cowslip_compare::profile::{ProfileDifference, ProfiledRun};
 use cowslip_compare::{TimePart, TimeSplit};
 use cowslip_report::Progress;
-use cowslip_trace::analysis::Profile;
+use cowslip_trace::Sink;
+use cowslip_trace::analysis::{Calls, Profile};
 use cowslip_trace::record::{Detail, Options, Recorder, Unwinding};
 use cowslip_trace::symbols::Names;
 
@@ -17,8 +21,9 @@ use super::folders::Side;
 use super::{Ended, Once, RunArgs, order};
 use crate::exit::{self, Failure};
 
-/// Sampled runs of each side.
+/// Sampled runs of each side, and those with system calls.
 const RUNS: u32 = 3;
+const RUNS_WITH_CALLS: u32 = 2;
 /// A sample each millisecond of a thread on a processor: 1,000 stacks of a second.
 const PERIOD_NS: u64 = 1_000_000;
 /// The part of the difference that processor time must have to be looked into.
@@ -30,30 +35,67 @@ const LEAST_SECONDS: f64 = 0.02;
 const STARTS: [&str; 5] =
     ["_start", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "clone3"];
 
-/// Returns true if there is a difference that matters, and processor time took enough of it.
-pub(super) fn is_worth_it(good: &[Run], bad: &[Run], alpha: f64, relevant: f64) -> bool {
-    let Some(split) = TimeSplit::from_runs(good, bad, alpha) else { return false };
+/// The runs that are worth their time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    pub(super) functions: bool,
+    pub(super) calls: bool,
+}
+
+/// Functions if there is a difference that matters and processor time took enough of it, calls if anything else than the
+/// program's own work did.
+pub(super) fn worth_it(good: &[Run], bad: &[Run], alpha: f64, relevant: f64) -> Wanted {
+    let Some(split) = TimeSplit::from_runs(good, bad, alpha) else {
+        return Wanted { functions: false, calls: false };
+    };
     let (before, after) = split.means;
-    let is_processor =
-        |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
-    let carried: f64 =
-        split.parts.iter().filter(|part| is_processor(part.part)).map(|part| part.carried).sum();
-    split.wall.added.is_certain()
+    let matters = split.wall.added.is_certain()
         && (after - before).abs() >= relevant * before
-        && before.max(after) >= LEAST_SECONDS
-        && carried / (after - before) >= LEAST_SHARE
+        && before.max(after) >= LEAST_SECONDS;
+    let have = |is_it: fn(TimePart) -> bool| {
+        let carried = split.parts.iter().filter(|part| is_it(part.part)).map(|part| part.carried);
+        matters && carried.sum::<f64>() / split.added() >= LEAST_SHARE
+    };
+    Wanted {
+        functions: have(|part| {
+            matches!(part, TimePart::User | TimePart::System | TimePart::Running)
+        }),
+        calls: have(|part| !matches!(part, TimePart::User | TimePart::ProcessorWait)),
+    }
 }
 
 /// Samples both commands in turns; `None` after Ctrl-C.
-pub(super) fn sample(
+pub(super) fn functions(
     args: &RunArgs,
     once: &mut Once<'_>,
     alpha: f64,
 ) -> Result<Option<ProfileDifference>, Failure> {
+    let sides = in_turns(args, once, "sampling functions", RUNS, profiled)?;
+    Ok(sides.and_then(|[good, bad]| ProfileDifference::new(&good, &bad, alpha)))
+}
+
+/// Records the system calls of both commands in turns; `None` after Ctrl-C.
+pub(super) fn calls(
+    args: &RunArgs,
+    once: &mut Once<'_>,
+    alpha: f64,
+) -> Result<Option<CallDifference>, Failure> {
+    let sides = in_turns(args, once, "recording system calls", RUNS_WITH_CALLS, called)?;
+    Ok(sides.and_then(|[good, bad]| CallDifference::new(&good, &bad, alpha)))
+}
+
+/// So many runs of both commands; `None` after Ctrl-C. `run` is told if it is the first.
+fn in_turns<T>(
+    args: &RunArgs,
+    once: &mut Once<'_>,
+    phase: &str,
+    runs: u32,
+    run: fn(&str, &mut Once<'_>, bool) -> Result<Option<T>, Failure>,
+) -> Result<Option<[Vec<T>; 2]>, Failure> {
     let mut progress = Progress::new();
-    progress.phase("sampling functions");
-    let mut sides: [Vec<ProfiledRun>; 2] = [Vec::new(), Vec::new()];
-    let turns = order::turns(args.order, RUNS, args.seed ^ 2);
+    progress.phase(phase);
+    let mut sides = [Vec::new(), Vec::new()];
+    let turns = order::turns(args.order, runs, args.seed ^ 2);
     for (done, side) in turns.iter().enumerate() {
         progress.set(done as u64, turns.len() as u64);
         let command = match side {
@@ -63,56 +105,84 @@ pub(super) fn sample(
         if once.prepare()? == Ended::Interrupted {
             return Ok(None);
         }
-        let Some(run) = profiled(command, once, done == 0)? else { return Ok(None) };
+        let Some(run) = run(command, once, done == 0)? else { return Ok(None) };
         sides[usize::from(matches!(side, Side::Bad))].push(run);
         if once.cleanup()? == Ended::Interrupted {
             return Ok(None);
         }
     }
     progress.finish();
-    Ok(ProfileDifference::new(&sides[0], &sides[1], alpha))
+    Ok(Some(sides))
 }
 
-/// One run of a command, in a shell as the others. The first one says which time is not sampled.
+/// Launches a command, in a shell as the others.
+fn launch(command: &str, options: &Options) -> Result<Recorder, Failure> {
+    let shell = "exec </dev/null >/dev/null 2>&1; eval \"$1\"";
+    let words: Vec<OsString> = ["sh", "-c", shell, "sh", command].map(OsString::from).into();
+    Ok(Recorder::launch(&words, options)?)
+}
+
+/// Records it until it ends; false if Ctrl-C ended it.
+fn record(
+    recorder: &mut Recorder,
+    once: &mut Once<'_>,
+    sink: &mut dyn Sink,
+) -> Result<bool, Failure> {
+    recorder.start(sink)?;
+    while !recorder.has_ended() && !once.signals().stops() {
+        recorder.round(once.signals().woken(), sink).map_err(exit::io("sample a run"))?;
+    }
+    let has_ended = recorder.has_ended();
+    if let Some(program) = recorder.program().filter(|_| !has_ended) {
+        program.end();
+    }
+    let outcome = recorder.finish(sink).map_err(exit::io("sample a run"))?;
+    if outcome.lost > 0 {
+        errln!(
+            "cowslip: {} samples of a run found no room in a ring of {}",
+            outcome.lost,
+            outcome.ring
+        );
+    }
+    Ok(has_ended)
+}
+
+/// One run with its system calls.
+fn called(command: &str, once: &mut Once<'_>, _: bool) -> Result<Option<CalledRun>, Failure> {
+    let options = Options { detail: Detail::Calls, period: PERIOD_NS, ..Options::default() };
+    let mut recorder = launch(command, &options)?;
+    let mut calls = Calls::default();
+    if !record(&mut recorder, once, &mut calls)? {
+        return Ok(None);
+    }
+    let calls = calls.finish().into_iter().map(|sums| {
+        let called = Called {
+            count: sums.calls as f64,
+            elapsed: sums.elapsed_ns as f64 / 1e9,
+            processor: sums.ticks as f64 * PERIOD_NS as f64 / 1e9,
+        };
+        (Arc::from(sums.name()), called)
+    });
+    Ok(Some(CalledRun { calls: calls.collect() }))
+}
+
+/// One run with its functions. The first one says which time is not sampled.
 fn profiled(
     command: &str,
     once: &mut Once<'_>,
     is_first: bool,
 ) -> Result<Option<ProfiledRun>, Failure> {
-    let shell = "exec </dev/null >/dev/null 2>&1; eval \"$1\"";
-    let words: Vec<OsString> = ["sh", "-c", shell, "sh", command].map(OsString::from).into();
     let unwinding =
         if cfg!(target_arch = "x86_64") { Unwinding::Dwarf } else { Unwinding::FramePointers };
     let options =
         Options { detail: Detail::Time, period: PERIOD_NS, unwinding, ..Options::default() };
-    let mut recorder = Recorder::launch(&words, &options)?;
+    let mut recorder = launch(command, &options)?;
     for part in recorder.header().unseen.iter().filter(|part| is_first && part.contains("time in"))
     {
         errln!("cowslip: not sampled: {part}");
     }
     let mut profile = Profile::new(recorder.header());
-    let mut recorded = || {
-        recorder.start(&mut profile)?;
-        while !recorder.has_ended() && !once.signals().stops() {
-            recorder
-                .round(once.signals().woken(), &mut profile)
-                .map_err(exit::io("sample a run"))?;
-        }
-        let is_stopped = !recorder.has_ended();
-        if let Some(program) = recorder.program().filter(|_| is_stopped) {
-            program.end();
-        }
-        let outcome = recorder.finish(&mut profile).map_err(exit::io("sample a run"))?;
-        if outcome.lost > 0 {
-            errln!(
-                "cowslip: {} samples of a run found no room in a ring of {}",
-                outcome.lost,
-                outcome.ring
-            );
-        }
-        Ok::<bool, Failure>(is_stopped)
-    };
-    if recorded()? {
+    if !record(&mut recorder, once, &mut profile)? {
         return Ok(None);
     }
     let mut names = Names::new(recorder.header());
