@@ -13,7 +13,7 @@ const LEAST: f64 = 0.05;
 const MOST: usize = 6;
 
 /// Calls that wait for a disk.
-const OF_DISK: [&str; 12] = [
+const OF_DISK: [&str; 15] = [
     "fdatasync",
     "fsync",
     "msync",
@@ -21,11 +21,14 @@ const OF_DISK: [&str; 12] = [
     "preadv",
     "pwrite64",
     "pwritev",
+    "read",
     "readahead",
+    "renameat2",
     "sendfile",
     "sync",
     "sync_file_range",
     "syncfs",
+    "write",
 ];
 /// Calls that wait for a time, or for a peer.
 const OF_SLEEP: [&str; 13] = [
@@ -151,8 +154,12 @@ impl CallDifference {
         };
         let mut calls: Vec<CallRow> = names.into_iter().map(row).collect();
         calls.sort_by(|one, other| other.added().abs().total_cmp(&one.added().abs()));
+        // Single samples of a call come and go.
         let greatest = calls.first().map_or(0.0, |row| row.added().abs());
-        calls.retain(|row| row.added().abs() > LEAST * greatest);
+        calls.retain(|row| {
+            let all = [&row.count, &row.elapsed, &row.processor];
+            row.added().abs() > LEAST * greatest && all.iter().any(|of| of.added.is_certain())
+        });
         calls.truncate(MOST);
         Some(Self { runs: (good.len(), bad.len()), calls })
     }

@@ -33,7 +33,7 @@ pub mod recorder;
 pub mod recording;
 pub mod stats;
 
-pub use cause::{Cause, Certainty, costly, is_consequence};
+pub use cause::{Cause, Certainty, Prices, costly, is_consequence};
 pub use comparison::{
     Comparison, Counters, Entry, FactDifference, FaultKind, Faults, Measure, Options, PartOfTime,
     Row, TimePart, TimeSplit, Unit, Verdict, compare,

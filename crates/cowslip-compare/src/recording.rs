@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Prices;
+
 /// The name of the lines' format; the first line contains it.
 pub const SCHEMA: &str = "cowslip.recording/1";
 
@@ -25,6 +27,8 @@ pub enum Event {
         /// Facts about the machine and the run that a reader needs.
         facts: BTreeMap<String, String>,
     },
+    /// The prices of the kernel's events on the machine before the run.
+    Prices(Prices),
     /// The columns of the samples from here on.
     Metrics(Vec<Definition>),
     /// One look at all of them.
@@ -77,6 +81,11 @@ impl<W: Write> RecordingWriter<W> {
             facts: facts.clone(),
         })?;
         Ok(writer)
+    }
+
+    /// Adds the prices of the kernel's events.
+    pub fn prices(&mut self, prices: Prices) -> io::Result<()> {
+        self.line(&Event::Prices(prices))
     }
 
     /// Adds a sample, after its columns if they changed.

@@ -21,7 +21,7 @@
 //! * [`scheduling`]: when and where threads run.
 //! * [`executable`]: which file a name means, and the kind of that program.
 //! * [`suspended_child`]: a child that waits before it executes a program.
-//! * [`fault_cost`]: the cost of a page fault on this machine.
+//! * [`fault_cost`], [`call_cost`]: the cost of a page fault, a system call and a context switch on this machine.
 //! * [`usage`], [`taskstats`]: resources of a child or of this process, and the waits of threads that have ended.
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
@@ -56,6 +56,7 @@ compile_error!("Cowslip is for Linux 6.1 and later on x86-64; it cannot be built
 
 pub mod atomic_file;
 pub mod cache;
+pub mod call_cost;
 pub mod capabilities;
 pub mod cgroup;
 pub mod damon;

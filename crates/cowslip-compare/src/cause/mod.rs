@@ -1,6 +1,7 @@
 //! The counters that explain where the time of runs went.
 
 mod known;
+mod prices;
 
 use serde::Serialize;
 
@@ -9,7 +10,8 @@ use crate::inputs::WALL;
 use crate::{Comparison, PartOfTime, Row, TimePart, TimeSplit, Verdict};
 pub(crate) use known::OF_MACHINE;
 pub use known::is_consequence;
-use known::{Cost, KNOWN, counted, differing};
+use known::{Cost, KNOWN, counted, differing, is_time};
+pub use prices::Prices;
 
 /// Counters of calls that system calls by name are better than.
 const COUNTS_OF_CALLS: [&str; 2] = ["process.read_calls", "process.write_calls"];
@@ -50,7 +52,7 @@ pub enum Certainty {
 }
 
 impl Cause {
-    /// The counters that explain the parts that carry the difference, the best first: by the usual costs of their events,
+    /// The counters that explain the parts that carry the difference, the best first: by the prices of their events,
     /// or, if those explain nothing, by the way such time comes about. None if the wall time does not differ by `effect`, a
     /// part of the good mean. System calls, if they were recorded, cost what they took.
     ///
@@ -84,6 +86,7 @@ impl Cause {
             return Vec::new();
         }
         let carriers = split.carriers();
+        let prices = split.prices.unwrap_or(Prices::USUAL);
         let [mut found, mut how, mut little] = [const { Vec::new() }; 3];
         for (part, name, cost) in KNOWN {
             let Some(of) = carriers.iter().find(|carrier| holds(carrier.part, part)) else {
@@ -95,6 +98,7 @@ impl Cause {
                 if count.signum() != added.signum() {
                     continue;
                 }
+                let seconds = count * cost.seconds(&prices);
                 let is_certain = row.verdict == Verdict::Differs;
                 let cause = |seconds: f64, certainty| Self {
                     part: of.part,
@@ -105,15 +109,15 @@ impl Cause {
                     certainty: if is_certain { certainty } else { Certainty::Perhaps },
                 };
                 match cost {
-                    Cost::About(each) if count * each / added >= LEAST_SHARE => {
-                        let seconds = added.signum() * (count * each).abs().min(added.abs());
+                    Cost::About(_) if seconds / added >= LEAST_SHARE => {
+                        let seconds = added.signum() * seconds.abs().min(added.abs());
                         found.push(cause(seconds, Certainty::Certain));
                     }
                     // A price may be wrong; seconds are what they are.
-                    Cost::About(each) if is_certain && !row.name().ends_with("_seconds") => {
-                        little.push(cause(count * each, Certainty::Little));
+                    Cost::About(_) if is_certain && !is_time(row) => {
+                        little.push(cause(seconds, Certainty::Little));
                     }
-                    Cost::Else(each) if count * each / added >= LEAST_SHARE => {
+                    Cost::Else(_) if seconds / added >= LEAST_SHARE => {
                         how.push(cause(added, Certainty::Likely));
                     }
                     Cost::About(_) | Cost::Else(_) => {}
@@ -123,18 +127,13 @@ impl Cause {
         }
         let of_calls = of_calls(calls, split, effect);
         if !of_calls.is_empty() {
-            found.retain(|cause| !COUNTS_OF_CALLS.contains(&cause.name()));
+            found.retain(|cause| {
+                !COUNTS_OF_CALLS.iter().any(|name| cause.counter.starts_with(name))
+            });
             found.extend(of_calls);
         }
         let all = [found, how, little].into_iter().find(|causes| !causes.is_empty());
         with_huge_pages(greatest(all.unwrap_or_default()), comparison, effect)
-    }
-}
-
-impl Cause {
-    /// The counter's name without the mark of a rate.
-    pub fn name(&self) -> &str {
-        self.counter.strip_suffix("/s").unwrap_or(&self.counter)
     }
 }
 
@@ -211,12 +210,13 @@ fn holds(whole: TimePart, part: TimePart) -> bool {
 
 /// Counters that differ and usually cost more than a hundredth of the good runs' time, the most expensive first.
 pub fn costly<'a>(comparison: &'a Comparison, split: &TimeSplit, effect: f64) -> Vec<&'a Row> {
+    let prices = split.prices.unwrap_or(Prices::USUAL);
     let mut all: Vec<(f64, &Row)> = Vec::new();
     for (_, name, cost) in KNOWN {
-        let Cost::About(each) = cost else { continue };
+        let Cost::About(_) = cost else { continue };
         let rows = differing(comparison, name, effect);
         for row in rows.filter(|row| row.verdict == Verdict::Differs) {
-            let share = (counted(row, split) * each / split.means.0).abs();
+            let share = (counted(row, split) * cost.seconds(&prices) / split.means.0).abs();
             match all.iter_mut().find(|(_, known)| known.metric == row.metric) {
                 Some((known, _)) => *known = known.max(share),
                 None if share >= 0.01 => all.push((share, row)),

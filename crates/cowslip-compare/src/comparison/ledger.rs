@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::paired::{Both, count, less, means, zip};
+use crate::Prices;
 use crate::inputs::Run;
 use crate::stats::{Estimate, difference, two_sided_quantile};
 
@@ -134,18 +135,29 @@ pub struct Faults {
     pub means: (f64, f64),
     /// The faults that bad runs have more, with Welch's interval unless both sides are constant.
     pub added: Estimate,
-    /// The seconds of system time that those take, if runs of the same side show the cost of a fault: where its
-    /// interval is narrower than the cost itself.
+    /// The seconds of system time that those take: by the cost of a fault that runs of the same side show, where its
+    /// interval is narrower than the cost itself, or else by the measured price.
     pub seconds: Option<Estimate>,
 }
 
 impl Faults {
     /// The kinds that the runs had, of those that they know.
-    pub(super) fn all(both: &OfRuns<'_>, system: &Both, alpha: f64) -> Vec<Self> {
+    pub(super) fn all(
+        both: &OfRuns<'_>,
+        system: &Both,
+        prices: Option<&Prices>,
+        alpha: f64,
+    ) -> Vec<Self> {
         let of = |(kind, name): (FaultKind, &'static str)| {
             let counts = both(&|run| count(run, name))?;
             let Entry { means, added, .. } = Entry::new(TimePart::System, &counts, alpha);
-            let seconds = cost(&counts, system, alpha).map(|cost| Estimate {
+            let price = prices.and_then(|prices| match kind {
+                FaultKind::Minor => Some(prices.fault),
+                FaultKind::Huge => Some(prices.huge_fault),
+                FaultKind::Major => None,
+            });
+            let price = price.map(|value| Estimate { value, interval: None });
+            let seconds = cost(&counts, system, alpha).or(price).map(|cost| Estimate {
                 value: cost.value * added.value,
                 interval: cost.interval.map(|(low, high)| {
                     let (one, other) = (low * added.value, high * added.value);

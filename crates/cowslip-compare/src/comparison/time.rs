@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::ledger::{Entry, Faults, Remainder, TimePart};
 use super::paired::{Both, added, count, less, mean, means, sum, zip};
+use crate::Prices;
 use crate::inputs::{Metric, Run, WALL};
 use crate::stats::{Moments, Welch};
 
@@ -64,6 +65,8 @@ pub struct TimeSplit {
     pub lock_wait: Option<Entry>,
     /// Page faults by kind, a part of system time.
     pub faults: Vec<Faults>,
+    /// The prices of the kernel's events, if they were measured before the runs.
+    pub prices: Option<Prices>,
 }
 
 /// A part of the time carries a difference if it has at least this share of it: at least one of five parts does.
@@ -87,7 +90,8 @@ impl TimeSplit {
         let wall = both(&total(WALL))?;
         let (user, system) =
             (both(&total("rusage.user_seconds"))?, both(&total("rusage.system_seconds"))?);
-        let faults = Faults::all(&both, &system, alpha);
+        let prices = Prices::from_runs(good, bad);
+        let faults = Faults::all(&both, &system, prices.as_ref(), alpha);
         let running = sum(&user, &system);
         let waits = both(&|run| count(run, "process.schedstat.wait_seconds"));
         let woken = both(&total("rusage.voluntary_switches"));
@@ -149,7 +153,7 @@ impl TimeSplit {
         let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
         let lock_wait = remainder.and_then(|remainder| remainder.lock_wait(alpha));
         let wall = Entry::new(TimePart::Wall, &wall, alpha);
-        Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults })
+        Some(Self { means: wall.means, parts, ledger, lock_wait, wall, faults, prices })
     }
 }
 

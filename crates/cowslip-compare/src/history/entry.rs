@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cause::OF_MACHINE;
 use crate::inputs::{Metric, Run};
 use crate::stats::median;
-use crate::{Error, Result};
+use crate::{Error, Prices, Result};
 
 /// The format of an entry's line; each line contains it.
 pub const SCHEMA: &str = "cowslip.history/1";
@@ -34,6 +34,9 @@ pub struct Entry {
     pub label: Option<String>,
     /// Facts about the machine and the command.
     pub facts: BTreeMap<String, String>,
+    /// The prices of the kernel's events, if they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<Prices>,
     /// The values of all runs.
     pub metrics: Metrics,
 }
@@ -71,12 +74,13 @@ impl Entry {
         facts.extend(of_runs);
         let commit = facts.remove("commit");
         let schema = SCHEMA.to_owned();
-        Ok(Self { schema, time_unix_ns, commit, label: None, facts, metrics })
+        let prices = Prices::from_runs(runs, &[]);
+        Ok(Self { schema, time_unix_ns, commit, label: None, facts, prices, metrics })
     }
 
     /// One run with the medians of all.
     pub(super) fn median_run(&self) -> Run {
-        let run = Run::new(self.commit.as_deref().unwrap_or_default());
+        let run = Run { prices: self.prices, ..Run::default() };
         let medians = self.metrics.iter().filter_map(|(name, values)| {
             Some((name, median(values.iter().copied().filter(|value| value.is_finite()))?))
         });

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Metric, Run};
 use crate::recording::{Definition, EXIT_CODE, Event, MetricKind, SCHEMA};
-use crate::{Error, Result};
+use crate::{Error, Prices, Result};
 
 /// True for the first line of a recording.
 pub(super) fn is_start(line: &Value) -> bool {
@@ -26,6 +26,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
                 return Err(corrupt(format!("its schema is {schema}, not {SCHEMA}")));
             }
             Ok(Event::Start { facts, .. }) => run.facts = facts.into(),
+            Ok(Event::Prices(prices)) => run.prices = Some(prices).filter(Prices::is_plausible),
             Ok(Event::Metrics(definitions)) => columns = definitions,
             Ok(Event::Sample { values, .. }) if values.len() != columns.len() => {
                 return Err(corrupt(format!(

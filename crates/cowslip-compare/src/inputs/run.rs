@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::collect::{LONGEST_NAME, clipped};
+use crate::Prices;
 
 /// The time that a run took: the metric that a comparison is about by default.
 pub const WALL: &str = "wall_seconds";
@@ -28,6 +29,8 @@ pub struct Run {
     pub missing: BTreeMap<String, usize>,
     /// Runs of the same benchmark that failed and are left out; the first run of the benchmark counts them.
     pub failed_runs: usize,
+    /// The prices of the kernel's events, measured before the run.
+    pub prices: Option<Prices>,
     /// Advice for a file that lacks the values of single runs.
     pub advice: Option<&'static str>,
 }

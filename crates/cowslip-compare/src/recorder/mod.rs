@@ -2,6 +2,7 @@
 
 mod devices;
 mod facts;
+mod prices;
 mod processor;
 mod reading;
 mod states;
@@ -19,6 +20,7 @@ use crate::recording::RecordingWriter;
 use tree::Tree;
 
 pub use facts::facts;
+pub use prices::prices;
 pub use tree::Watch;
 
 /// A thread that samples at an interval until it is stopped.

@@ -10,8 +10,8 @@ use super::ledger::{Cells, Unit};
 const CALLERS: usize = 2;
 /// The part of the difference that a thread has which is named.
 const MOST_OF_IT: f64 = 0.6;
-/// The part of all time with which a thread is as good as the only one.
-const ONLY_ONE: f64 = 0.95;
+/// The part of the good runs' time with which a thread is the program's main one.
+const MAIN: f64 = 0.5;
 /// Longer names are cut: templates of C++ have hundreds of characters.
 const LONGEST: usize = 80;
 
@@ -24,14 +24,12 @@ pub(super) fn sentence(found: &ProfileDifference) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The thread in which it arose, if a program has several that matter.
+/// The thread in which it arose, unless it is the one that works most anyway.
 fn thread(found: &ProfileDifference) -> Option<&ProfileRow> {
-    let time = |row: &ProfileRow| row.means.0 + row.means.1;
-    let all: f64 = found.threads.iter().map(time).sum();
     let explains = |row: &&ProfileRow| {
         row.added.is_certain()
             && row.added.value / found.all.added.value >= MOST_OF_IT
-            && time(row) < ONLY_ONE * all
+            && row.means.0 < MAIN * found.all.means.0
     };
     found.threads.iter().find(explains)
 }

@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) way: Way,
     /// Find the function in which the difference arose, by three more runs of each, sampled each millisecond; and the system
-    /// calls that grew, by two more
+    /// calls that grew, by three more
     #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, default_value_t = Why::Auto,
         default_missing_value = "always")]
     pub(super) why: Why,

@@ -33,10 +33,9 @@ pub(super) fn run(args: &RunArgs) -> CommandResult {
     let (good, bad) = (good?, bad?);
     let (alpha, relevant) = (args.settings.alpha, args.settings.relevant());
     let wanted = match args.why {
-        _ if ended == Ended::Interrupted => Wanted { functions: false, calls: false },
-        Why::Always => Wanted { functions: true, calls: true },
-        Why::Auto => why::worth_it(&good, &bad, alpha, relevant),
-        Why::Never => Wanted { functions: false, calls: false },
+        Why::Auto if ended == Ended::Itself => why::worth_it(&good, &bad, alpha, relevant),
+        Why::Always if ended == Ended::Itself => Wanted { functions: true, calls: true },
+        _ => Wanted::default(),
     };
     let mut found = Found::default();
     if wanted.functions || wanted.calls {

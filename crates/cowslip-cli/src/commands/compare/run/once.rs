@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use cowslip_compare::recorder::{Recorder, Watch, facts};
+use cowslip_compare::Prices;
+use cowslip_compare::recorder::{Recorder, Watch, facts, prices};
 use cowslip_compare::recording::EXIT_CODE;
 use cowslip_sys::usage::Usage;
 
@@ -18,13 +19,15 @@ pub(in crate::commands::compare) struct Once<'a> {
     way: &'a Way,
     signals: Signals,
     facts: BTreeMap<String, String>,
+    /// Measured before all runs.
+    prices: Option<Prices>,
 }
 
 impl<'a> Once<'a> {
     /// Runs commands in this way; Ctrl-C ends the running one.
     pub(in crate::commands::compare) fn new(way: &'a Way) -> Result<Self, Failure> {
         let signals = Signals::listen(None).map_err(exit::system("listen for signals"))?;
-        Ok(Self { way, signals, facts: facts() })
+        Ok(Self { way, signals, facts: facts(), prices: prices() })
     }
 
     /// The signals that end a run.
@@ -88,7 +91,10 @@ impl<'a> Once<'a> {
         recorder.follow(shell.pid());
         let ended = shell.wait(&mut self.signals)?;
         let wall = start.elapsed();
-        let writer = recorder.stop().map_err(unwritable())?;
+        let mut writer = recorder.stop().map_err(unwritable())?;
+        if let Some(prices) = self.prices {
+            writer.prices(prices).map_err(unwritable())?;
+        }
         let (status, usage) = shell.reap()?;
         if self.check(what, command, ended, status)? == Ended::Interrupted {
             return Ok(None);

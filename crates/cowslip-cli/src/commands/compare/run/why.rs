@@ -21,9 +21,8 @@ use super::folders::Side;
 use super::{Ended, Once, RunArgs, order};
 use crate::exit::{self, Failure};
 
-/// Sampled runs of each side, and those with system calls.
+/// Sampled runs of each side; so many more have their system calls recorded.
 const RUNS: u32 = 3;
-const RUNS_WITH_CALLS: u32 = 2;
 /// A sample each millisecond of a thread on a processor: 1,000 stacks of a second.
 const PERIOD_NS: u64 = 1_000_000;
 /// The part of the difference that processor time must have to be looked into.
@@ -36,7 +35,7 @@ const STARTS: [&str; 5] =
     ["_start", "__libc_start_main_impl", "__libc_start_call_main", "start_thread", "clone3"];
 
 /// The runs that are worth their time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Wanted {
     pub(super) functions: bool,
     pub(super) calls: bool,
@@ -46,7 +45,7 @@ pub(super) struct Wanted {
 /// program's own work did.
 pub(super) fn worth_it(good: &[Run], bad: &[Run], alpha: f64, relevant: f64) -> Wanted {
     let Some(split) = TimeSplit::from_runs(good, bad, alpha) else {
-        return Wanted { functions: false, calls: false };
+        return Wanted::default();
     };
     let (before, after) = split.means;
     let matters = split.wall.added.is_certain()
@@ -70,7 +69,7 @@ pub(super) fn functions(
     once: &mut Once<'_>,
     alpha: f64,
 ) -> Result<Option<ProfileDifference>, Failure> {
-    let sides = in_turns(args, once, "sampling functions", RUNS, profiled)?;
+    let sides = in_turns(args, once, "sampling functions", profiled)?;
     Ok(sides.and_then(|[good, bad]| ProfileDifference::new(&good, &bad, alpha)))
 }
 
@@ -80,22 +79,21 @@ pub(super) fn calls(
     once: &mut Once<'_>,
     alpha: f64,
 ) -> Result<Option<CallDifference>, Failure> {
-    let sides = in_turns(args, once, "recording system calls", RUNS_WITH_CALLS, called)?;
+    let sides = in_turns(args, once, "recording system calls", called)?;
     Ok(sides.and_then(|[good, bad]| CallDifference::new(&good, &bad, alpha)))
 }
 
-/// So many runs of both commands; `None` after Ctrl-C. `run` is told if it is the first.
+/// [`RUNS`] runs of both commands; `None` after Ctrl-C. `run` is told if it is the first.
 fn in_turns<T>(
     args: &RunArgs,
     once: &mut Once<'_>,
     phase: &str,
-    runs: u32,
     run: fn(&str, &mut Once<'_>, bool) -> Result<Option<T>, Failure>,
 ) -> Result<Option<[Vec<T>; 2]>, Failure> {
     let mut progress = Progress::new();
     progress.phase(phase);
     let mut sides = [Vec::new(), Vec::new()];
-    let turns = order::turns(args.order, runs, args.seed ^ 2);
+    let turns = order::turns(args.order, RUNS, args.seed ^ 2);
     for (done, side) in turns.iter().enumerate() {
         progress.set(done as u64, turns.len() as u64);
         let command = match side {
