@@ -17,6 +17,9 @@ const LONGEST: usize = 80;
 
 /// The function and the thread in which the difference arose; `None` if there is none that has most of it.
 pub(super) fn sentence(found: &ProfileDifference) -> Option<String> {
+    if !found.all.added.is_certain() {
+        return None;
+    }
     let thread = thread(found)
         .map(|row| format!("in thread `{}` ({})", short(&row.name), signed(row.added.value)));
     let function = function(found);
