@@ -11,10 +11,11 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import IO
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 128 << 10
 
 Stream = int | IO[str] | IO[bytes] | None
@@ -101,12 +102,14 @@ def start(
     env: dict[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
     net: bool = False,
+    private: Iterable[str | os.PathLike[str]] = (),
     timeout: float | None = None,
 ) -> Copy:
     """Start a copy of the program that ``cowslip warm NAME`` keeps, and return once it runs: after some milliseconds.
 
     Streams are files, descriptors, ``subprocess.DEVNULL``, or ``None`` for this process' own. Arguments are for a program
-    that reads its job. ``net`` gives the copy a network of its own, in which it listens at the program's ports.
+    that reads its job. ``net`` gives the copy a network of its own, in which it listens at the program's ports. It has
+    each folder of ``private`` for itself: what it writes there, no other process sees.
 
     Raises ``ConnectionError`` if no program of that name is warm; ``TimeoutError`` after ``timeout`` seconds;
     ``RuntimeError`` with the reason if there is no copy.
@@ -115,6 +118,7 @@ def start(
     request = json.dumps({
         "version": VERSION,
         "net": net,
+        "private": [os.path.abspath(folder) for folder in private],
         "arguments": arguments,
         "environment": dict(os.environ if env is None else env),
         "folder": folder,

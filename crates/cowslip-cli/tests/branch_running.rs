@@ -383,6 +383,50 @@ fn ask_copy(server: &Server, pid: &str, words: &[&str]) -> String {
     run(command.arg(server.port.to_string()).args(words)).stdout.trim().to_owned()
 }
 
+/// Each copy writes its own log of changes, and loads what it wrote.
+#[test]
+fn copies_of_redis_log_changes_each_in_its_own_folder() {
+    if !redis_is_there() {
+        return;
+    }
+    let server =
+        Server::stock("branch redis log", &["--appendonly", "yes", "--appendfsync", "always"]);
+    server.ask(&["set", "of", "the instant"]);
+    let mut command = Command::new(COWSLIP);
+    command.args(["branch", &server.pid().to_string(), "-n", "2", "--net", "--private"]);
+    command.arg(server.folder()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut branch = command.spawn().unwrap();
+    let pids = copies(&mut branch, 2);
+    for pid in &pids {
+        assert_eq!(ask_copy(&server, pid, &["set", "of", pid]), "OK");
+        assert_eq!(ask_copy(&server, pid, &["set", pid, "new"]), "OK");
+    }
+    assert_eq!(server.ask(&["set", "program", "new"]), "OK");
+    for pid in &pids {
+        assert_eq!(ask_copy(&server, pid, &["debug", "loadaof"]), "OK");
+        assert_eq!(ask_copy(&server, pid, &["get", "of"]), *pid);
+        assert_eq!(ask_copy(&server, pid, &["dbsize"]), "2");
+        ask_copy(&server, pid, &["shutdown", "nosave"]);
+    }
+    assert!(branch.wait().unwrap().success());
+    assert_eq!(server.ask(&["debug", "loadaof"]), "OK");
+    assert_eq!(server.ask(&["get", "of"]), "the instant");
+    assert_eq!(server.ask(&["dbsize"]), "2");
+}
+
+/// The memory of a program that has not asked for huge pages is promoted, and the program is branched where it cannot be.
+#[test]
+fn a_program_is_promoted_before_it_is_branched() {
+    let Some(mut program) = start(None) else { return };
+    let ran = branch(&program, None, &["-n", "1", "--promote"]);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let line = ran.stderr.lines().find(|line| line.contains("promoted process "));
+    let is_denied = ran.stderr.contains("not promoted: ");
+    assert!(line.is_some_and(|line| line.contains(" is huge, ")) || is_denied, "{}", ran.stderr);
+    check(&answer_of(&program, 0), program.child.id());
+    check(&program.ask("say"), program.child.id());
+}
+
 fn copies_answer(server: &Server) {
     server.ask(&["debug", "populate", "100000"]);
     server.ask(&["set", "key", "of the instant"]);

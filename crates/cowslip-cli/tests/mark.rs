@@ -94,6 +94,20 @@ fn good(ran: &Ran) {
 }
 
 #[test]
+fn a_program_is_promoted_before_it_is_marked() {
+    let Some(mut program) = Program::start(PROGRAM, None) else { return };
+    let (before, _) = ask(&mut program, "change");
+    let ran = cowslip("mark", &program, &["--promote"]);
+    good(&ran);
+    assert!(ran.stderr.contains("promoting process "), "{}", ran.stderr);
+    let is_said = ran.stderr.contains(" is huge, ") || ran.stderr.contains("not promoted: ");
+    assert!(is_said && ran.stdout.contains("5 threads"), "{}", ran.stderr);
+    ask(&mut program, "change");
+    good(&cowslip("rollback", &program, &[]));
+    assert_eq!(ask(&mut program, "say").0, before);
+}
+
+#[test]
 fn a_program_is_taken_back_again_and_again() {
     let Some(mut program) = Program::start(PROGRAM, None) else { return };
     let (before, added) = ask(&mut program, "change");

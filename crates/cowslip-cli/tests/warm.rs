@@ -155,6 +155,24 @@ fn programs_that_know_nothing_start_at_their_first_read() {
     assert!(ran.stderr.contains("takes no arguments"), "{}", ran.stderr);
 }
 
+#[test]
+fn each_start_has_a_folder_of_its_own() {
+    let warm =
+        Warm::start("private", &[], &["/bin/sh", "-c", "read word; echo $word >> said; cat said"]);
+    let folder = Folder::new("start private");
+    for word in ["one\n", "two\n"] {
+        let mut command = warm.command(&["--private", "."]);
+        command.current_dir(&folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut start = command.spawn().unwrap();
+        start.stdin.take().unwrap().write_all(word.as_bytes()).unwrap();
+        let output = start.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "they wrote nothing there");
+    let ran = run(warm.command(&["--private", "missing"]).current_dir(&folder.0));
+    assert!(ran.stderr.contains("No such file"), "{}", ran.stderr);
+}
+
 /// Node and others that wait for several files at a time never come to a read that waits.
 #[test]
 fn programs_that_wait_for_their_input_in_other_calls_are_at_their_read() {
@@ -249,7 +267,7 @@ fn other_points_and_their_ends() {
 fn a_start_of_another_version_is_refused() {
     let warm = Warm::start("version", &[], &["/bin/sh", "-c", "read word"]);
     let name = format!("cowslip-warm-{}-{}", process::effective_uid(), warm.name);
-    for message in [r#"{"version": 2}"#, "{}", "no message"] {
+    for message in [r#"{"version": 1}"#, "{}", "no message"] {
         let connection = packets::connect_to_name(name.as_bytes()).unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         socket::send(connection.as_fd(), message.as_bytes(), &[null.as_fd(); 4]).unwrap();

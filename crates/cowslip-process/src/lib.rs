@@ -41,7 +41,7 @@ mod thread;
 mod timers;
 mod trial;
 
-pub use branch::{Copy, CopyOptions};
+pub use branch::{Copy, CopyOptions, PrivateFolders};
 pub use descriptors::DescriptorState;
 pub use hold::Holder;
 pub use inject::AlternateStack;

@@ -10,6 +10,7 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{Errno, process};
 
+use crate::branch::PrivateFolders;
 use crate::inject::Sites;
 use crate::kept::{emptied, from_smaps, out_of_core_files};
 use crate::library::{Library, Own};
@@ -82,10 +83,22 @@ pub struct Plan {
     pub(crate) keeps: bool,
     /// The ends of its own queues.
     pub(crate) queues: Vec<(i32, String)>,
+    /// Folders of which copies are to have their own.
+    pub(crate) private: PrivateFolders,
     lacks: Vec<Lack>,
 }
 
 impl Plan {
+    /// Has the holder know the sizes that files in these folders have at the instant: files that the program writes meanwhile
+    /// end there in [copies](crate::CopyOptions::private). Returns what these share with the program all the same.
+    ///
+    /// # Errors
+    /// Those of [`PrivateFolders::shared`].
+    pub fn keep_private(&mut self, folders: &PrivateFolders) -> Result<Vec<String>> {
+        self.private = folders.clone();
+        folders.shared(self.target.pid())
+    }
+
     /// True for a program under `cowslip run`, which cannot be [marked](crate::Mark).
     pub fn has_library(&self) -> bool {
         self.library.is_some()
@@ -170,7 +183,8 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
     }
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
-    Ok(Plan { target: Arc::clone(target), sites, library, keeps, queues, lacks })
+    let private = PrivateFolders::default();
+    Ok(Plan { target: Arc::clone(target), sites, library, keeps, queues, private, lacks })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, thing: &'static Thing) {

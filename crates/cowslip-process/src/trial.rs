@@ -7,7 +7,7 @@ use std::time::Duration;
 use cowslip_sys::AsFd;
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 
-use crate::branch::CopyOptions;
+use crate::branch::{CopyOptions, PrivateFolders};
 use crate::look::look;
 
 const OPERATION: &str = "copy a running program";
@@ -35,7 +35,9 @@ pub fn trial() -> Result<Duration> {
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| file_error(OPERATION, "/dev/null".as_ref(), error))?;
     let streams = [null.as_fd(); 3];
-    holder.branch(&CopyOptions { streams, folder: None, has_own_network: false, job: None })?;
+    let private = &PrivateFolders::default();
+    let options = CopyOptions { streams, folder: None, private, has_own_network: false, job: None };
+    holder.branch(&options)?;
     Ok(holder.pause())
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Copy, CopyOptions, Holder, Lack, Mark, look};
+use cowslip_process::{Copy, CopyOptions, Holder, Lack, Mark, PrivateFolders, look};
 use cowslip_sys::error::ErrorKind;
 use cowslip_sys::scheduling::{Processors, Scheduling};
 use cowslip_sys::target::Target;
@@ -152,7 +152,8 @@ fn copy(holder: &mut Holder) -> (Copy, PipeWriter, PipeReader) {
     let output = OwnedFd::from(output);
     let errors = std::io::stderr();
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
-    let options = CopyOptions { streams, folder: None, has_own_network: false, job: None };
+    let private = &PrivateFolders::default();
+    let options = CopyOptions { streams, folder: None, private, has_own_network: false, job: None };
     let copy = holder.branch(&options).unwrap();
     (copy, ours, PipeReader::from(theirs))
 }

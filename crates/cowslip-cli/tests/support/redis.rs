@@ -55,6 +55,10 @@ impl Server {
         server
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
     pub fn ask(&self, words: &[&str]) -> String {
         let port = self.port.to_string();
         let answer = Command::new("redis-cli").args(["-p", &port]).args(words).output();

@@ -224,6 +224,10 @@ fn timer(copy: &mut Caller<'_>, state: &DescriptorState, nonblocking: u64) -> Re
     Ok(new)
 }
 
+/// The flags of a file that is opened once more.
+pub(super) const KEPT: i32 =
+    O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_DSYNC | O_SYNC | O_NOATIME | O_LARGEFILE;
+
 /// Opens a file or a folder once more, at the offset of the instant. `None` if it stays shared: a device without a state, or a
 /// file that the program could no longer open.
 fn reopened(
@@ -232,8 +236,6 @@ fn reopened(
     program: i32,
     file: &OpenFile<'_>,
 ) -> Result<Option<u64>> {
-    const KEPT: i32 =
-        O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_DSYNC | O_SYNC | O_NOATIME | O_LARGEFILE;
     let kind = fs::metadata(descriptor(holder.pid(), file.first())).map(|file| file.file_type());
     let Ok(kind) = kind else { return Ok(None) };
     if kind.is_fifo() {

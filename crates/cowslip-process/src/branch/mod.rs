@@ -15,6 +15,7 @@ mod caller;
 mod chain;
 mod files;
 mod namespaces;
+mod private;
 mod sockets;
 mod streams;
 mod threads;
@@ -32,6 +33,7 @@ use crate::inject::Sites;
 use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
 pub(crate) use chain::Chains;
+pub use private::PrivateFolders;
 pub(crate) use sockets::close_outside;
 pub(crate) use threads::{CLONE_ARGUMENTS_BYTES, arguments_to_start, equip, schedule, set_state};
 
@@ -45,6 +47,8 @@ pub struct CopyOptions<'a> {
     pub streams: [BorrowedFd<'a>; 3],
     /// Its working directory, if that is not the program's.
     pub folder: Option<BorrowedFd<'a>>,
+    /// Folders of which it has its own.
+    pub private: &'a PrivateFolders,
     /// It has a network of its own, with the program's ports.
     pub has_own_network: bool,
     /// The number of a pipe that the program reads, and the bytes for the copy, which then reads its end.
@@ -140,8 +144,15 @@ impl Holder {
             let advice = MADV_DONTFORK as u64;
             caller.call(SYS_madvise, &[start, len, advice]).during(OPERATION)?;
         }
+        let mounted = namespaces::own_mounts(&mut caller);
+        if !options.private.is_empty() {
+            mounted.during("give a copy mounts of its own")?;
+            options.private.mount(&mut caller, users.is_some())?;
+            let files = files::open_files(&held, self.descriptors()).during(OPERATION)?;
+            private::reopen(options, &mut caller, &held, (&files, self.sizes()))?;
+        }
         // The program's `/proc` does in most places.
-        let _ = namespaces::own_proc(&mut caller);
+        let _ = mounted.and_then(|()| namespaces::own_proc(&mut caller));
         let threads = self.start_threads(&mut copy, &copy_memory, users.is_some());
         threads.during("start a copy's threads")?;
         copy.go_on();

@@ -95,11 +95,15 @@ pub(super) fn own_network(copy: &mut Caller<'_>) -> Result<()> {
     make().map(drop).during("make a network namespace")
 }
 
-/// Shows the copy its own numbers in `/proc`. Where that is refused it has the program's `/proc`.
-pub(super) fn own_proc(copy: &mut Caller<'_>) -> Result<(), Errno> {
+/// Gives the copy mounts of its own, which are those of the program.
+pub(super) fn own_mounts(copy: &mut Caller<'_>) -> Result<(), Errno> {
     copy.call(SYS_unshare, &[CLONE_NEWNS as u64])?;
     let root = copy.put(0, b"/\0")?;
-    copy.call(SYS_mount, &[root, root, 0, MS_REC | MS_PRIVATE])?;
+    copy.call(SYS_mount, &[root, root, 0, MS_REC | MS_PRIVATE]).map(drop)
+}
+
+/// Shows the copy, which has mounts of its own, its own numbers in `/proc`. Where that is refused it has the program's `/proc`.
+pub(super) fn own_proc(copy: &mut Caller<'_>) -> Result<(), Errno> {
     let kind = copy.put(8, b"proc\0")?;
     let place = copy.put(16, b"/proc\0")?;
     copy.call(SYS_mount, &[kind, place, kind]).map(drop)

@@ -2,6 +2,7 @@
 
 mod by_library;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub struct Holder {
     child: Option<Tracee>,
     threads: Vec<ThreadState>,
     descriptors: Vec<DescriptorState>,
+    /// The sizes of files in private folders, by descriptor.
+    sizes: HashMap<i32, u64>,
     queues: Waiting,
     kept: Vec<VirtRange>,
     shared: Vec<SharedMemory>,
@@ -183,6 +186,7 @@ impl Files {
     fn read(plan: &Plan) -> Self {
         Self {
             descriptors: descriptors::states(plan.target.pid()),
+    sizes: Result<HashMap<i32, u64>, Errno>,
             queues: queues::waiting(&plan.target, &plan.queues),
         }
     }
@@ -191,6 +195,7 @@ impl Files {
 impl Holder {
     fn new(
         plan: &Plan,
+            sizes: plan.private.sizes(plan.target.pid()),
         stopped: Stopped,
         files: Files,
         (child, held): (Tracee, Target),
@@ -211,6 +216,7 @@ impl Holder {
             has_library: plan.library.is_some(),
             pause,
         })
+            sizes: files.sizes.map_err(failed)?,
     }
 
     /// The process that has the memory.
@@ -263,6 +269,11 @@ impl Holder {
     /// The holder, to make calls; `None` while it is lent.
     pub(crate) fn stopped(&mut self) -> Option<&mut Tracee> {
         self.child.as_mut()
+    }
+
+    /// The sizes of files in folders that the plan was told of, by descriptor.
+    pub(crate) fn sizes(&self) -> &HashMap<i32, u64> {
+        &self.sizes
     }
 
     /// The program, and the process that has its memory.

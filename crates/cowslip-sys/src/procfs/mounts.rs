@@ -7,6 +7,8 @@ pub struct Mount<'a> {
     pub device: u64,
     /// The folder that it is mounted at; a space is written as `\040`.
     pub point: &'a str,
+    /// Its own options, such as `rw,nosuid`.
+    pub options: &'a str,
     /// The name of its kind, such as `tmpfs`.
     pub kind: &'a str,
 }
@@ -16,8 +18,8 @@ pub struct Mount<'a> {
 /// ```
 /// use cowslip_sys::procfs::mounts;
 /// let text = "22 1 0:21 / /dev/shm rw,nosuid shared:7 - tmpfs tmpfs rw\n23 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
-/// let all: Vec<_> = mounts(text).map(|it| (it.device, it.point, it.kind)).collect();
-/// assert_eq!(all, [(21, "/dev/shm", "tmpfs"), (8 << 8 | 1, "/", "ext4")]);
+/// let all: Vec<_> = mounts(text).map(|it| (it.device, it.point, it.options, it.kind)).collect();
+/// assert_eq!(all, [(21, "/dev/shm", "rw,nosuid", "tmpfs"), (8 << 8 | 1, "/", "rw", "ext4")]);
 /// ```
 pub fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
     mountinfo.lines().filter_map(|line| {
@@ -25,7 +27,7 @@ pub fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
         let mut words = place.split(' ').skip(2);
         let (major, minor) = words.next()?.split_once(':')?;
         let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        let point = words.nth(1)?;
-        Some(Mount { device, point, kind: system.split(' ').next()? })
+        let (point, options) = (words.nth(1)?, words.next()?);
+        Some(Mount { device, point, options, kind: system.split(' ').next()? })
     })
 }

@@ -12,6 +12,7 @@ const EXAMPLES: &str = "Examples:
   cowslip branch shop 'rate 0.9' 'rate 1.1'     # two, each with its COWSLIP_BRANCH_ARG
   cowslip branch shop -n 8 --output runs/%i.out
   cowslip branch 4711 -n 8 --net                # a server, with all its threads: see nsenter(1)
+  cowslip branch 4711 -n 2 --private /srv/shop  # each has the files of its own there
 
 A program that runs under `cowslip run` is copied when it calls cowslip_branch_point(). Any other, and with --running, is \
 copied as it runs, with all its threads, by root, or by its user where user namespaces are allowed. A signal is passed on \
@@ -30,12 +31,18 @@ pub(crate) struct Args {
     /// How many copies, of each ARG if there are some
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = whole(1..=4096u32))]
     pub(super) copies: u32,
-    /// Copy it as it runs, not at a branch point [default without `cowslip run`, and with --net]
+    /// Copy it as it runs, not at a branch point [default without `cowslip run`, and with --net, --private or --promote]
     #[arg(long)]
     pub(super) running: bool,
+    /// Make its memory huge first (`cowslip promote --once`): it stands still for less time then
+    #[arg(long)]
+    pub(super) promote: bool,
     /// Give each copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
+    /// Give each copy this folder for itself: what it writes there, no other process sees; may be given several times
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) private: Vec<PathBuf>,
     /// A variable for the environment of the copies
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(super) env: Vec<String>,
@@ -55,7 +62,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Make no copies: have the program go on from its branch point
-    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json", "net", "running"])]
+    #[arg(long, conflicts_with_all = ["arguments", "copies", "env", "input", "output", "error", "json", "net", "private", "promote", "running"])]
     pub(super) release: bool,
     /// Say which programs can be branched
     #[arg(long, exclusive = true)]

@@ -40,13 +40,16 @@ fn branch(args: &Args, program: &str) -> CommandResult {
         let why = "--json - goes where the copies' output goes: say --output FILE too";
         return Err(Failure::new(USAGE, why));
     }
-    let is_asked_for = args.running || args.net;
+    let is_asked_for = args.running || args.net || args.promote || !args.private.is_empty();
     if let Some(pid) = target::as_it_runs(program, is_asked_for)? {
         let report = running::branch(args, pid)?;
         return finish(args, &report, pid, None);
     }
     if is_asked_for {
-        return Err(Failure::new(USAGE, "--running and --net need a process number"));
+        return Err(Failure::new(
+            USAGE,
+            "--running, --net, --private and --promote need a process number",
+        ));
     }
     let target = target::find(program, args.timeout)?;
     let began = Instant::now();

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use cowslip_process::{Copy as RunningCopy, CopyOptions, look};
+use cowslip_process::{Copy as RunningCopy, CopyOptions, PrivateFolders, look};
 use cowslip_sys::{AsFd, OwnedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
 
@@ -12,6 +12,7 @@ use super::args::Args;
 use super::copies::{Copy, Report};
 use super::streams::Streams;
 use crate::commands::passed_on::PassedOn;
+use crate::commands::promote::before_hold;
 use crate::commands::signals::unless_ignored;
 use crate::exit::{self, Failure, USAGE};
 
@@ -21,12 +22,18 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
         let why = "copies of a program as it runs have its arguments and its environment";
         return Err(Failure::new(USAGE, format!("process {pid}: {why}")));
     }
+    let private = PrivateFolders::new(&args.private)?;
+    if args.promote {
+        before_hold(pid);
+    }
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
     let mut signals = PassedOn::listen(signals).map_err(exit::system("listen to signals"))?;
-    let plan = look(pid)?;
+    let mut plan = look(pid)?;
+    let shared = plan.keep_private(&private)?;
     if plan.lacks().iter().all(|lack| !lack.is_fatal()) {
         let lacks = plan.lacks().iter().filter(|lack| !lack.is_of_checkpoint());
         lacks.for_each(|lack| errln!("cowslip: {lack}"));
+        shared.iter().for_each(|what| errln!("cowslip: {what}"));
     }
     let mut streams = Streams::new(args, args.copies);
     let files: Vec<_> =
@@ -38,6 +45,7 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
         holder.branch(&CopyOptions {
             streams: streams.each_ref().map(|file| file.as_fd()),
             folder: None,
+            private: &private,
             has_own_network: args.net,
             job: None,
         })

@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::kept;
 use super::numbers::whole;
+use super::promote::before_hold;
 use crate::exit::{self, CommandResult, FAILED, Failure, VANISHED};
 
 const EXAMPLES: &str = "Examples:
@@ -41,8 +42,11 @@ pub(crate) struct Args {
     /// The process
     #[arg(value_parser = whole(1..=i32::MAX), required_unless_present = "list")]
     pid: Option<i32>,
-    /// Forget its mark
+    /// Make its memory huge first (`cowslip promote --once`): it stands still for less time then
     #[arg(long)]
+    promote: bool,
+    /// Forget its mark
+    #[arg(long, conflicts_with = "promote")]
     drop: bool,
     /// List the marked processes
     #[arg(long, exclusive = true)]
@@ -84,6 +88,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let Some(pid) = args.pid else { return Ok(list()) };
     if args.keep {
         return keeper::run(pid);
+    }
+    if args.promote {
+        before_hold(pid);
     }
     let answer = match args.drop {
         true => ask(pid, DROP)?,

@@ -2,6 +2,7 @@
 
 mod advise;
 pub(crate) mod args;
+mod before_hold;
 mod check;
 mod command;
 mod explain;
@@ -28,6 +29,7 @@ use cowslip_sys::procfs::{self, Thp};
 
 use crate::exit::{self, CommandResult, Failure};
 use args::{PromoteArgs, View};
+pub(super) use before_hold::before_hold;
 use cowslip_report::text;
 use operator::Console;
 

@@ -69,6 +69,32 @@ impl Operator for Console {
     }
 }
 
+/// Standard error says what happens; signals are as without a session.
+pub(super) struct Log;
+
+impl Operator for Log {
+    fn tell(&mut self, notice: &Notice<'_>) {
+        errln!("cowslip: {}", text::printable(&sentence(notice)));
+    }
+
+    fn stops(&self) -> bool {
+        false
+    }
+
+    fn takes_reload(&mut self) -> bool {
+        false
+    }
+
+    fn wait(&mut self, time: Duration) -> io::Result<()> {
+        std::thread::sleep(time);
+        Ok(())
+    }
+
+    fn write_metrics(&mut self, file: &Path, text: &str) -> io::Result<()> {
+        sink::write(file, text)
+    }
+}
+
 /// The rest of the sentence of an answer.
 fn hint(answer: &Answer) -> String {
     match answer {

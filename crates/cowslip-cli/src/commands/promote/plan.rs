@@ -50,6 +50,15 @@ fn hurry(settings: &mut Settings) {
     settings.promotion_cpu_percent = ONCE_CPU_PERCENT;
 }
 
+/// A plan that makes as much as possible of a process huge, and splits nothing: a fork copies less then.
+pub(super) fn before_hold(pid: i32) -> Result<Plan, Failure> {
+    let mut plan = Plan { rules: vec![Rule::new(Who::Pid(pid), 1)], ..Plan::default() };
+    hurry(&mut plan.settings);
+    plan.settings.demote_below_percent = 0;
+    plan.check()?;
+    Ok(plan)
+}
+
 /// A plan that measures the gain of one process.
 pub(super) fn measure(args: &args::MeasureArgs) -> Result<Plan, Failure> {
     let rule = Rule { measure: true, unit: args.unit.clone(), ..Rule::new(Who::Pid(args.pid), 1) };

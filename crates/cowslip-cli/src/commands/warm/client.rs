@@ -79,9 +79,17 @@ fn request(args: &StartArgs) -> Result<Vec<u8>, Failure> {
     let text = |word: &OsStr| word.to_string_lossy().into_owned();
     let environment: serde_json::Map<String, Value> =
         std::env::vars_os().map(|(name, value)| (text(&name), text(&value).into())).collect();
+    // Relative ones are this command's.
+    let private: Vec<_> = args
+        .private
+        .iter()
+        .map(std::path::absolute)
+        .collect::<Result<_, _>>()
+        .map_err(exit::io("find the working directory"))?;
     let request = json!({
         "version": VERSION,
         "net": args.net,
+        "private": private.iter().map(|folder| text(folder.as_os_str())).collect::<Vec<_>>(),
         "arguments": args.arguments.iter().map(|word| text(word)).collect::<Vec<_>>(),
         "environment": environment,
         "folder": std::env::current_dir().map_err(exit::io("find the working directory"))?,

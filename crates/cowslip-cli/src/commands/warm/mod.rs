@@ -61,6 +61,9 @@ pub(crate) struct StartArgs {
     /// Give the copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
+    /// Give the copy this folder for itself: what it writes there, no other process sees; may be given several times
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) private: Vec<PathBuf>,
     /// List the warm programs
     #[arg(long, exclusive = true)]
     pub(super) list: bool,
@@ -94,7 +97,7 @@ fn prefix() -> String {
 const JOB_VARIABLE: &str = "COWSLIP_WARM_FD";
 
 /// The version of the messages between the two commands.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The longest message: the environment and the arguments of a start.
 const MOST_MESSAGE_BYTES: usize = 128 << 10;

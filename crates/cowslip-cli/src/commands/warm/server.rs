@@ -1,12 +1,13 @@
 //! `cowslip warm`: the program, its holder, and the copies that are running.
 
 use std::io::{self, BufRead, BufReader, PipeWriter, Read, Stdin};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Copy, CopyOptions, Holder, Lack, look};
+use cowslip_process::{Copy, CopyOptions, Holder, Lack, PrivateFolders, look};
 use cowslip_sys::error::Error;
 use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, process, socket};
 use serde_json::{Value, json};
@@ -274,11 +275,25 @@ fn start(
         "seed": seed.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
     });
     let text = text.to_string();
+    let folders: Vec<PathBuf> = match &message["private"] {
+        Value::Null => Vec::new(),
+        folders => serde_json::from_value(folders.clone())
+            .map_err(|error| format!("the request's private folders: {error}"))?,
+    };
+    let private = private(holder, &folders).map_err(|error| error.to_string())?;
     let options = CopyOptions {
         streams: [input, output, error].map(|file| file.as_fd()),
         folder: Some(folder.as_fd()),
+        private: &private,
         has_own_network: message["net"] == true,
         job: job.map(|number| (number, text.as_bytes())),
     };
     holder.branch(&options).map_err(|error: Error| error.to_string())
+}
+
+/// The folders of a copy's own. What it shares there all the same is said.
+fn private(holder: &Holder, folders: &[PathBuf]) -> Result<PrivateFolders, Error> {
+    let private = PrivateFolders::new(folders)?;
+    private.shared(holder.pid())?.iter().for_each(|what| errln!("cowslip: {what}"));
+    Ok(private)
 }
