@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -130,9 +131,13 @@ impl Server {
     }
 
     fn checkpoint(&self, folder: &Path, criu: &Path) -> Ran {
+        self.checkpoint_with(&[], folder, criu)
+    }
+
+    fn checkpoint_with(&self, options: &[&str], folder: &Path, criu: &Path) -> Ran {
         let mut command = Command::new(COWSLIP);
         command.args(["checkpoint", &self.pid.to_string(), "--criu"]).arg(criu);
-        run(command.arg("-o").arg(folder))
+        run(command.args(options).arg("-o").arg(folder))
     }
 }
 
@@ -205,6 +210,28 @@ fn a_process_goes_on_and_comes_back_with_its_threads_again_and_again() {
 }
 
 #[test]
+fn a_program_ends_with_its_checkpoint_and_runs_again_with_all_its_memory() {
+    let Some(criu) = criu() else { return };
+    let Some(mut server) = Server::start() else { return };
+    let before = server.ask();
+    let kept = server.folder.0.join("kept");
+    let ran = server.checkpoint_with(&["--stop"], &kept, &criu);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert!(ran.stdout.contains("it has ended"), "{}", ran.stdout);
+    let ended = server.child.take().unwrap().wait().unwrap();
+    assert_eq!(ended.signal(), Some(9), "{ended}");
+    let ran =
+        run(Command::new(COWSLIP).args(["restore", "--eager"]).arg(&kept).arg("--criu").arg(&criu));
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert!(ran.stdout.contains("pages came before"), "{}", ran.stdout);
+    let restored = server.ask();
+    assert_eq!((restored.left, restored.live_threads, restored.is_memory_right), (0, 4, true));
+    assert_eq!(restored.log_bytes, before.log_bytes + 6);
+    assert!(server.ask().added > restored.added, "its threads go on");
+    server.kill();
+}
+
+#[test]
 fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
     let Some(server) = Server::start() else { return };
     let folder = server.folder.0.join("kept");
@@ -217,9 +244,13 @@ fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
         .unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&liar, mode).unwrap();
-    let failed = server.checkpoint(&folder, &liar);
-    assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);
-    assert!(failed.stderr.contains("exit status: 7"), "{}", failed.stderr);
+    for options in [&[][..], &["--stop"]] {
+        let failed = server.checkpoint_with(options, &folder, &liar);
+        assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);
+        assert!(failed.stderr.contains("exit status: 7"), "{}", failed.stderr);
+        let children = format!("/proc/{0}/task/{0}/children", server.pid);
+        assert_eq!(fs::read_to_string(children).unwrap(), "", "no holder stays");
+    }
     let kept = fs::read_dir(&server.folder.0).unwrap().count();
     assert_eq!(kept, 4, "the log, the peer, the port and the program");
     let first = server.ask();

@@ -37,6 +37,8 @@ pub struct CheckpointOptions {
     /// Keeps memory that the program keeps out of core files (`MADV_DONTDUMP`), such as keys. Without it that memory is
     /// empty after a restore.
     pub has_secrets: bool,
+    /// The program does not run while it is written, and ends with it. If it fails, the program goes on.
+    pub stops: bool,
 }
 
 /// A checkpoint that was written.
@@ -64,7 +66,8 @@ pub struct About {
     pub criu: String,
 }
 
-/// Holds a process, and writes it to a new folder. The program, which runs on, has forgotten the holder then.
+/// Holds a process, and writes it to a new folder. The program, which runs on unless it is to [stop](CheckpointOptions::stops),
+/// has forgotten the holder then.
 ///
 /// # Errors
 /// [`ErrorKind::Usage`] if the folder exists; [`ErrorKind::Busy`] if another command is writing it; those of [`Plan::hold`];
@@ -85,6 +88,7 @@ pub fn checkpoint(
             .because("it is under cowslip run, whose files CRIU cannot look up")
             .advise("run copies of it with cowslip branch --running"));
     }
+    let plan = if options.stops { plan.stay_stopped() } else { plan };
     let mut holder = plan.hold()?;
     let mute = holder.threads().iter().filter(|thread| thread.alternate_stack.is_none()).count();
     if mute > 0 {
@@ -108,7 +112,8 @@ pub fn checkpoint(
     };
     let dump = partial.path.join("dump");
     create(&dump)?;
-    write_dump(holder, &criu, &dump)?;
+    write_dump(&mut holder, &criu, &dump)?;
+    let stopped = options.stops.then_some(holder);
     let rest = Some(partial.path.join(REST));
     let import_options = ImportOptions { compression: options.compression, rest };
     let memory = import(&dump, &partial.path.join(MEMORY), &import_options, progress)?;
@@ -117,11 +122,12 @@ pub fn checkpoint(
     fs::write(&about, text + "\n").map_err(|error| file_error(OPERATION, &about, error))?;
     fs::remove_dir_all(&dump).map_err(|error| file_error(OPERATION, &dump, error))?;
     partial.finish(folder)?;
+    stopped.map_or(Ok(()), Holder::end_program)?;
     Ok(Checkpointed { process, memory })
 }
 
-/// Has CRIU dump the holder, makes that the program's, and ends the holder.
-fn write_dump(mut holder: Holder, criu: &Criu, dump: &Path) -> Result<()> {
+/// Has CRIU dump the holder, and makes that the program's.
+fn write_dump(holder: &mut Holder, criu: &Criu, dump: &Path) -> Result<()> {
     let mut command = criu.action("dump", dump, dump);
     // The holder is in the program's session. Its connections are the program's, which keeps them.
     command.args(["--tree", &holder.pid().to_string(), "--shell-job", "--file-locks"]);
@@ -129,7 +135,7 @@ fn write_dump(mut holder: Holder, criu: &Criu, dump: &Path) -> Result<()> {
     holder.close_connections()?;
     holder.lend()?;
     criu.run(&mut command, dump)?;
-    instant::apply(dump, &holder)
+    instant::apply(dump, holder)
 }
 
 fn create(folder: &Path) -> Result<()> {

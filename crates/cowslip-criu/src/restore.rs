@@ -1,4 +1,4 @@
-//! A process, restored from its checkpoint, which runs before its memory is there.
+//! A process, restored from its checkpoint, which runs before its memory is there, or once it is.
 //!
 //! ```text
 //!  memory.image ──▶ [Memory] ──socket──▶ criu lazy-pages ──userfaultfd──▶ the process
@@ -17,6 +17,7 @@ use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
 use cowslip_sys::process;
 use cowslip_sys::target::Target;
+use signal_hook::consts::SIGCONT;
 
 use crate::checkpoint::{About, MEMORY, REST};
 use crate::command::{Criu, run_served};
@@ -33,12 +34,12 @@ pub struct RestoredProcess {
     pub pid: i32,
     /// The time until it ran.
     pub ran_after: Duration,
-    /// Its memory, which came afterwards.
+    /// Its memory, which came afterwards, or, with eager restores, before.
     pub served: Served,
 }
 
 /// Restores a process, calls `running` once it runs, and returns when all its memory is there. Signals must not end the
-/// calling process before that: the process would lose what has not come yet.
+/// calling process before that: the process would lose what has not come yet. An eager restore has it run only then.
 ///
 /// # Errors
 /// [`ErrorKind::Busy`] if another process has its number, or that of a thread; [`ErrorKind::Corrupt`] if the checkpoint is
@@ -46,6 +47,7 @@ pub struct RestoredProcess {
 pub fn restore(
     folder: &Path,
     criu: &Path,
+    is_eager: bool,
     tell: &(dyn Fn(&str) + Sync),
     running: impl FnOnce(i32),
 ) -> Result<RestoredProcess> {
@@ -67,6 +69,7 @@ pub fn restore(
             "end that one, or restore in a PID namespace (unshare --pid --net --fork --mount-proc)",
         ));
     }
+    let mut running = Some(running);
     let on_damage = OnDamage::new(|_, _| ());
     let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
     let memory = Memory::restore(&folder.join(MEMORY), &options)?;
@@ -86,23 +89,33 @@ pub fn restore(
             }
             command.args(["--restore-detached", "--lazy-pages", "--shell-job", "--file-locks"]);
             command.args(["--tcp-close", "--ext-unix-sk"]);
+            if is_eager {
+                command.arg("--leave-stopped");
+            }
             criu.run(&mut command, &work.path)
         });
-        match &restored {
-            Ok(()) => running(about.pid),
-            Err(_) => _ = child.kill(),
+        if restored.is_err() {
+            let _ = child.kill();
+        } else if !is_eager {
+            running.take().expect("it is called once")(about.pid);
         }
         restored.map(|()| (began.elapsed(), Target::open(about.pid)))
     });
     let (restored, status, served) =
         served.map_err(|error| Error::from_io("run criu lazy-pages", &error))?;
-    let (ran_after, target) = restored?;
+    let (mut ran_after, target) = restored?;
     if !status.success() {
         // It would read zeroes where memory is missing.
         let _ = target.and_then(|target| target.end());
         let why =
             format!("criu lazy-pages ended before all memory was there, {status}; it was killed");
         return Err(Error::new(ErrorKind::Vanished, OPERATION).because(why));
+    }
+    if let Some(running) = running {
+        let continued = target.and_then(|target| target.signal(SIGCONT));
+        continued.map_err(|errno| Error::from_errno(OPERATION, errno))?;
+        ran_after = began.elapsed();
+        running(about.pid);
     }
     Ok(RestoredProcess { pid: about.pid, ran_after, served })
 }

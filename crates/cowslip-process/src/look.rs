@@ -85,6 +85,8 @@ pub struct Plan {
     pub(crate) queues: Vec<(i32, String)>,
     /// Folders of which copies are to have their own.
     pub(crate) private: PrivateFolders,
+    /// The program does not go on after the instant.
+    pub(crate) stays_stopped: bool,
     lacks: Vec<Lack>,
 }
 
@@ -97,6 +99,13 @@ impl Plan {
     pub fn keep_private(&mut self, folders: &PrivateFolders) -> Result<Vec<String>> {
         self.private = folders.clone();
         folders.shared(self.target.pid())
+    }
+
+    /// Has the program stand still from the instant until the holder is dropped. It goes on then, also if this process ends
+    /// before. A program under `cowslip run` cannot be held so.
+    #[must_use]
+    pub fn stay_stopped(self) -> Self {
+        Self { stays_stopped: true, ..self }
     }
 
     /// True for a program under `cowslip run`, which cannot be [marked](crate::Mark).
@@ -184,7 +193,16 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
     let queues = queues::own(&links).map_err(failed)?;
     let private = PrivateFolders::default();
-    Ok(Plan { target: Arc::clone(target), sites, library, keeps, queues, private, lacks })
+    Ok(Plan {
+        target: Arc::clone(target),
+        sites,
+        library,
+        keeps,
+        queues,
+        private,
+        stays_stopped: false,
+        lacks,
+    })
 }
 
 fn lack(lacks: &mut Vec<Lack>, what: impl Into<String>, thing: &'static Thing) {

@@ -14,6 +14,7 @@ use crate::timers::{PosixTimer, Timers};
 const NAP: Duration = Duration::from_micros(200);
 
 /// The threads of a process. They go on when this is dropped.
+#[derive(Debug)]
 pub(crate) struct Threads {
     pid: i32,
     pub(crate) all: Vec<Tracee>,

@@ -12,6 +12,7 @@ use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use super::numbers::whole;
+use super::promote::before_hold;
 use super::signals;
 use crate::exit::{self, CommandResult};
 
@@ -19,8 +20,9 @@ const EXAMPLES: &str = "Examples:
   cowslip attach 4711                           # says what a copy would lack
   cowslip checkpoint 4711 -o shop.checkpoint
   cowslip restore shop.checkpoint
+  cowslip checkpoint 4711 -o shop.checkpoint --stop      # to go on later
 
-The process goes on after some milliseconds, and need not know Cowslip. It needs the right to trace the process, and \
+The process goes on after some milliseconds, or ends with --stop, and need not know Cowslip. It needs the right to trace the process, and \
 CRIU, which needs root or CAP_CHECKPOINT_RESTORE with CAP_SYS_PTRACE. Connections are closed in the copy.";
 
 /// Keep a running process, with all its threads, in a folder, while it goes on
@@ -36,6 +38,15 @@ pub(crate) struct Args {
     /// none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value_t)]
     compression: Compression,
+    /// Make its memory huge first (`cowslip promote --once`): it stands still for less time then
+    #[arg(long)]
+    promote: bool,
+    /// End the program once the checkpoint is whole and on the disk; it does not run meanwhile
+    #[arg(long)]
+    stop: bool,
+    /// Let the program go on, as is done without --stop
+    #[arg(long = "leave-running", conflicts_with = "stop")]
+    _leave_running: bool,
     /// Keep memory that the program keeps out of core files (MADV_DONTDUMP), such as keys [default: it is left out]
     #[arg(long)]
     secrets: bool,
@@ -48,6 +59,9 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
+    if args.promote {
+        before_hold(args.pid);
+    }
     let plan = look(args.pid)?;
     let folder = &args.output;
     let mut lacks = plan.lacks().to_vec();
@@ -63,7 +77,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let (compression, criu) = (args.compression, args.criu.clone());
-    let options = CheckpointOptions { compression, criu, has_secrets: args.secrets };
+    let options =
+        CheckpointOptions { compression, criu, has_secrets: args.secrets, stops: args.stop };
     let done = checkpoint(plan, folder, &options, &mut advanced)?;
     progress.finish();
     let process = &done.process;
@@ -75,6 +90,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             "name": process.name,
             "threads": process.threads.len(),
             "pause_ns": process.pause_ns,
+            "has_ended": args.stop,
             "memory_bytes": done.memory.memory.0,
             "image_bytes": done.memory.saved.file_bytes,
             "lacks": lacks.iter().map(to_json).collect::<Vec<_>>(),
@@ -82,14 +98,17 @@ pub(super) fn run(args: &Args) -> CommandResult {
         json::write(&result, file).map_err(exit::io("write the result"))?;
     } else {
         outln!(
-            "{}: {} ({}), {} threads, {} of memory in {} bytes; it stood still for {:.1} ms",
+            "{}: {} ({}), {} threads, {} of memory in {} bytes; {}",
             folder.display(),
             process.name,
             process.pid,
             process.threads.len(),
             done.memory.memory,
             done.memory.saved.file_bytes,
-            process.pause_ns as f64 / 1e6
+            match args.stop {
+                true => "it has ended".to_owned(),
+                false => format!("it stood still for {:.1} ms", process.pause_ns as f64 / 1e6),
+            }
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -52,6 +52,8 @@ pub struct Holder {
     /// The signals that wait for any of its threads.
     pending: Vec<SignalInfo>,
     has_library: bool,
+    /// The program's threads, if it [stays stopped](Plan::stay_stopped).
+    stopped: Option<Threads>,
     pause: Duration,
 }
 
@@ -83,6 +85,10 @@ impl Plan {
     /// Holds the process, and finds out which parts of its memory the holder lacks.
     fn hold_once(&self) -> Result<(Holder, Vec<VirtRange>)> {
         if let Some(library) = &self.library {
+            if self.stays_stopped {
+                return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                    .because("it is under cowslip run, and cannot stay stopped"));
+            }
             return by_library::hold_once(self, library);
         }
         let Self { target, sites, .. } = self;
@@ -115,14 +121,16 @@ impl Plan {
             let injection = injection.map_err(failed)?;
             let mut child = injection.fork(&stopped.kept).map_err(failed)?;
             let files = Files::read(self);
-            threads.go_on();
+            if !self.stays_stopped {
+                threads.go_on();
+            }
             let pause = began.elapsed();
             child.wait().map_err(failed)?;
             let held = Target::open(child.thread()).map_err(failed)?;
             let maps = stopped.maps.clone();
             let mut holder = Holder::new(self, stopped, files, (child, held), pause)?;
             // Its end is a call of the program's.
-            drop(threads);
+            holder.stopped = self.stays_stopped.then_some(threads);
             holder.timers = timers;
             holder.own_shared()?;
             let lacking = missing(&maps, &holder.held.read_file("maps").map_err(failed)?);
@@ -178,6 +186,7 @@ impl Stopped {
 /// The state of its files.
 struct Files {
     descriptors: Result<Vec<DescriptorState>, Errno>,
+    sizes: Result<HashMap<i32, u64>, Errno>,
     queues: Result<Waiting, Errno>,
 }
 
@@ -186,7 +195,7 @@ impl Files {
     fn read(plan: &Plan) -> Self {
         Self {
             descriptors: descriptors::states(plan.target.pid()),
-    sizes: Result<HashMap<i32, u64>, Errno>,
+            sizes: plan.private.sizes(plan.target.pid()),
             queues: queues::waiting(&plan.target, &plan.queues),
         }
     }
@@ -195,7 +204,6 @@ impl Files {
 impl Holder {
     fn new(
         plan: &Plan,
-            sizes: plan.private.sizes(plan.target.pid()),
         stopped: Stopped,
         files: Files,
         (child, held): (Tracee, Target),
@@ -208,15 +216,16 @@ impl Holder {
             child: Some(child),
             threads: stopped.threads,
             descriptors: files.descriptors.map_err(failed)?,
+            sizes: files.sizes.map_err(failed)?,
             queues: files.queues.map_err(failed)?,
             kept: stopped.kept,
             shared: stopped.shared,
             timers: Timers::default(),
             pending: stopped.pending,
             has_library: plan.library.is_some(),
+            stopped: None,
             pause,
         })
-            sizes: files.sizes.map_err(failed)?,
     }
 
     /// The process that has the memory.
@@ -241,6 +250,17 @@ impl Holder {
         Ok(())
     }
 
+    /// Ends the program (`SIGKILL`), and the holder.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] if it may not be ended. One that has ended already is none.
+    pub fn end_program(self) -> Result<()> {
+        match self.target.end() {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
     /// The threads, the main thread first.
     pub fn threads(&self) -> &[ThreadState] {
         &self.threads
@@ -249,6 +269,11 @@ impl Holder {
     /// The state of each descriptor at the instant.
     pub fn descriptors(&self) -> &[DescriptorState] {
         &self.descriptors
+    }
+
+    /// The sizes of files in folders that the plan was told of, by descriptor.
+    pub(crate) fn sizes(&self) -> &HashMap<i32, u64> {
+        &self.sizes
     }
 
     /// The memory that the program keeps from its children, and that the holder has nevertheless.
@@ -269,11 +294,6 @@ impl Holder {
     /// The holder, to make calls; `None` while it is lent.
     pub(crate) fn stopped(&mut self) -> Option<&mut Tracee> {
         self.child.as_mut()
-    }
-
-    /// The sizes of files in folders that the plan was told of, by descriptor.
-    pub(crate) fn sizes(&self) -> &HashMap<i32, u64> {
-        &self.sizes
     }
 
     /// The program, and the process that has its memory.
@@ -324,9 +344,15 @@ impl Holder {
             Some(child) => while child.wait_long()? != Stop::Ended {},
             None => wait_ended(&self.held)?,
         }
-        let mut threads = Threads::seize(self.target.pid())?;
-        for _ in 0..ATTEMPTS {
-            threads.stop()?;
+        let is_stopped = self.stopped.is_some();
+        let mut threads = match self.stopped.take() {
+            Some(threads) => threads,
+            None => Threads::seize(self.target.pid())?,
+        };
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 || !is_stopped {
+                threads.stop()?;
+            }
             if is_filtered(&self.target.read_file("status")?) {
                 // It would end for a call that its filter does not know. Its own next wait finds the child.
                 return Err(Errno::PERM);

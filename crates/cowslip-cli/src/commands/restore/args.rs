@@ -12,7 +12,7 @@ use crate::commands::numbers::whole;
     cowslip restore store.image --dump 0:4K | xxd\n  \
     cowslip restore store.image --via /run/cowslip-serve.socket\n  \
     cowslip restore shop.checkpoint\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
-    its number again, and runs before its memory is there.")]
+    its number again, and runs before its memory is there, unless --eager is given.")]
 pub(crate) struct Args {
     /// The image, a file or a URL, or the folder of a checkpoint
     pub(super) image: PathBuf,
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Remember beside the image which chunks the dump read: later restores bring them in first
     #[arg(long, requires = "dump")]
     pub(super) record: bool,
+    /// Let a process run only once all its memory is there
+    #[arg(long)]
+    pub(super) eager: bool,
     /// The criu program, for a process
     #[arg(long, value_name = "PROGRAM", default_value = "criu")]
     pub(super) criu: PathBuf,

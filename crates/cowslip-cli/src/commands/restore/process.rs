@@ -21,7 +21,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let _ = io::stdout().flush();
         }
     };
-    let done = restore(&args.image, &args.criu, &tell, running)?;
+    let done = restore(&args.image, &args.criu, args.eager, &tell, running)?;
     if let Some(file) = &args.json {
         let result = json!({
             "schema": "cowslip.restored/1",
@@ -33,9 +33,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
         json::write(&result, file).map_err(exit::io("write the result"))?;
     } else {
         outln!(
-            "it ran after {:.3} s; {} pages came afterwards, in {:.3} s",
+            "it ran after {:.3} s; {} pages came {}, in {:.3} s",
             done.ran_after.as_secs_f64(),
             done.served.pages,
+            if args.eager { "before" } else { "afterwards" },
             done.served.took.as_secs_f64()
         );
     }
