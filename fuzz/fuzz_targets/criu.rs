@@ -8,11 +8,12 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use cowslip::image::{RestoreOptions, Via};
-use cowslip::image::{Root, SaveOptions, save};
+use cowslip::image::{Image, RestoreOptions, Root, SaveOptions, Via, save};
 use cowslip::units::ByteCount;
 use cowslip::{Arena, ArenaSlice};
-use cowslip_criu::{ImportOptions, Memory, import, serve};
+use cowslip_criu::{
+    About, FolderOptions, ImportOptions, Kept, Keys, Memory, NewCheckpoint, import, serve,
+};
 use cowslip_fuzz::{folder, proceed, seed};
 use libfuzzer_sys::fuzz_target;
 
@@ -71,12 +72,16 @@ fn seeds() {
     let inventory = [8, 3, 0x78, 1, 0x80, 1, 0x80, 0x80, 4, 0xfa, 7, 2, 8, 1];
     seed("inventory", &[&[4], &inventory[..]].concat());
     seed("words", b"\x03criu.pages.1=400+3 5+1\ncriu.pages.2=1000+4");
+    let bases = "criu.pages.1=400+8 0+3@1:a 0+1@1:29\ncriu.base.1=BASE ../base";
+    seed("bases", &[&[3], bases.as_bytes()].concat());
 }
 
-/// A dump that stays, with files of pages, and an image of it.
+/// A dump that stays, with files of pages, an image of it, and a checkpoint.
 struct World {
     folder: PathBuf,
     memory: Memory,
+    /// The identity of the checkpoint's memory.
+    base: String,
     _arena: Arena,
     frozen: cowslip::Frozen,
 }
@@ -101,12 +106,23 @@ impl World {
         let options = ImportOptions::default();
         import(&folder.join("dump"), &image, &options, &mut proceed).expect("an image");
         let memory = restore(&image).expect("memory");
+        let name = "fuzz".into();
+        let about = About { pid: 9, threads: vec![9], name, pause_ns: 0, criu: String::new() };
+        let options = FolderOptions::default();
+        for kept in ["base", "kept"].map(|name| folder.join(name)) {
+            let new = NewCheckpoint::create(&kept, &options).expect("a folder");
+            for file in fs::read_dir(folder.join("dump")).expect("a dump").flatten() {
+                fs::copy(file.path(), new.dump().join(file.file_name())).expect("a copy");
+            }
+            new.finish(&about, &mut proceed).expect("a checkpoint");
+        }
+        let base = Image::open(&folder.join("base/memory.image")).expect("an image").identity();
         let arena = Arena::new(ByteCount::mib(2)).expect("an arena");
         let mut bytes: ArenaSlice<u8> = arena.slice(8 * 4096).expect("room");
         bytes.fill(1);
         let frozen = arena.freeze().expect("a freeze");
         std::mem::forget(bytes);
-        Self { folder, memory, _arena: arena, frozen }
+        Self { folder, memory, base: base.to_string(), _arena: arena, frozen }
     }
 }
 
@@ -175,17 +191,21 @@ impl Write for Client<'_> {
     }
 }
 
-/// Restores an image with the lines of an input as its words.
+/// Restores a checkpoint whose image has the lines of an input as its words.
 fn restore_words(world: &World, input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
+    let text = text.replace("BASE", &world.base);
     let words = text.lines().filter_map(|line| line.split_once('='));
     let words = words.map(|(key, line)| (key.to_owned(), line.to_owned()));
     let root = Root { arena: 0, offset_bytes: 0, length_bytes: 8 * 4096 };
     let roots = [("criu.pages".to_owned(), root)].into();
     let options = SaveOptions { roots, user: words.collect(), ..SaveOptions::default() };
-    let image = world.folder.join("words");
+    let kept = world.folder.join("kept");
+    let image = kept.join("memory.image");
     save(&[&world.frozen], &image, &options, &mut proceed).expect("an image");
-    let Ok(memory) = restore(&image) else { return };
+    let opened = Kept::open(&kept, &Keys::default(), &[]);
+    let options = RestoreOptions { via: Via::File, ..RestoreOptions::default() };
+    let Ok(memory) = opened.and_then(|kept| kept.into_memory(&options)) else { return };
     let get = request(7, 8, true);
     serve(&memory, &mut Client(&get), &|_| {}).expect("a request");
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cowslip_criu::{About, FolderOptions, NewCheckpoint};
 use support::python::{self, PYTHON};
 use support::{COWSLIP, Folder, Ran, run};
 
@@ -131,13 +132,13 @@ impl Server {
     }
 
     fn checkpoint(&self, folder: &Path, criu: &Path) -> Ran {
-        self.checkpoint_with(&[], folder, criu)
+        self.checkpoint_with(folder, criu, &[])
     }
 
-    fn checkpoint_with(&self, options: &[&str], folder: &Path, criu: &Path) -> Ran {
+    fn checkpoint_with(&self, folder: &Path, criu: &Path, options: &[&str]) -> Ran {
         let mut command = Command::new(COWSLIP);
         command.args(["checkpoint", &self.pid.to_string(), "--criu"]).arg(criu);
-        run(command.args(options).arg("-o").arg(folder))
+        run(command.arg("-o").arg(folder).args(options))
     }
 }
 
@@ -165,7 +166,26 @@ fn criu() -> Option<PathBuf> {
 }
 
 fn restore(folder: &Path, criu: &Path) -> Ran {
-    run(Command::new(COWSLIP).arg("restore").arg(folder).arg("--criu").arg(criu))
+    restore_with(folder, criu, &[])
+}
+
+fn restore_with(folder: &Path, criu: &Path, options: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).arg("restore").arg(folder).arg("--criu").arg(criu).args(options))
+}
+
+/// Identities of age, for these tests alone.
+const KEYS: [&str; 2] = [
+    "AGE-SECRET-KEY-1W6FV8TF4GZACQ0QZPVAWUEKD3ZR3YV35AGXXUU2RCZKAW0L5X8KSKJUVF7",
+    "AGE-SECRET-KEY-18LZVELN5TPCW9SXENACLXRLSV4KGMMW5RNQA057NW6CDHE59UTESCVP7TP",
+];
+
+/// Writes the identities to files.
+fn keys(folder: &Folder) -> [String; 2] {
+    [0, 1].map(|key| {
+        let path = folder.0.join(format!("key-{key}"));
+        fs::write(&path, KEYS[key]).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
 }
 
 #[test]
@@ -215,7 +235,7 @@ fn a_program_ends_with_its_checkpoint_and_runs_again_with_all_its_memory() {
     let Some(mut server) = Server::start() else { return };
     let before = server.ask();
     let kept = server.folder.0.join("kept");
-    let ran = server.checkpoint_with(&["--stop"], &kept, &criu);
+    let ran = server.checkpoint_with(&kept, &criu, &["--stop"]);
     assert!(ran.status.success(), "{}", ran.stderr);
     assert!(ran.stdout.contains("it has ended"), "{}", ran.stdout);
     let ended = server.child.take().unwrap().wait().unwrap();
@@ -245,7 +265,7 @@ fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&liar, mode).unwrap();
     for options in [&[][..], &["--stop"]] {
-        let failed = server.checkpoint_with(options, &folder, &liar);
+        let failed = server.checkpoint_with(&folder, &liar, options);
         assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);
         assert!(failed.stderr.contains("exit status: 7"), "{}", failed.stderr);
         let children = format!("/proc/{0}/task/{0}/children", server.pid);
@@ -277,4 +297,140 @@ fn a_folder_that_is_no_checkpoint_is_refused() {
         fs::write(folder.0.join("process.json"), wrong).unwrap();
         refused(6);
     }
+}
+
+#[test]
+fn a_process_comes_back_from_an_encrypted_checkpoint_and_its_bases() {
+    let Some(criu) = criu() else { return };
+    let Some(mut server) = Server::start() else { return };
+    let [key, wrong] = keys(&server.folder);
+    let days = [0, 1, 2].map(|day| server.folder.0.join(format!("day-{day}")));
+    let mut last = server.ask();
+    for (day, folder) in days.iter().enumerate() {
+        let base = day.checked_sub(1).map(|before| days[before].to_str().unwrap());
+        let mut options: Vec<&str> = base.iter().flat_map(|base| ["--base", base]).collect();
+        // The first one is in plain.
+        if day > 0 {
+            options.extend(["--key-file", &key]);
+        }
+        options.extend(["--json", "-"]);
+        let ran = server.checkpoint_with(folder, &criu, &options);
+        assert!(ran.status.success(), "day {day}: {}", ran.stderr);
+        let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let [all, own] =
+            ["memory_bytes", "own_memory_bytes"].map(|field| told[field].as_u64().unwrap());
+        assert!(all > 8 << 20, "{told}");
+        assert!(if day == 0 { own == all } else { own < all / 2 }, "{told}");
+        let before = server.ask();
+        server.kill();
+        if day > 0 {
+            for (options, code) in [(&[][..], 2), (&["--identity", &wrong], 4)] {
+                let refused = restore_with(folder, &criu, options);
+                assert_eq!(refused.status.code(), Some(code), "{}", refused.stderr);
+            }
+        }
+        // The restored process is checkpointed again.
+        let ran = restore_with(folder, &criu, &["--identity", &key]);
+        assert!(ran.status.success(), "day {day}: {}", ran.stderr);
+        let restored = server.ask();
+        assert_eq!((restored.left, restored.live_threads, restored.is_memory_right), (0, 4, true));
+        assert!(restored.added > last.added, "{last:?}, {before:?}, {restored:?}");
+        last = restored;
+    }
+    server.kill();
+    let moved = server.folder.0.join("moved");
+    fs::rename(&days[0], &moved).unwrap();
+    let missing = restore_with(&days[2], &criu, &["--identity", &key]);
+    assert_eq!(missing.status.code(), Some(6), "{}", missing.stderr);
+    assert!(missing.stderr.contains("--base"), "{}", missing.stderr);
+    let options = ["--identity", &key, "--base", moved.to_str().unwrap()];
+    let ran = restore_with(&days[2], &criu, &options);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert!(server.ask().is_memory_right);
+    server.kill();
+}
+
+/// Keeps a process of one page.
+fn keep(folder: &Path, options: &FolderOptions) {
+    // A number that no process has here.
+    let pid = (1 << 22) - 1;
+    let new = NewCheckpoint::create(folder, options).unwrap();
+    let mut pagemap = [0x5456_4319_u32, 0x5608_4025].map(u32::to_le_bytes).concat();
+    for message in [&[0x08, 1][..], &[0x08, 0x80, 0x80, 0x80, 2, 0x10, 1, 0x20, 6]] {
+        pagemap.extend((message.len() as u32).to_le_bytes());
+        pagemap.extend(message);
+    }
+    fs::write(new.dump().join(format!("pagemap-{pid}.img")), pagemap).unwrap();
+    fs::write(new.dump().join("pages-1.img"), [7; 4096]).unwrap();
+    fs::write(new.dump().join("core.img"), "registers").unwrap();
+    let (name, criu) = ("small".into(), "4.2".into());
+    let about = About { pid, threads: vec![pid], name, pause_ns: 1, criu };
+    new.finish(&about, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+}
+
+#[test]
+fn decrypted_files_are_in_memory_and_gone_with_the_next_command() {
+    let folder = Folder::new("decrypted");
+    let [key, wrong] = keys(&folder);
+    let kept = folder.0.join("kept");
+    let mut options = FolderOptions::default();
+    options.keys.add_key_file(Path::new(&key)).unwrap();
+    keep(&kept, &options);
+    // A program that notes what it is to restore, and cannot. It may end the command.
+    let criu = folder.0.join("criu");
+    let script = format!(
+        "#!/bin/sh\ncase $1 in\n--version) echo Version: 4.2;;\nlazy-pages) echo; exec cat;;\n\
+         restore) cd {}; rm -rf seen; cp -r $3 seen; echo $3 > place; [ -e die ] && kill -9 $PPID; exit 7;;\nesac\n",
+        folder.0.display()
+    );
+    fs::write(&criu, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&criu, mode).unwrap();
+    for (options, code, word) in [
+        (&[][..], 2, "--identity"),
+        (&["--identity", &wrong], 4, "other keys"),
+        (&["--identity", "/nonexistent"], 2, "/nonexistent"),
+        (&["--key-file", &key], 3, "exit status: 7"),
+    ] {
+        let ran = restore_with(&kept, &criu, options);
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+    }
+    let place = || PathBuf::from(fs::read_to_string(folder.0.join("place")).unwrap().trim());
+    assert!(place().starts_with("/dev/shm") && !place().exists(), "{}", place().display());
+    assert_eq!(fs::read_to_string(folder.0.join("seen/core.img")).unwrap(), "registers");
+    fs::write(folder.0.join("die"), "").unwrap();
+    let killed = restore_with(&kept, &criu, &["--identity", &key]);
+    assert_eq!(killed.status.code(), None, "{}", killed.stderr);
+    let left = place();
+    assert!(left.exists(), "the kernel had no time for more");
+    fs::remove_file(folder.0.join("die")).unwrap();
+    let next = restore_with(&kept, &criu, &["--identity", &key]);
+    assert_eq!(next.status.code(), Some(3), "{}", next.stderr);
+    assert!(!left.exists() && !place().exists());
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let folder = Folder::new("refused");
+    let [key, _] = keys(&folder);
+    let pid = std::process::id().to_string();
+    let refused = |words: &[&str], word: &str| {
+        let ran = run(Command::new(COWSLIP).args(words));
+        assert_eq!(ran.status.code(), Some(2), "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(word), "{words:?}: {}", ran.stderr);
+    };
+    let new = folder.0.join("new");
+    let checkpoint = ["checkpoint", &pid, "-o", new.to_str().unwrap()];
+    for (options, word) in [
+        (["--recipient", "age1wrong"], "age1wrong"),
+        (["--recipients-file", &key], "line 1"),
+        (["--key-file", "/nonexistent"], "/nonexistent"),
+    ] {
+        refused(&[&checkpoint[..], &options].concat(), word);
+    }
+    let file = folder.0.join("file");
+    fs::write(&file, "").unwrap();
+    refused(&["restore", file.to_str().unwrap(), "--identity", &key], "--identity");
+    assert!(!new.exists());
 }

@@ -191,6 +191,11 @@ impl Pagemap {
         Ok(Self { name: name.to_owned(), process, pages_id: head.pages_id, entries, stretches })
     }
 
+    /// The contents that `criu lazy-pages` may bring.
+    pub(crate) fn lazy(&self) -> impl Iterator<Item = &Stretch> {
+        self.stretches.iter().filter(|stretch| stretch.is_lazy)
+    }
+
     /// The length of its file of pages.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.stretches.last().map_or(0, Stretch::end)

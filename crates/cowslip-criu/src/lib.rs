@@ -9,25 +9,34 @@
 //!
 //! `docs/restore.md` describes the decisions that CRIU's protocol leaves to a page server.
 
+mod about;
+mod archive;
+mod chain;
 mod checkpoint;
 mod command;
 mod dump;
+mod encrypted;
 mod import;
 mod index;
 mod instant;
 mod inventory;
+mod keys;
 mod memory;
 mod pages;
+mod partial;
+mod private;
 mod protocol;
 mod restore;
 mod server;
 mod session;
 mod wire;
 
-pub use checkpoint::{About, CheckpointOptions, Checkpointed, checkpoint};
+pub use about::About;
+pub use checkpoint::{CheckpointOptions, Checkpointed, FolderOptions, NewCheckpoint, checkpoint};
 pub use command::run_served;
 pub use import::{ImportOptions, Imported, import};
+pub use keys::Keys;
 pub use memory::Memory;
-pub use restore::{RestoredProcess, restore};
+pub use restore::{Kept, RestoredProcess, restore};
 pub use server::Server;
 pub use session::{Served, serve};

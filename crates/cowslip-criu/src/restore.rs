@@ -19,10 +19,14 @@ use cowslip_sys::process;
 use cowslip_sys::target::Target;
 use signal_hook::consts::SIGCONT;
 
-use crate::checkpoint::{About, MEMORY, REST};
+use crate::about::{self, About, ENCRYPTED_STATE, REST};
+use crate::archive::Archive;
+use crate::chain::Chain;
 use crate::command::{Criu, run_served};
 use crate::import::private_folder;
+use crate::keys::Keys;
 use crate::memory::Memory;
+use crate::private::Private;
 use crate::session::Served;
 
 const OPERATION: &str = "restore a process";
@@ -38,6 +42,53 @@ pub struct RestoredProcess {
     pub served: Served,
 }
 
+/// A checkpoint that is open.
+#[derive(Debug)]
+pub struct Kept {
+    folder: PathBuf,
+    about: About,
+    /// All but the memory of an encrypted one.
+    archive: Option<Archive>,
+    chain: Chain,
+}
+
+impl Kept {
+    /// Opens the checkpoint in a folder, with the identities of `keys`. Its bases are looked for where they were, and
+    /// then at `places`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the folder is no checkpoint, or damaged, or a base is missing; [`ErrorKind::Denied`] if
+    /// no key opens it; the file system's.
+    pub fn open(folder: &Path, keys: &Keys, places: &[PathBuf]) -> Result<Self> {
+        let (about, archive) = match about::read(folder)? {
+            Some(about) => (about, None),
+            None => {
+                let path = folder.join(ENCRYPTED_STATE);
+                let archive = Archive::decrypt(keys, &path)?;
+                let about = About::from_text(&archive.process).map_err(|why| {
+                    Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why)
+                });
+                (about?, Some(archive))
+            }
+        };
+        let chain = Chain::open(folder, keys, places)?;
+        Ok(Self { folder: folder.to_owned(), about, archive, chain })
+    }
+
+    /// The process.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Begins to restore its memory.
+    ///
+    /// # Errors
+    /// Those of [`Memory::restore`].
+    pub fn into_memory(self, options: &RestoreOptions) -> Result<Memory> {
+        Memory::of_chain(self.chain, options)
+    }
+}
+
 /// Restores a process, calls `running` once it runs, and returns when all its memory is there. Signals must not end the
 /// calling process before that: the process would lose what has not come yet. An eager restore has it run only then.
 ///
@@ -45,7 +96,7 @@ pub struct RestoredProcess {
 /// [`ErrorKind::Busy`] if another process has its number, or that of a thread; [`ErrorKind::Corrupt`] if the checkpoint is
 /// damaged; [`ErrorKind::Unsupported`] with CRIU's own words if it cannot restore it.
 pub fn restore(
-    folder: &Path,
+    kept: Kept,
     criu: &Path,
     is_eager: bool,
     tell: &(dyn Fn(&str) + Sync),
@@ -60,7 +111,7 @@ pub fn restore(
             )
             .advise("run it in a shell of that namespace"));
     }
-    let about = About::read(folder)?;
+    let Kept { folder, about, archive, chain } = kept;
     let criu = Criu::find(criu)?;
     if let Some(taken) = about.threads.iter().find(|id| is_taken(**id)) {
         let name = fs::read_to_string(format!("/proc/{taken}/comm")).unwrap_or_default();
@@ -72,18 +123,27 @@ pub fn restore(
     let mut running = Some(running);
     let on_damage = OnDamage::new(|_, _| ());
     let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
-    let memory = Memory::restore(&folder.join(MEMORY), &options)?;
-    // CRIU changes its folder.
-    let rest = std::path::absolute(folder.join(REST))
-        .map_err(|error| file_error(OPERATION, folder, error))?;
-    let work = Work::create()?;
-    let mut lazy = criu.action("lazy-pages", &rest, &work.path);
+    let memory = Memory::of_chain(chain, &options)?;
+    let (work, rest) = match archive {
+        None => {
+            // CRIU changes its folder.
+            let rest = std::path::absolute(folder.join(REST));
+            (Work::create()?, rest.map_err(|error| file_error(OPERATION, &folder, error))?)
+        }
+        Some(archive) => {
+            let private = Private::create()?;
+            let rest = private.path.join(REST);
+            archive.unpack(&folder.join(ENCRYPTED_STATE), &rest)?;
+            (Work::Private(private), rest)
+        }
+    };
+    let mut lazy = criu.action("lazy-pages", &rest, work.path());
     lazy.args(["--log-file", "lazy.log", "--status-fd", "1"]);
     // Ctrl-C must not end it before the memory is there.
     lazy.stdout(Stdio::piped()).process_group(0);
     let served = run_served(&memory, &mut lazy, tell, |child| {
         let restored = wait_ready(child).and_then(|()| {
-            let mut command = criu.action("restore", &rest, &work.path);
+            let mut command = criu.action("restore", &rest, work.path());
             if io::stdin().is_terminal() {
                 command.stdin(Stdio::inherit());
             }
@@ -92,7 +152,7 @@ pub fn restore(
             if is_eager {
                 command.arg("--leave-stopped");
             }
-            criu.run(&mut command, &work.path)
+            criu.run(&mut command, work.path())
         });
         if restored.is_err() {
             let _ = child.kill();
@@ -137,9 +197,10 @@ fn wait_ready(child: &mut Child) -> Result<()> {
     }
 }
 
-/// A folder for sockets and logs, removed at the end.
-struct Work {
-    path: PathBuf,
+/// A folder for sockets and logs, removed at the end. For an encrypted checkpoint it is in memory, and has CRIU's files.
+enum Work {
+    Plain(PathBuf),
+    Private(Private),
 }
 
 impl Work {
@@ -148,12 +209,21 @@ impl Work {
         let name = format!("cowslip-restore-{}-{}", process::pid(), process::now_ns());
         let path = std::env::temp_dir().join(name);
         private_folder(&path).map_err(|error| file_error(OPERATION, &path, error))?;
-        Ok(Self { path })
+        Ok(Self::Plain(path))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Plain(path) => path,
+            Self::Private(private) => &private.path,
+        }
     }
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        if let Self::Plain(path) = self {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }

@@ -11,7 +11,8 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::memory::{Aside, Memory};
+use crate::chain::Aside;
+use crate::memory::Memory;
 use crate::pages::PAGE_BYTES;
 use crate::protocol::{self, Layout, Pages, Request};
 
@@ -87,14 +88,14 @@ fn answer(
     aside: &mut Aside,
 ) -> Result<u64, Failure> {
     let few = Pages { pages: asked.pages.min(MOST_PAGES), ..asked };
-    let no_pages = || Failure::Memory("the image does not have these pages".into());
-    let range = memory.find(few).ok_or_else(no_pages)?;
+    let no_pages = || Failure::Memory("it does not have these pages".into());
+    let found = memory.find(few).ok_or_else(no_pages)?;
     // A request that CRIU makes on its own is longer than a page, and shows no need of the program.
     let content = if memory.records() && asked.pages > 1 {
-        let read = memory.read_aside(range, aside);
+        let read = found.read_aside(aside);
         read.map_err(|error| Failure::Memory(error.to_string()))?
     } else {
-        memory.bytes(range)
+        found.bytes()
     };
     let pages = content.len() as u64 / PAGE_BYTES;
     let head = protocol::answer(layout, Pages { pages, ..asked });

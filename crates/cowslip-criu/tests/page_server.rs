@@ -1,5 +1,7 @@
 //! A page server, and a client that speaks like `criu lazy-pages`, over a dump that the test wrote byte by byte.
 
+mod support;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
@@ -13,14 +15,9 @@ use std::time::Duration;
 use cowslip::ErrorKind;
 use cowslip::image::{Compression, OnProgress, Progress, RestoreOptions, Via};
 use cowslip_criu::{ImportOptions, Imported, Memory, Server, import, serve};
+use support::{Client, Entries, LAZY_AND_PRESENT, PAGE, PRESENT, pagemap};
 
-const PAGE: usize = 4096;
-const LAZY_AND_PRESENT: u64 = 6;
-const PRESENT: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Entries of one process: first page, pages, flags.
-type Entries<'a> = &'a [(u64, u64, u64)];
 
 /// Neighbours, a gap, a page that `criu restore` reads itself, more than an answer holds, high addresses.
 const FIRST: Entries<'static> = &[
@@ -84,96 +81,18 @@ fn content(process: u32, page: u64) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// A message of Protocol Buffers in which every field is a number.
-fn message(fields: &[(u8, u64)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (tag, value) in fields {
-        bytes.push(tag << 3);
-        let mut rest = *value;
-        while rest >= 0x80 {
-            bytes.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        bytes.push(rest as u8);
+/// Checks pages that came, and returns their number.
+fn checked(process: u32, page: u64, bytes: &[u8]) -> u64 {
+    for (i, got) in bytes.chunks_exact(PAGE).enumerate() {
+        assert!(got == content(process, page + i as u64), "page {i} from {page:#x}");
     }
-    [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat()
+    (bytes.len() / PAGE) as u64
 }
 
-fn pagemap(pages_id: u64, entries: Entries<'_>, is_long: bool) -> Vec<u8> {
-    let mut bytes = [0x5456_4319_u32, 0x5608_4025].map(u32::to_le_bytes).concat();
-    bytes.extend(message(&[(1, pages_id)]));
-    for &(page, count, flags) in entries {
-        let mut fields = vec![(1, page * PAGE as u64), (2, count), (4, flags)];
-        if is_long {
-            fields.push((5, count));
-        }
-        bytes.extend(message(&fields));
-    }
-    bytes
-}
-
-/// `criu lazy-pages` on the wire, up to version 4.1 or since 4.2.
-struct Client<S> {
-    stream: S,
-    is_long: bool,
-}
-
-impl<S: Read + Write> Client<S> {
-    fn send(&mut self, command: u32, pages: u64, address: u64, process: u64) {
-        let mut bytes = command.to_ne_bytes().to_vec();
-        match self.is_long {
-            true => bytes.extend([&[0xAA; 4][..], &pages.to_ne_bytes()].concat()),
-            false => bytes.extend((pages as u32).to_ne_bytes()),
-        }
-        bytes.extend([address, process].map(u64::to_ne_bytes).concat());
-        self.stream.write_all(&bytes).unwrap();
-    }
-
-    fn get(&mut self, process: u32, page: u64, pages: u64) {
-        self.send(7, pages, page * PAGE as u64, process.into());
-    }
-
-    /// Receives pages, checks them, and returns their number.
-    fn receive(&mut self, process: u32, page: u64) -> u64 {
-        let mut head = vec![0; if self.is_long { 32 } else { 24 }];
-        self.stream.read_exact(&mut head).unwrap();
-        let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap());
-        let half = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
-        // ADD_F, and PE_PRESENT above.
-        assert_eq!(half(0), 6 | 4 << 16);
-        let (pages, behind) = if self.is_long { (word(8), 16) } else { (half(4).into(), 8) };
-        assert_eq!((word(behind), word(behind + 8)), (page * PAGE as u64, process.into()));
-        let mut bytes = vec![0; pages as usize * PAGE];
-        self.stream.read_exact(&mut bytes).unwrap();
-        for (i, got) in bytes.chunks_exact(PAGE).enumerate() {
-            assert!(got == content(process, page + i as u64), "page {i} from {page:#x}");
-        }
-        pages
-    }
-
-    /// Asks until all pages of a range have come, as CRIU does.
-    fn fetch(&mut self, process: u32, page: u64, pages: u64) {
-        let mut done = 0;
-        while done < pages {
-            self.get(process, page + done, pages - done);
-            let came = self.receive(process, page + done);
-            assert!(came > 0 && came <= pages - done);
-            done += came;
-        }
-    }
-
-    fn close(&mut self) {
-        self.send(0x1023, 0, 0, 0);
-        let mut status = [1; 4];
-        self.stream.read_exact(&mut status).unwrap();
-        assert_eq!(status, [0; 4]);
-    }
-
-    fn fetch_all(&mut self) {
-        for (process, entries) in [(70, FIRST), (8, SECOND)] {
-            for &(page, pages, _) in entries.iter().filter(|entry| entry.2 == LAZY_AND_PRESENT) {
-                self.fetch(process, page, pages);
-            }
+fn fetch_all(client: &mut Client<impl Read + Write>) {
+    for (process, entries) in [(70, FIRST), (8, SECOND)] {
+        for &(page, pages, _) in entries.iter().filter(|entry| entry.2 == LAZY_AND_PRESENT) {
+            checked(process, page, &client.fetch(process, page, pages));
         }
     }
 }
@@ -212,7 +131,7 @@ fn every_page_comes_in_both_layouts_and_every_compression() {
         for is_long in [false, true] {
             let memory = Memory::restore(&folder.image(), &options(false)).unwrap();
             let ((), pages, told) = session(&memory, is_long, |client| {
-                client.fetch_all();
+                fetch_all(client);
                 client.close();
             });
             assert_eq!((pages.unwrap(), told), (1509, vec![]));
@@ -231,16 +150,16 @@ fn answers_come_in_the_order_of_requests_and_are_never_longer() {
         client.get(70, 0x15db, 1);
         client.get(8, 0x401, 9);
         client.get(70, 0x0007_fff0_0001, 1);
-        let first = client.receive(70, 0x1000);
+        let first = checked(70, 0x1000, &client.receive(70, 0x1000));
         assert!((1..=1024).contains(&first));
-        assert_eq!(client.receive(70, 0x15db), 1);
-        assert_eq!(client.receive(8, 0x401), 1);
-        assert_eq!(client.receive(70, 0x0007_fff0_0001), 1);
+        assert_eq!(checked(70, 0x15db, &client.receive(70, 0x15db)), 1);
+        assert_eq!(checked(8, 0x401, &client.receive(8, 0x401)), 1);
+        assert_eq!(checked(70, 0x0007_fff0_0001, &client.receive(70, 0x0007_fff0_0001)), 1);
         // A request that comes in two pieces.
         let bytes = [7_u32, 1].map(u32::to_ne_bytes).concat();
         client.stream.write_all(&bytes).unwrap();
         client.stream.write_all(&[0x400_000, 8_u64].map(u64::to_ne_bytes).concat()).unwrap();
-        assert_eq!(client.receive(8, 0x400), 1);
+        assert_eq!(checked(8, 0x400, &client.receive(8, 0x400)), 1);
     });
     assert!(pages.unwrap() > 4);
 }
@@ -371,12 +290,12 @@ fn many_clients_at_a_port_each_get_all_of_it_and_a_stop_waits_for_them() {
             Client { stream, is_long }
         };
         let clients: Vec<_> =
-            (0..8).map(|i| scope.spawn(move || client(i % 2 == 0).fetch_all())).collect();
+            (0..8).map(|i| scope.spawn(move || fetch_all(&mut client(i % 2 == 0)))).collect();
         clients.into_iter().for_each(|client| client.join().unwrap());
         let mut last = client(false);
         last.fetch(8, 0x400, 1);
         stop.write_all(&[1]).unwrap();
-        last.fetch_all();
+        fetch_all(&mut last);
         last.close();
         drop(last);
         running.join().unwrap().unwrap();

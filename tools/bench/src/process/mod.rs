@@ -10,7 +10,7 @@ mod warm;
 
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
-use cowslip_process::{Copy, CopyOptions, Holder};
+use cowslip_process::{Copy, CopyOptions, Holder, PrivateFolders};
 use cowslip_sys::AsFd;
 
 use super::error::{Result, during};
@@ -61,6 +61,12 @@ fn copies(holder: &mut Holder, has_own_network: bool) -> Result<Vec<Copy>> {
     let null = std::fs::File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(during("open /dev/null"))?;
     let streams = [null.as_fd(); 3];
-    let options = CopyOptions { streams, folder: None, has_own_network, job: None };
+    let options = CopyOptions {
+        streams,
+        folder: None,
+        private: &PrivateFolders::default(),
+        has_own_network,
+        job: None,
+    };
     Ok((0..COPIES_MADE).map(|_| holder.branch(&options)).collect::<cowslip::Result<_>>()?)
 }

@@ -11,7 +11,8 @@ use crate::commands::numbers::whole;
 #[command(after_help = "Examples:\n  cowslip restore store.image\n  \
     cowslip restore store.image --dump 0:4K | xxd\n  \
     cowslip restore store.image --via /run/cowslip-serve.socket\n  \
-    cowslip restore shop.checkpoint\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
+    cowslip restore shop.checkpoint\n  \
+    cowslip restore secret.checkpoint --identity shop.key\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
     its number again, and runs before its memory is there, unless --eager is given.")]
 pub(crate) struct Args {
     /// The image, a file or a URL, or the folder of a checkpoint
@@ -31,6 +32,12 @@ pub(crate) struct Args {
     /// Let a process run only once all its memory is there
     #[arg(long)]
     pub(super) eager: bool,
+    /// Look here too for the checkpoints that a process' was based on, where they were moved
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) base: Vec<PathBuf>,
+    /// Open an encrypted checkpoint by the identities of age in this file
+    #[arg(long, value_name = "FILE", visible_alias = "key-file")]
+    pub(super) identity: Option<PathBuf>,
     /// The criu program, for a process
     #[arg(long, value_name = "PROGRAM", default_value = "criu")]
     pub(super) criu: PathBuf,

@@ -37,6 +37,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
     if args.image.is_dir() && !is_of_image {
         return process::run(args);
     }
+    if !args.base.is_empty() || args.identity.is_some() {
+        let message = "--base and --identity are for the folder of a checkpoint";
+        return Err(Failure::new(exit::USAGE, message.to_owned()));
+    }
     let image = remote::open(&args.image)?;
     let arenas = &image.description().arenas;
     let Some(described) = arenas.get(args.arena as usize) else {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use cowslip_criu::restore;
+use cowslip_criu::{Kept, Keys, restore};
 use cowslip_report::json;
 use serde_json::json;
 
@@ -21,7 +21,10 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let _ = io::stdout().flush();
         }
     };
-    let done = restore(&args.image, &args.criu, args.eager, &tell, running)?;
+    let mut keys = Keys::default();
+    args.identity.iter().try_for_each(|file| keys.add_identities(file))?;
+    let kept = Kept::open(&args.image, &keys, &args.base)?;
+    let done = restore(kept, &args.criu, args.eager, &tell, running)?;
     if let Some(file) = &args.json {
         let result = json!({
             "schema": "cowslip.restored/1",
