@@ -106,6 +106,8 @@ def ask_redis(port: int) -> str:
                 asked.ask("bgsave")
         return f"{turn + 1}"
 
+    # It has read the file of the run before.
+    Resp(port).ask("flushall")
     said = all_of([lambda number=number: client(number) for number in range(4)])
     return said + Resp(port).ask("debug", "digest")
 

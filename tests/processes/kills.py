@@ -140,9 +140,12 @@ class Command:
 
     def finally_(self) -> None:
         """After all of them: the next command has the program forget its children that have ended."""
+        wait_until(self.is_cleared, "the program has no child", MOST_S)
+
+    def is_cleared(self) -> bool:
         ran(COWSLIP, "mark", self.program.pid)
         ran(COWSLIP, "mark", self.program.pid, "--drop")
-        wait_until(lambda: not children(self.program.pid), "the program has no child", SOON_S)
+        return not children(self.program.pid)
 
     def once(self, how: Kill) -> None:
         self.prepare()
