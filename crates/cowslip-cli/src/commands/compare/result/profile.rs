@@ -27,11 +27,12 @@ pub(super) fn sentence(found: &ProfileDifference) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The thread in which it arose, unless it is the one that works most anyway.
+/// The thread that grew, unless it is the one that works most anyway. One with another name may be the same.
 fn thread(found: &ProfileDifference) -> Option<&ProfileRow> {
     let explains = |row: &&ProfileRow| {
         row.added.is_certain()
             && row.added.value / found.all.added.value >= MOST_OF_IT
+            && row.means.0 > 0.0
             && row.means.0 < MAIN * found.all.means.0
     };
     found.threads.iter().find(explains)
