@@ -1,5 +1,6 @@
 //! Programs that are held go on as if nothing had happened, and their holders keep the instant.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -554,14 +555,19 @@ print(memory[:8192] == b'a' * 8192, flush=True)
     assert!(child.wait().unwrap().success());
 }
 
-/// A holder has a connection to this test closed, the program keeps it, and a pair of its own stays one.
+/// A holder has a connection to this test closed, the program keeps it, and a pair of its own stays one. The holder's set of
+/// files has them, too.
 #[test]
 fn connections_are_closed_in_the_holder_alone() {
     const SCRIPT: &str = "
-import os, socket, sys
+import os, select, socket, sys
 pair = socket.socketpair()
 outside = socket.socket(fileno=os.dup(0))
-print(outside.fileno(), pair[0].fileno(), flush=True)
+events = select.epoll()
+for end in outside, pair[0]:
+    events.register(end, select.EPOLLIN)
+print(outside.fileno(), pair[0].fileno(), events.fileno(), flush=True)
+assert events.poll() == [(outside.fileno(), select.EPOLLIN)]
 outside.recv(1)
 outside.sendall(b'answer')
 ";
@@ -581,6 +587,18 @@ outside.sendall(b'answer')
         one == other
     };
     assert_eq!([0, numbers[0], numbers[1]].map(is_as_before), [false, false, true]);
+    // The number and the file of each.
+    let set = |process: i32| {
+        let path = format!("/proc/{process}/fdinfo/{}", numbers[2]);
+        let text = std::fs::read_to_string(path).unwrap();
+        let files = text.lines().filter_map(|line| line.strip_prefix("tfd:")?.split_once(" pos:"));
+        let number = |of: &str| of.split_whitespace().next().unwrap().parse().unwrap();
+        files.map(|(of, file)| (number(of), file.to_owned())).collect::<BTreeMap<i32, _>>()
+    };
+    let (now, before) = (set(holder.pid()), set(pid));
+    assert!(now.keys().eq(before.keys()), "{now:?}, {before:?}");
+    assert_ne!(now[&numbers[0]], before[&numbers[0]]);
+    assert_eq!(now[&numbers[1]], before[&numbers[1]]);
     let held = Target::open(holder.pid()).unwrap().descriptor(0).unwrap();
     assert_eq!(UnixStream::from(held).read(&mut [0]).unwrap(), 0);
     drop(holder);

@@ -333,6 +333,17 @@ pub(super) fn set_nonblocking(copy: &mut Caller<'_>, new: u64, file: &OpenFile<'
     copy.call(libc::SYS_fcntl, &[new, libc::F_SETFL as u64, flags]).map(drop)
 }
 
+/// Makes sets of files anew, with what they had at the instant.
+pub(super) fn renew_sets(task: &mut Caller<'_>, files: &[OpenFile<'_>]) -> Result<()> {
+    let sets = || files.iter().filter(|file| file.anonymous() == Some("eventpoll"));
+    for file in sets() {
+        let new = task.call(SYS_epoll_create1, &[0])?;
+        take_numbers(task, new, file)?;
+        task.call(SYS_close, &[new])?;
+    }
+    sets().try_for_each(|file| fill_set(task, file))
+}
+
 /// Adds the files to a new set that the old one had (`epoll(7)`).
 fn fill_set(copy: &mut Caller<'_>, file: &OpenFile<'_>) -> Result<()> {
     const ADD: u64 = libc::EPOLL_CTL_ADD as u64;

@@ -21,7 +21,7 @@ use libc::{
 };
 
 use super::caller::Caller;
-use super::files::{OpenFile, Surroundings, open_files, set_nonblocking, take_numbers};
+use super::files::{OpenFile, Surroundings, open_files, renew_sets, set_nonblocking, take_numbers};
 use crate::descriptors::DescriptorState;
 
 /// The longest address: `struct sockaddr_storage`.
@@ -124,7 +124,7 @@ impl<'a> Sockets<'a> {
 }
 
 /// Gives a holder, in the place of its Unix connections to other processes, one that its other side has closed. A socket for
-/// datagrams that is connected to a name, as of a log, can be connected again.
+/// datagrams that is connected to a name, as of a log, can be connected again. Sets of files have the new ones.
 pub(crate) fn close_outside(
     task: &mut Caller<'_>,
     holder: &Target,
@@ -133,6 +133,7 @@ pub(crate) fn close_outside(
     let files = open_files(holder, states)?;
     let mut sockets = Sockets::new(holder, &files)?;
     let inodes: HashSet<u64> = files.iter().filter_map(|file| file.inode("socket")).collect();
+    let mut has_closed = false;
     for file in &files {
         let peer = file.inode("socket").and_then(|inode| sockets.peers.get(&inode));
         if peer.is_none_or(|peer| inodes.contains(peer)) {
@@ -142,9 +143,11 @@ pub(crate) fn close_outside(
         if SocketKind::new(old.as_fd())?.kind != SOCK_DGRAM {
             let closed = sockets.closed(task, file)?;
             take_numbers(task, closed, file)?;
+            has_closed = true;
         }
     }
-    sockets.finish(task)
+    sockets.finish(task)?;
+    if has_closed { renew_sets(task, &files) } else { Ok(()) }
 }
 
 /// A new pair, for these arguments of `socket(2)`.
