@@ -9,12 +9,13 @@ use super::*;
 
 /// Commits in the measured crates after which results are of another program.
 const MOST_COMMITS: u32 = 30;
-/// The measured sources. No bench runs the two crates of whole processes and their two parts of cowslip-sys, nor measures the
-/// command's output.
-const MEASURED: [&str; 6] = [
+/// The measured sources. No bench runs the two crates of whole processes and their two parts of cowslip-sys, nor that of
+/// virtual machines, nor measures the command's output.
+const MEASURED: [&str; 7] = [
     ":(glob)crates/cowslip*/src/**",
     ":!crates/cowslip-process",
     ":!crates/cowslip-criu",
+    ":!crates/cowslip-vm",
     ":!crates/cowslip-cli",
     ":!crates/cowslip-sys/src/ptrace.rs",
     ":!crates/cowslip-sys/src/shared_queue.rs",
