@@ -56,6 +56,11 @@ impl Lack {
         self.thing.fate == Fate::Refused
     }
 
+    /// True if no thread of the process can be made to fork.
+    fn forbids_calls(&self) -> bool {
+        [things::STATE, things::TRACER, things::FILTER, things::SHADOW_STACKS].contains(&self.thing)
+    }
+
     /// True if a checkpoint alone lacks it.
     pub fn is_of_checkpoint(&self) -> bool {
         self.thing.fate == Fate::LackingInCheckpoint
@@ -87,6 +92,8 @@ pub struct Plan {
     pub(crate) private: PrivateFolders,
     /// The program does not go on after the instant.
     pub(crate) stays_stopped: bool,
+    /// A copy of it will not run.
+    memory_alone: bool,
     lacks: Vec<Lack>,
 }
 
@@ -106,6 +113,28 @@ impl Plan {
     #[must_use]
     pub fn stay_stopped(self) -> Self {
         Self { stays_stopped: true, ..self }
+    }
+
+    /// Only the program's memory is wanted: a thing that a copy of it would lack does not keep it from being held. What it
+    /// shares is not of the instant.
+    pub fn memory_alone(mut self) -> Self {
+        self.memory_alone = true;
+        self
+    }
+
+    pub(crate) fn is_of_memory_alone(&self) -> bool {
+        self.memory_alone
+    }
+
+    /// Fails for the first lack that allows no copy.
+    pub(crate) fn refuse(&self, lacks: &[Lack]) -> Result<()> {
+        let is_fatal = |lack: &&Lack| match self.memory_alone {
+            true => lack.forbids_calls(),
+            false => lack.is_fatal(),
+        };
+        lacks.iter().find(is_fatal).map_or(Ok(()), |lack| {
+            Err(Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string()))
+        })
     }
 
     /// True for a program under `cowslip run`, which cannot be [marked](crate::Mark).
@@ -201,6 +230,7 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
         queues,
         private,
         stays_stopped: false,
+        memory_alone: false,
         lacks,
     })
 }

@@ -461,6 +461,22 @@ pub fn pins_readers(fd: i32) -> bool {
     rustix::fs::fstatfs(fd).map_or_else(|errno| errno != Errno::BADF, |system| is_pinning(&system))
 }
 
+/// Returns true if `fd` is a file in memory that is all holes, and its link in `/proc` begins with `name`.
+pub fn is_empty_memfd(fd: i32, name: &str) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    let mut path = [0; 32];
+    let _ = std::io::Write::write_fmt(&mut &mut path[..], format_args!("/proc/self/fd/{fd}\0"));
+    let mut link = [core::mem::MaybeUninit::uninit(); 64];
+    let Ok(path) = core::ffi::CStr::from_bytes_until_nul(&path) else { return false };
+    let is_named = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut link)
+        .is_ok_and(|(link, _)| link.starts_with(name.as_bytes()));
+    // SAFETY: the number is used for one question; if it is not open, the answer is `EBADF`.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    is_named && crate::memfile::allocated_bytes(fd) == Ok(0)
+}
+
 /// Like [`pins_readers`], for the file at `path`; `false` if nothing readable is there.
 ///
 /// # Safety

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::Prot;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
-use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::arena::ranges::{FAILED, replace_mapping};
@@ -34,6 +34,10 @@ pub(crate) unsafe fn map(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    let (flags, fd) = match config().has_guest_memory && is_guest_memory(flags, fd, offset) {
+        true => (flags & !libc::MAP_SHARED | PRIVATE_ANONYMOUS, -1),
+        false => (flags, fd),
+    };
     let is_ordinary = flags & !(ORDINARY | PLACED) == 0
         && flags & PRIVATE_ANONYMOUS == PRIVATE_ANONYMOUS
         && prot & !(libc::PROT_READ | libc::PROT_WRITE) == 0;
@@ -67,6 +71,16 @@ pub(crate) unsafe fn map(
         };
     }
     range.start as *mut c_void
+}
+
+/// Returns true for the RAM of a virtual machine in QEMU: a file in memory by its name, without content so far, mapped
+/// shared. The program has said that no other process has it, so that private memory does.
+fn is_guest_memory(flags: c_int, fd: c_int, offset: i64) -> bool {
+    const NAME: &str = "/memfd:memory-backend-memfd";
+    flags & libc::MAP_TYPE == libc::MAP_SHARED
+        && flags & libc::MAP_ANONYMOUS == 0
+        && offset == 0
+        && process::is_empty_memfd(fd, NAME)
 }
 
 /// A mapping at an address that the program named, if that lies in the arena. Returns `None` if the kernel may be

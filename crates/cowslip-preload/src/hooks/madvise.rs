@@ -17,6 +17,7 @@ use cowslip_sys::{Errno, passthrough, user_memory};
 
 use crate::arena::detach;
 use crate::arena::ranges::split;
+use crate::rt::config::config;
 use crate::rt::guard::errno_of;
 
 /// The answer to a request for memory in the arena.
@@ -64,6 +65,8 @@ fn answer(advice: c_int) -> Answer {
         libc::MADV_NOHUGEPAGE => Answer::Pages { huge: false },
         libc::MADV_DOFORK | MADV_GUARD_REMOVE => Answer::Undo,
         libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT => Answer::Age,
+        // A machine's RAM is in the children that hold its instants.
+        libc::MADV_DONTFORK if config().has_guest_memory => Answer::Nothing,
         libc::MADV_DONTFORK | MADV_GUARD_INSTALL => Answer::Leave,
         libc::MADV_WIPEONFORK => Answer::Wipe(true),
         libc::MADV_KEEPONFORK => Answer::Wipe(false),

@@ -29,6 +29,8 @@ pub(crate) struct Config {
     pub(crate) is_plain: bool,
     /// `COWSLIP_RESPECT_THP_DISABLE=1`.
     pub(crate) respect_thp_disable: bool,
+    /// `COWSLIP_GUEST_MEMORY=1`: a virtual machine's RAM is the program's alone, though it is mapped shared.
+    pub(crate) has_guest_memory: bool,
     /// `COWSLIP_FOLLOW_EXEC=1`: all programs that it execs are helped as well.
     pub(crate) follows_exec: bool,
     /// `COWSLIP_CHILD_SHARE`: children give way, and get at least this percentage of a processor.
@@ -57,6 +59,7 @@ impl Config {
             arena_after_bytes: size("COWSLIP_ARENA_AFTER").map_or(4 << 20, |size| size.0 as usize),
             is_plain: is("COWSLIP_PLAIN", "1"),
             respect_thp_disable: is("COWSLIP_RESPECT_THP_DISABLE", "1"),
+            has_guest_memory: is("COWSLIP_GUEST_MEMORY", "1"),
             follows_exec: is("COWSLIP_FOLLOW_EXEC", "1"),
             child_share_percent: text("COWSLIP_CHILD_SHARE").and_then(|share| share.parse().ok()),
             child_memory: size("COWSLIP_CHILD_MEMORY"),

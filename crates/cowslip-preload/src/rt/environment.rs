@@ -21,7 +21,7 @@ const AUDITS: &[u8] = b"LD_AUDIT=";
 const MALLOC: &[u8] = b"/libcowslip_malloc.so";
 
 /// The variables that `cowslip run` sets.
-const OURS: [&[u8]; 12] = [
+const OURS: [&[u8]; 13] = [
     LIBRARIES,
     b"COWSLIP_ARENA_AFTER=",
     b"COWSLIP_BACKING=",
@@ -29,6 +29,7 @@ const OURS: [&[u8]; 12] = [
     b"COWSLIP_CHILD_MEMORY=",
     b"COWSLIP_CHILD_SHARE=",
     b"COWSLIP_FOLLOW_EXEC=",
+    b"COWSLIP_GUEST_MEMORY=",
     b"COWSLIP_LOG=",
     b"COWSLIP_PLAIN=",
     b"COWSLIP_REPORT=",

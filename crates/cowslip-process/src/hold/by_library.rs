@@ -16,9 +16,7 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile};
 use libc::{MADV_DOFORK, MADV_DONTFORK, SYS_madvise};
 
-use super::{
-    ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Files, Holder, Stopped, refuse, with_room,
-};
+use super::{ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Files, Holder, Stopped, with_room};
 use crate::descriptors;
 use crate::inject::{Answers, Entered, Injection, room_for_function};
 use crate::kept::missing;
@@ -82,7 +80,7 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
                 drop(threads);
                 instant.holder.timers = timers;
                 instant.holder.own_shared()?;
-                let lacking = instant.lacking()?;
+                let lacking = instant.lacking(plan)?;
                 return Ok((instant.holder, lacking));
             }
             not_held => {
@@ -410,7 +408,10 @@ impl<'a> Request<'a> {
 
 impl Held {
     /// The memory that the holder lacks, but for the library's. Fails if it has what no copy can have.
-    fn lacking(&self) -> Result<Vec<VirtRange>> {
+    fn lacking(&self, plan: &Plan) -> Result<Vec<VirtRange>> {
+        if plan.is_of_memory_alone() {
+            return Ok(Vec::new());
+        }
         let pid = self.holder.pid();
         let links = descriptors::links(pid).map_err(failed)?;
         let maps = self.holder.held.read_file("maps").map_err(failed)?;
@@ -420,7 +421,7 @@ impl Held {
         let left = Library::default().own(&maps);
         let shared = shared::written(&maps, &left).filter(|mapping| mapping.name != ANONYMOUS);
         shared.for_each(|mapping| lack_shared(&mapping, &mut lacks));
-        refuse(&lacks)?;
+        plan.refuse(&lacks)?;
         let own = self.library.own(&self.maps);
         let is_needed = |range: &VirtRange| {
             !own.has(*range) && !self.apart.iter().any(|apart| apart.covers(*range))

@@ -17,7 +17,7 @@ use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
 use crate::library::Own;
-use crate::look::{Lack, OPERATION, Plan, failed, in_memory, is_filtered, unless_ended};
+use crate::look::{OPERATION, Plan, failed, in_memory, is_filtered, unless_ended};
 use crate::queues::{self, Waiting};
 use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
@@ -65,7 +65,7 @@ impl Plan {
     /// [`ErrorKind::Denied`] without the right to trace it; [`ErrorKind::Vanished`] once it has ended; what `fork(2)`
     /// answered. The program goes on in any case.
     pub fn hold(mut self) -> Result<Holder> {
-        refuse(self.lacks())?;
+        self.refuse(self.lacks())?;
         loop {
             let (holder, lacking) =
                 self.hold_once().map_err(|error| unless_ended(&self.target, error))?;
@@ -164,7 +164,7 @@ impl Stopped {
         // Some may have come since the look.
         let mut lacks = Vec::new();
         in_memory(&plan.target, &maps, own, &mut lacks).map_err(failed)?;
-        refuse(&lacks)?;
+        plan.refuse(&lacks)?;
         // It takes a walk of all page tables, and must be of this instant: another mapping may be there by then.
         let smaps = match plan.keeps {
             true => plan.target.read_file("smaps").map_err(failed)?,
@@ -173,7 +173,10 @@ impl Stopped {
         let kept = from_smaps(&smaps, own);
         let main = threads.all.first().ok_or(Errno::SRCH);
         let pending = main.and_then(|main| main.pending_signals(true)).map_err(failed)?;
-        let shared = shared::read(memory, &maps, own).map_err(failed)?;
+        let shared = match plan.is_of_memory_alone() {
+            true => Vec::new(),
+            false => shared::read(memory, &maps, own).map_err(failed)?,
+        };
         Ok(Self { maps, threads: states, kept, shared, pending })
     }
 
@@ -367,14 +370,6 @@ impl Holder {
         }
         Err(Errno::AGAIN)
     }
-}
-
-/// Fails for the first lack that allows no copy.
-fn refuse(lacks: &[Lack]) -> Result<()> {
-    let fatal = lacks.iter().find(|lack| lack.is_fatal());
-    let refused =
-        |lack: &Lack| Error::new(ErrorKind::Unsupported, OPERATION).because(lack.to_string());
-    fatal.map_or(Ok(()), |lack| Err(refused(lack)))
 }
 
 /// Children that stayed where an earlier process like this one was killed.

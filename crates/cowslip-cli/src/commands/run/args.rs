@@ -50,6 +50,10 @@ pub(crate) struct Args {
     /// Help the programs that its children exec as well
     #[arg(long)]
     pub(super) follow_exec: bool,
+    /// For QEMU with memory-backend-memfd: put the guest's RAM into the arena, for `cowslip vm`. No other process may map
+    /// it: no vhost-user, no VFIO
+    #[arg(long)]
+    pub(super) guest_memory: bool,
     /// Refuse to run a program that cannot be helped, instead of running it as without Cowslip
     #[arg(long)]
     pub(super) strict: bool,

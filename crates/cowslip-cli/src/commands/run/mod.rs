@@ -124,6 +124,7 @@ fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
         ("COWSLIP_PLAIN", args.without_userfaultfd),
         ("COWSLIP_RESPECT_THP_DISABLE", args.respect_thp_disable),
         ("COWSLIP_FOLLOW_EXEC", args.follow_exec),
+        ("COWSLIP_GUEST_MEMORY", args.guest_memory),
     ] {
         if is_set {
             command.env(name, "1");
