@@ -70,6 +70,11 @@ impl Failure {
         Self { code, message: message.to_string() }
     }
 
+    /// The same failure, with what was tried before it.
+    pub(crate) fn after(self, tried: impl fmt::Display) -> Self {
+        Self { message: format!("{tried}: {}", self.message), ..self }
+    }
+
     /// The same failure where a command should have run: it must not look like an exit code of that command.
     pub(crate) fn instead_of_command(self) -> Self {
         match self.code {

@@ -101,6 +101,17 @@ fn a_running_program_is_copied_taken_back_and_started_warm() {
 }
 
 #[test]
+fn a_virtual_machine_is_kept_and_copied() {
+    let Some((folder, ran)) = follow("vm.md", &["qemu-system-x86_64", "cc"]) else { return };
+    assert!(ran.stdout.contains("of RAM in"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("2 copies run after"), "{}", ran.stdout);
+    for console in ["again/0/serial0", "copies/0/serial0", "copies/1/serial0"] {
+        let said = fs::read_to_string(folder.0.join(console)).unwrap();
+        assert!(said.contains(" g\n") && !said.contains('B'), "{console}: {said}");
+    }
+}
+
+#[test]
 fn a_regression_is_found_and_explained() {
     let Some((folder, ran)) = follow("regressions.md", &["python3"]) else { return };
     let cause = json(&folder, "compare.json")["cause"].to_string();

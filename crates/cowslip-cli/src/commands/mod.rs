@@ -16,6 +16,7 @@ mod serve;
 mod setup;
 mod status;
 mod trace;
+mod vm;
 mod warm;
 
 mod kept;
@@ -74,6 +75,9 @@ pub(crate) enum Command {
     Warm(warm::Args),
     Start(warm::StartArgs),
     Serve(serve::Args),
+    /// Keep and copy virtual machines of QEMU while they run
+    #[command(subcommand)]
+    Vm(vm::Action),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -114,6 +118,7 @@ impl Command {
             Self::Warm(args) => warm::run(&args),
             Self::Start(args) => warm::start(&args),
             Self::Serve(args) => serve::run(args),
+            Self::Vm(action) => vm::run(&action),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
         }

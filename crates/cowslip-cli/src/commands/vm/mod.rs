@@ -1,0 +1,235 @@
+//! `cowslip vm`: machines of QEMU, kept and copied while they run.
+
+mod copies;
+mod guard;
+mod instant;
+mod machine;
+mod qmp;
+mod ram;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use cowslip::image::{Compression, Image, Progress as Done, Root, SaveOptions, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::{Arena, ArenaSlice, Error, ErrorKind, Result};
+use cowslip_report::Progress;
+
+use self::copies::{Copies, ms, ram_file, write_ram};
+use self::instant::Taken;
+use self::machine::Machine;
+use super::numbers::whole;
+use super::signals;
+use crate::exit::{self, CommandResult, Failure};
+
+const EXAMPLES: &str = "Examples:
+  cowslip run --guest-memory -- qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G \
+-machine q35,memory-backend=ram -qmp unix:shop.qmp,server=on,wait=off …
+  cowslip vm snapshot shop.qmp -o shop.cowslip
+  cowslip vm restore shop.cowslip -o copy
+  cowslip vm branch shop.qmp -n 8 -o copies
+
+The machine goes on after some milliseconds. It needs the right to trace QEMU's process. A machine that writes to disks \
+is refused.";
+
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Action {
+    /// Keep a running machine in an image
+    #[command(after_help = EXAMPLES)]
+    Snapshot(SnapshotArgs),
+    /// Start a machine of an image
+    #[command(after_help = EXAMPLES)]
+    Restore(RestoreArgs),
+    /// Start copies of a running machine
+    #[command(after_help = EXAMPLES)]
+    Branch(BranchArgs),
+    #[command(name = guard::NAME, hide = true)]
+    Guard(guard::Args),
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct SnapshotArgs {
+    /// The machine's QMP
+    socket: PathBuf,
+    /// The image to write
+    #[arg(short, long, value_name = "IMAGE")]
+    output: PathBuf,
+    /// none, lz4, zstd or zstd:LEVEL
+    #[arg(long, default_value_t)]
+    compression: Compression,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct RestoreArgs {
+    /// The image
+    image: PathBuf,
+    #[command(flatten)]
+    copies: CopyArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct BranchArgs {
+    /// The machine's QMP
+    socket: PathBuf,
+    /// Number of copies
+    #[arg(short = 'n', default_value_t = 1, value_parser = whole(1..=1024u32))]
+    count: u32,
+    #[command(flatten)]
+    copies: CopyArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct CopyArgs {
+    /// The folder to make, with a folder for each copy: its QMP `qmp`, its first console `serial0`, its `log`
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+    /// The copies' command line, with %i for the number of each [default: the machine's]
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+const RAM: &str = "vm.ram";
+const DEVICES: &str = "vm.devices";
+const MACHINE: &str = "vm.machine";
+
+pub(super) fn run(action: &Action) -> CommandResult {
+    match action {
+        Action::Snapshot(args) => snapshot(args),
+        Action::Restore(args) => restore(args),
+        Action::Branch(args) => branch(args),
+        Action::Guard(args) => guard::run(args),
+    }
+}
+
+fn snapshot(args: &SnapshotArgs) -> CommandResult {
+    let taken = Taken::take(&args.socket)?;
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let room = |bytes: usize| bytes.next_multiple_of(CHUNK_BYTES) as u64;
+    let ram_bytes = taken.machine.ram_bytes as usize;
+    let arena = Arena::new(ByteCount(room(ram_bytes) + room(taken.devices.len())))?;
+    let mut ram = arena.slice::<u8>(ram_bytes)?;
+    let mut devices = arena.slice::<u8>(taken.devices.len())?;
+    devices.copy_from_slice(&taken.devices);
+    taken.ram.read(|piece, at| {
+        if piece.iter().any(|byte| *byte != 0) {
+            ram[at as usize..][..piece.len()].copy_from_slice(piece);
+        }
+        Ok(())
+    })?;
+    let (machine, pause) = (taken.machine.clone(), taken.pause);
+    // From here on the machine's memory thaws.
+    drop(taken);
+    let root = |name: &str, slice: &ArenaSlice<u8>| (name.to_owned(), slice.root(0));
+    let words = serde_json::to_string(&machine).map_err(|error| exit::io("write")(error.into()))?;
+    let options = SaveOptions {
+        compression: args.compression,
+        roots: [root(RAM, &ram), root(DEVICES, &devices)].into(),
+        user: [(MACHINE.to_owned(), words)].into(),
+        ..SaveOptions::default()
+    };
+    let mut progress = Progress::new();
+    progress.phase(&format!("writing {}", args.output.display()));
+    let mut advanced = |done: Done| {
+        progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
+        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let saved = save(&[&arena.freeze()?], &args.output, &options, &mut advanced)?;
+    progress.finish();
+    outln!(
+        "{}: {} of RAM in {}; the machine stood still for {}",
+        args.output.display(),
+        ByteCount(machine.ram_bytes),
+        ByteCount(saved.file_bytes),
+        ms(pause)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a place of an image, chunk by chunk: `take` gets each part that has content.
+fn read_root(
+    image: &Image,
+    root: &Root,
+    mut take: impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<()> {
+    let mut content = vec![0; CHUNK_BYTES];
+    let (start, end) = (root.offset_bytes, root.offset_bytes + root.length_bytes);
+    for chunk in image.used_chunks(root.arena) {
+        let at = u64::from(chunk) * CHUNK_BYTES as u64;
+        let (from, to) = (start.max(at), end.min(at + CHUNK_BYTES as u64));
+        if from < to {
+            image.read_chunk(root.arena, chunk, &mut content)?;
+            take(&content[(from - at) as usize..(to - at) as usize], from - start)?;
+        }
+    }
+    Ok(())
+}
+
+fn restore(args: &RestoreArgs) -> CommandResult {
+    let began = Instant::now();
+    let image = Image::open(&args.image)?;
+    let (machine, ram, devices) = parts(&image, &args.image)?;
+    let file = ram_file(machine.ram_bytes)?;
+    read_root(&image, ram, |piece, at| write_ram(&file, piece, at))?;
+    // An image from elsewhere may say any length: only what it has becomes memory.
+    let mut state = Vec::new();
+    read_root(&image, devices, |piece, at| {
+        state.resize(at as usize, 0);
+        state.extend_from_slice(piece);
+        Ok(())
+    })?;
+    let machine = with_command(machine, &args.copies)?;
+    let mut copies = Copies::start(&machine, 1, &file, &state, &args.copies.output)?;
+    copies.go_on()?;
+    drop(file);
+    outln!("the machine runs after {}", ms(began.elapsed()));
+    copies.wait()
+}
+
+/// The parts of an image of a machine.
+fn parts<'a>(image: &'a Image, path: &Path) -> Result<(Machine, &'a Root, &'a Root)> {
+    let described = image.description();
+    let machine = described.user.get(MACHINE).and_then(|text| serde_json::from_str(text).ok());
+    let roots = (described.roots.get(RAM), described.roots.get(DEVICES));
+    match (machine, roots) {
+        (Some(machine), (Some(ram), Some(devices))) if is_whole(&machine, ram) => {
+            Ok((machine, ram, devices))
+        }
+        _ => Err(Error::new(ErrorKind::Corrupt, "restore a machine")
+            .of_file(path)
+            .because("it is no image of a machine")
+            .advise("make one with `cowslip vm snapshot`")),
+    }
+}
+
+fn is_whole(machine: &Machine, ram: &Root) -> bool {
+    ram.length_bytes == machine.ram_bytes && !machine.arguments.is_empty()
+}
+
+fn with_command(mut machine: Machine, args: &CopyArgs) -> Result<Machine, Failure> {
+    if !args.command.is_empty() {
+        machine.arguments.clone_from(&args.command);
+        let folder = std::env::current_dir().map_err(exit::io("find the current folder"))?;
+        machine.folder = folder.to_string_lossy().into_owned();
+    }
+    Ok(machine)
+}
+
+fn branch(args: &BranchArgs) -> CommandResult {
+    let taken = Taken::take(&args.socket)?;
+    let began = Instant::now();
+    let file = ram_file(taken.machine.ram_bytes)?;
+    taken.ram.read(|piece, at| write_ram(&file, piece, at))?;
+    let (machine, devices, pause) = (taken.machine.clone(), taken.devices.clone(), taken.pause);
+    // From here on the machine's memory thaws.
+    drop(taken);
+    let machine = with_command(machine, &args.copies)?;
+    let mut copies = Copies::start(&machine, args.count, &file, &devices, &args.copies.output)?;
+    copies.go_on()?;
+    drop(file);
+    let (pause, after) = (ms(pause), ms(began.elapsed()));
+    outln!("the machine stood still for {pause}; {} copies run after {after}", args.count);
+    copies.wait()
+}
