@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use cowslip::image::{OnDamage, RestoreOptions};
 use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
-use cowslip_sys::process;
 use cowslip_sys::target::Target;
+use cowslip_sys::{process, procfs};
 use signal_hook::consts::SIGCONT;
 
 use crate::about::{self, About, ENCRYPTED_STATE, REST};
@@ -113,13 +113,7 @@ pub fn restore(
     }
     let Kept { folder, about, archive, chain } = kept;
     let criu = Criu::find(criu)?;
-    if let Some(taken) = about.threads.iter().find(|id| is_taken(**id)) {
-        let name = fs::read_to_string(format!("/proc/{taken}/comm")).unwrap_or_default();
-        let why = format!("its number {taken} is that of another process, {}", name.trim());
-        return Err(Error::new(ErrorKind::Busy, OPERATION).because(why).advise(
-            "end that one, or restore in a PID namespace (unshare --pid --net --fork --mount-proc)",
-        ));
-    }
+    wait_free(&about.threads)?;
     let mut running = Some(running);
     let on_damage = OnDamage::new(|_, _| ());
     let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
@@ -180,9 +174,40 @@ pub fn restore(
     Ok(RestoredProcess { pid: about.pid, ran_after, served })
 }
 
-/// True if a thread has the number.
-fn is_taken(id: i32) -> bool {
-    Path::new(&format!("/proc/{id}")).exists()
+/// Waits until no thread, no process group and no session has one of the numbers. Processes that have ended have them until
+/// their parent knows.
+fn wait_free(numbers: &[i32]) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    const NAP: Duration = Duration::from_millis(5);
+    let began = Instant::now();
+    while let Some((number, stat)) = taken(numbers) {
+        let has_ended = stat.rfind(')').is_some_and(|end| stat[end..].starts_with(") Z"));
+        if !has_ended || began.elapsed() > PATIENCE {
+            let name = procfs::command_name(&stat).unwrap_or_default();
+            let why = format!(
+                "its number {number} is that of another process, {name}, or of its group or session"
+            );
+            return Err(Error::new(ErrorKind::Busy, OPERATION).because(why).advise(
+                "end that one, or restore in a PID namespace (unshare --pid --net --fork --mount-proc)",
+            ));
+        }
+        std::thread::sleep(NAP);
+    }
+    Ok(())
+}
+
+/// One of the numbers that is not free, with the text of `/proc/PID/stat` of the process that has it.
+fn taken(numbers: &[i32]) -> Option<(i32, String)> {
+    let stat = |id: i32| fs::read_to_string(format!("/proc/{id}/stat")).ok();
+    if let Some(found) = numbers.iter().find_map(|id| Some((*id, stat(*id)?))) {
+        return Some(found);
+    }
+    procfs::process_ids().unwrap_or_default().into_iter().find_map(|id| {
+        let stat = stat(id)?;
+        let others = procfs::group_and_session(&stat)?;
+        let number = others.into_iter().find(|other| numbers.contains(other))?;
+        Some((number, stat))
+    })
 }
 
 /// Waits until `criu lazy-pages` says that it listens.

@@ -16,8 +16,8 @@ pub use memory::{
 pub use mounts::{Mount, mounts};
 pub use open::{open, open_self, read_text, write_text};
 pub use process::{
-    CgroupMembers, command_name, parent_pid, process_ids, resident_bytes, start_ticks,
-    thp_is_disabled,
+    CgroupMembers, command_name, group_and_session, parent_pid, process_ids, resident_bytes,
+    start_ticks, thp_is_disabled,
 };
 pub use thp::{
     Policy, SHMEM_ENABLED, Thp, chosen, set_size_policy, shmem_setting, size_folder, size_policy,

@@ -37,6 +37,14 @@ pub fn parent_pid(stat: &str) -> Option<i32> {
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(4 - 3)?.parse().ok()
 }
 
+/// The numbers of its group and of its session, by the text of `/proc/PID/stat`.
+pub fn group_and_session(stat: &str) -> Option<[i32; 2]> {
+    // Fields 5 and 6; the first after the name is field 3.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().skip(5 - 3);
+    let mut next = || fields.next()?.parse().ok();
+    Some([next()?, next()?])
+}
+
 /// Returns true if a process disabled all huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
 /// `/proc/PID/status`. False if it excepted memory with advice, as a collapse has (`PR_THP_DISABLE_EXCEPT_ADVISED`).
 pub fn thp_is_disabled(status: &str) -> bool {
