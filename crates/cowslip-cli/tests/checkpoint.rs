@@ -79,13 +79,18 @@ struct Server {
 impl Server {
     /// Debian's Python, in a session of its own.
     fn start() -> Option<Self> {
+        Self::start_by(&[])
+    }
+
+    /// Under a command that starts programs.
+    fn start_by(starter: &[&str]) -> Option<Self> {
         if !python::is_there() {
             return None;
         }
         let folder = Folder::new("checkpoint");
         let listener = UnixListener::bind(folder.0.join("peer")).unwrap();
         let mut command = Command::new("setsid");
-        command.args([PYTHON, "-c", SERVER]).arg(&folder.0).stdin(Stdio::null());
+        command.args(starter).args([PYTHON, "-c", SERVER]).arg(&folder.0).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let deadline = Instant::now() + PATIENCE;
         let port = loop {
@@ -252,18 +257,62 @@ fn a_program_ends_with_its_checkpoint_and_runs_again_with_all_its_memory() {
 }
 
 #[test]
+fn a_program_under_cowslip_run_comes_back_with_its_arena_again_and_again() {
+    let starter = [COWSLIP, "run", "--backing", "base", "--threshold", "64K", "--"];
+    let Some(criu) = criu() else { return };
+    let Some(mut server) = Server::start_by(&starter) else { return };
+    let mut last = server.ask();
+    for round in 0..4 {
+        let kept = server.folder.0.join(format!("round-{round}"));
+        let ran = server.checkpoint(&kept, &criu);
+        assert!(ran.status.success(), "round {round}: {}", ran.stderr);
+        let later = server.ask();
+        assert!(later.added > last.added, "it goes on");
+        server.kill();
+        let ran = restore(&kept, &criu);
+        assert!(ran.status.success(), "round {round}: {}", ran.stderr);
+        fs::remove_dir_all(&kept).unwrap();
+        last = server.ask();
+        assert_eq!((last.left, last.live_threads, last.is_memory_right), (0, 4, true));
+        let arena = fs::read_to_string(format!("/proc/{}/maps", server.pid)).unwrap();
+        assert!(arena.contains("/memfd:cowslip (deleted)"), "{arena}");
+    }
+    server.kill();
+}
+
+#[test]
+fn a_program_whose_arena_cannot_be_looked_up_is_refused() {
+    let starter = [COWSLIP, "run", "--backing", "thp", "--threshold", "64K", "--"];
+    let Some(server) = Server::start_by(&starter) else { return };
+    let maps = fs::read_to_string(format!("/proc/{}/maps", server.pid)).unwrap();
+    if !maps.contains("/#") {
+        println!("SKIPPED: huge: no arena on huge pages here");
+        return;
+    }
+    let liar = liar(&server.folder);
+    let ran = server.checkpoint(&server.folder.0.join("kept"), &liar);
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--backing base"), "{}", ran.stderr);
+}
+
+/// A program that says a version of CRIU, and dumps nothing.
+fn liar(folder: &Folder) -> PathBuf {
+    let liar = folder.0.join("criu");
+    fs::write(&liar, "#!/bin/sh\n[ $1 = --version ] && echo Version: 4.2 && exit\nexit 7\n")
+        .unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&liar, mode).unwrap();
+    liar
+}
+
+#[test]
 fn a_checkpoint_that_fails_leaves_nothing_and_the_process_goes_on() {
     let Some(server) = Server::start() else { return };
     let folder = server.folder.0.join("kept");
     let missing = server.checkpoint(&folder, Path::new("/nonexistent/criu"));
     assert_eq!(missing.status.code(), Some(3), "{}", missing.stderr);
     assert!(missing.stderr.contains("--criu"), "{}", missing.stderr);
-    // A program that says a version, and dumps nothing.
-    let liar = server.folder.0.join("criu");
-    fs::write(&liar, "#!/bin/sh\n[ $1 = --version ] && echo Version: 4.2 && exit\nexit 7\n")
-        .unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&liar, mode).unwrap();
+    let liar = liar(&server.folder);
     for options in [&[][..], &["--stop"]] {
         let failed = server.checkpoint_with(&folder, &liar, options);
         assert_eq!(failed.status.code(), Some(3), "{}", failed.stderr);

@@ -76,10 +76,10 @@ pub fn checkpoint(
     progress: OnProgress<'_>,
 ) -> Result<Checkpointed> {
     let criu = Criu::find(&options.criu)?;
-    if plan.has_library() {
+    if plan.hides_files() {
         return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-            .because("it is under cowslip run, whose files CRIU cannot look up")
-            .advise("run copies of it with cowslip branch --running"));
+            .because("it is under cowslip run, and CRIU cannot look up its files")
+            .advise("start it with cowslip run --backing base"));
     }
     let new = NewCheckpoint::create(folder, &options.folder)?;
     let plan = if options.stops { plan.stay_stopped() } else { plan };

@@ -10,8 +10,10 @@ use cowslip_sys::{AsFd, BorrowedFd, Result, memfile};
 
 /// A part of the name of its file.
 const NAME: &str = "/libcowslip_preload";
-/// Files of arenas: in memory, or without a name on a mount of their own.
-const FILES_OF_ARENAS: [&str; 2] = ["/memfd:cowslip ", "/#"];
+/// A file of an arena on a mount of its own, where it has no name.
+const HIDDEN: &str = "/#";
+/// Files of arenas: in memory, or hidden.
+const FILES_OF_ARENAS: [&str; 2] = ["/memfd:cowslip ", HIDDEN];
 /// Files in memory that it has beside those of the arenas.
 const FILES: [&str; 3] =
     ["/memfd:cowslip-readers ", "/memfd:cowslip-users ", "/memfd:cowslip-status "];
@@ -24,6 +26,8 @@ pub(crate) struct Library {
     /// The address of the arenas' places.
     arenas_at: u64,
     arenas: Vec<VirtRange>,
+    /// An arena is in files that no other process can look up.
+    pub(crate) hides_files: bool,
 }
 
 /// Mappings of the library that no copy needs: shared ones, which a freeze replaces, and space without content.
@@ -54,8 +58,12 @@ impl Library {
                 continue;
             };
             let (hold, arenas_at) = (point.function, point.arenas);
-            let found = Self { hold, arenas_at, arenas: Vec::new() };
-            return found.now(memory.as_fd()).map(Some);
+            let found = Self { hold, arenas_at, ..Self::default() }.now(memory.as_fd())?;
+            let is_hidden = |mapping: &Mapping<'_>| {
+                mapping.name.starts_with(HIDDEN) && found.has_in_arena(mapping)
+            };
+            let hides_files = mappings(maps).any(|mapping| is_hidden(&mapping));
+            return Ok(Some(Self { hides_files, ..found }));
         }
         Ok(None)
     }
@@ -67,10 +75,13 @@ impl Library {
         Ok(Self { arenas: Ranges::read(&arenas), ..*self })
     }
 
+    fn has_in_arena(&self, mapping: &Mapping<'_>) -> bool {
+        self.arenas.iter().any(|arena| arena.covers(mapping.range))
+    }
+
     /// Finds its mappings.
     pub(crate) fn own(&self, maps: &str) -> Own {
-        let is_in_arena =
-            |mapping: &Mapping<'_>| self.arenas.iter().any(|arena| arena.covers(mapping.range));
+        let is_in_arena = |mapping: &Mapping<'_>| self.has_in_arena(mapping);
         let in_arenas = mappings(maps).filter(|mapping| mapping.has_file && is_in_arena(mapping));
         let devices: HashSet<u64> = in_arenas.map(|mapping| mapping.device).collect();
         let is_own = |mapping: &Mapping<'_>| {
@@ -105,8 +116,8 @@ mod tests {
             7000-8000 rw-s 00000000 00:29 2 /#2 (deleted)\n\
             8000-9000 rw-s 00000000 00:2a 3 /#3 (deleted)\n\
             9000-a000 rw-s 00000000 00:01 9 /memfd:cowslip-users (deleted)\n";
-        let library =
-            Library { hold: 0, arenas_at: 0, arenas: vec![VirtRange::between(0x1000, 0x6000)] };
+        let arenas = vec![VirtRange::between(0x1000, 0x6000)];
+        let library = Library { arenas, ..Library::default() };
         let own = library.own(maps);
         let mine: Vec<bool> = mappings(maps).map(|mapping| own.has(mapping.range)).collect();
         assert_eq!(mine, [true, false, true, false, true, false, true]);

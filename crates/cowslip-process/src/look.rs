@@ -142,6 +142,11 @@ impl Plan {
         self.library.is_some()
     }
 
+    /// True if that has its memory in files that no other process can look up: it was not started with `--backing base`.
+    pub fn hides_files(&self) -> bool {
+        self.library.as_ref().is_some_and(|library| library.hides_files)
+    }
+
     /// What a copy would lack. A fatal one keeps the process from being held.
     pub fn lacks(&self) -> &[Lack] {
         &self.lacks

@@ -71,10 +71,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         row("promote --pid", promoted(target.map(drop))),
         row("branch", branched),
         row("mark, rollback", copied.clone().or_else(|| known_to_library(&plan))),
-        row(
-            "checkpoint",
-            copied.or_else(|| known_to_library(&plan)).or_else(|| checkpointed(args)),
-        ),
+        row("checkpoint", copied.or_else(|| hidden(&plan)).or_else(|| checkpointed(args))),
     ];
     if let Some(file) = &args.json {
         let of_row = |row: &Row| json!({"command": row.command, "works": row.refused.is_none(), "why": row.refused});
@@ -94,7 +91,13 @@ pub(super) fn run(args: &Args) -> CommandResult {
     Ok(ExitCode::from(if is_any { 0 } else { NO }))
 }
 
-/// The reason for which a program that can be copied can be neither taken back nor written.
+/// The reason for which a program that can be copied cannot be written.
+fn hidden(plan: &Result<Plan, Error>) -> Option<String> {
+    let hides_files = plan.as_ref().is_ok_and(Plan::hides_files);
+    hides_files.then(|| "it is under cowslip run without --backing base".to_owned())
+}
+
+/// The reason for which a program that can be copied cannot be taken back.
 fn known_to_library(plan: &Result<Plan, Error>) -> Option<String> {
     let has_library = plan.as_ref().is_ok_and(Plan::has_library);
     has_library.then(|| "it is under cowslip run, whose library knows its memory of now".to_owned())
