@@ -10,12 +10,13 @@ use super::*;
 /// Commits in the measured crates after which results are of another program.
 const MOST_COMMITS: u32 = 30;
 /// The measured sources. No bench runs the two crates of whole processes and their two parts of cowslip-sys, nor that of
-/// virtual machines, nor measures the command's output.
-const MEASURED: [&str; 7] = [
+/// virtual machines, nor that of comparisons, nor measures the command's output.
+const MEASURED: [&str; 8] = [
     ":(glob)crates/cowslip*/src/**",
     ":!crates/cowslip-process",
     ":!crates/cowslip-criu",
     ":!crates/cowslip-vm",
+    ":!crates/cowslip-compare",
     ":!crates/cowslip-cli",
     ":!crates/cowslip-sys/src/ptrace.rs",
     ":!crates/cowslip-sys/src/shared_queue.rs",
