@@ -230,3 +230,21 @@ fn copies_are_one_test_and_a_difference_makes_none() {
     assert_eq!((&find("memory.kb").copy_of, &find("other").copy_of), (&None, &None));
     assert_eq!(find("memory.percent").adjusted_p, find("memory.kb").adjusted_p);
 }
+
+/// A moment in which the machine stood still is in both, and nearly all of what one of them says.
+#[test]
+fn one_value_far_from_the_others_makes_no_copies() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut run = |seconds: f64, stall: f64| {
+        let mut noise = || 0.01 * random.f64();
+        Run::new("a run")
+            .with("disk.waits", stall + noise())
+            .with("wall_seconds", seconds + stall + noise())
+    };
+    let stall = |number: usize| if number == 0 { 1.0 } else { 0.0 };
+    let good: Vec<Run> = (0..6).map(|_| run(0.5, 0.0)).collect();
+    let bad: Vec<Run> = (0..6).map(|number| run(9.0, stall(number))).collect();
+    let comparison = compare(&good, &bad, &Options::default()).unwrap();
+    let wall = comparison.rows.iter().find(|row| row.metric == "wall_seconds").unwrap();
+    assert_eq!((wall.verdict, &wall.copy_of), (Verdict::Differs, &None));
+}

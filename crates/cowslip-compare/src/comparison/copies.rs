@@ -8,64 +8,95 @@ use super::Row;
 const LEAST: f64 = 0.99;
 /// Values less sides: fewer agree by chance.
 const FEWEST: usize = 6;
+/// The most by which the differences between the sides may not agree, in parts of the larger one. A value far from the others of
+/// its side, in two metrics, makes them agree there.
+const MOST_APART: f64 = 0.2;
+
+/// The values of a row.
+struct Shape {
+    row: usize,
+    /// The distances from the means of the sides, as a vector of length one.
+    unit: Vec<f64>,
+    /// The difference between the sides, in lengths of that vector.
+    difference: f64,
+}
 
 /// Notes at each row that is a copy the first row, by name, that it is one of.
 ///
-/// A difference between the sides makes no copies: each value counts by its distance from the mean of its side.
+/// A difference between the sides makes no copies: each value counts by its distance from the mean of its side. The
+/// differences must agree, too.
 pub(super) fn find(rows: &mut [Row]) {
-    let mut units: Vec<(usize, Vec<f64>)> =
-        rows.iter().enumerate().filter_map(|(at, row)| Some((at, unit(row)?))).collect();
-    units.sort_by(|one, other| one.1.len().cmp(&other.1.len()).then(one.0.cmp(&other.0)));
-    for equal in units.chunk_by_mut(|one, other| one.1.len() == other.1.len()) {
+    let mut shapes: Vec<Shape> =
+        rows.iter().enumerate().filter_map(|(at, row)| Shape::of_row(at, row)).collect();
+    shapes.sort_by_key(|shape| (shape.unit.len(), shape.row));
+    for equal in shapes.chunk_by(|one, other| one.unit.len() == other.unit.len()) {
         for (copy, original) in pairs(equal) {
             rows[copy].copy_of = Some(rows[original].metric.clone());
         }
     }
 }
 
-/// The distances from the means of the sides, as a vector of length one; `None` for too few, or for none but zeros.
-fn unit(row: &Row) -> Option<Vec<f64>> {
-    let distances = |values: &[f64]| {
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        values.iter().map(|value| value - mean).collect::<Vec<_>>()
-    };
-    let all = [distances(&row.good), distances(&row.bad)].concat();
-    let length = all.iter().map(|value| value * value).sum::<f64>().sqrt();
-    let is_enough = all.len() >= FEWEST + 2 && length > 0.0 && length.is_finite();
-    is_enough.then(|| all.iter().map(|value| value / length).collect())
+impl Shape {
+    /// `None` for too few values, or for none but zeros.
+    fn of_row(at: usize, row: &Row) -> Option<Self> {
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let distances = |values: &[f64]| {
+            let mean = mean(values);
+            values.iter().map(|value| value - mean).collect::<Vec<_>>()
+        };
+        let all = [distances(&row.good), distances(&row.bad)].concat();
+        let length = all.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let is_enough = all.len() >= FEWEST + 2 && length > 0.0 && length.is_finite();
+        is_enough.then(|| Self {
+            row: at,
+            unit: all.iter().map(|value| value / length).collect(),
+            difference: (mean(&row.bad) - mean(&row.good)) / length,
+        })
+    }
+
+    /// True if one is the other times a number, plus a number.
+    fn is_copy(&self, other: &Self) -> bool {
+        let correlation = dot(&self.unit, &other.unit);
+        let apart = self.difference - correlation.signum() * other.difference;
+        let larger = self.difference.abs().max(other.difference.abs());
+        correlation.abs() >= LEAST && apart.abs() <= MOST_APART * larger.max(1.0)
+    }
+}
+
+fn dot(one: &[f64], other: &[f64]) -> f64 {
+    one.iter().zip(other).map(|(a, b)| a * b).sum()
 }
 
 /// Copies and their originals, of vectors with as many values. Vectors that are near each other, or opposite, are near
 /// after a projection: only such pairs are looked at.
-fn pairs(units: &[(usize, Vec<f64>)]) -> Vec<(usize, usize)> {
-    let Some((_, first)) = units.first() else { return Vec::new() };
+fn pairs(shapes: &[Shape]) -> Vec<(usize, usize)> {
+    let Some(first) = shapes.first() else { return Vec::new() };
     let mut random = Rng::with_seed(1);
-    let mut direction: Vec<f64> = first.iter().map(|_| random.f64() - 0.5).collect();
+    let mut direction: Vec<f64> = first.unit.iter().map(|_| random.f64() - 0.5).collect();
     let length = direction.iter().map(|value| value * value).sum::<f64>().sqrt();
     direction.iter_mut().for_each(|value| *value /= length);
-    let dot = |one: &[f64], other: &[f64]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
-    let mut places: Vec<(f64, usize)> = units
+    let mut places: Vec<(f64, usize)> = shapes
         .iter()
         .enumerate()
-        .map(|(index, (_, unit))| (dot(unit, &direction).abs(), index))
+        .map(|(index, shape)| (dot(&shape.unit, &direction).abs(), index))
         .collect();
     places.sort_by(|one, other| one.0.total_cmp(&other.0));
     let width = (2.0 * (1.0 - LEAST)).sqrt();
-    let mut originals: Vec<usize> = (0..units.len()).collect();
+    let mut originals: Vec<usize> = (0..shapes.len()).collect();
     for (at, (place, index)) in places.iter().enumerate() {
         for (_, other) in places[at + 1..].iter().take_while(|(next, _)| next - place <= width) {
-            if dot(&units[*index].1, &units[*other].1).abs() >= LEAST {
+            if shapes[*index].is_copy(&shapes[*other]) {
                 let (first, copy) = (*index.min(other), *index.max(other));
                 originals[copy] = originals[copy].min(first);
             }
         }
     }
     let mut found = Vec::new();
-    for copy in 0..units.len() {
+    for copy in 0..shapes.len() {
         // The original of an original, which comes before it.
         originals[copy] = originals[originals[copy]];
         if originals[copy] != copy {
-            found.push((units[copy].0, units[originals[copy]].0));
+            found.push((shapes[copy].row, shapes[originals[copy]].row));
         }
     }
     found

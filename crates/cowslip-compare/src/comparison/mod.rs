@@ -95,14 +95,16 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
 /// Gives each row its p among all. The one metric that was chosen beforehand does not pay for the others, and a copy
 /// counts once: it has the p of its original, if that is larger.
 fn judge(comparison: &mut Comparison, options: &Options) {
-    let is_primary = |row: &Row| Some(&row.metric) == comparison.primary.as_ref();
+    let primary = comparison.primary.clone();
+    let is_primary = |row: &Row| Some(&row.metric) == primary.as_ref();
     let counts = |row: &Row| !is_primary(row) && row.copy_of.is_none();
     let p = comparison.rows.iter().map(|row| if counts(row) { row.p } else { f64::NAN });
     let adjusted = adjusted(&p.collect::<Vec<_>>());
     let of_originals: BTreeMap<String, f64> =
         comparison.rows.iter().zip(&adjusted).map(|(row, p)| (row.metric.clone(), *p)).collect();
     for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted) {
-        let original = row.copy_of.as_ref().and_then(|name| of_originals.get(name).copied());
+        let name = row.copy_of.as_ref().filter(|_| !is_primary(row));
+        let original = name.and_then(|name| of_originals.get(name).copied());
         // The largest of those that are numbers.
         row.judge(row.p.max(adjusted).max(original.unwrap_or(f64::NAN)), options);
     }
