@@ -50,7 +50,7 @@ class Program:
     @staticmethod
     def check(line: str) -> int:
         words = line.split()
-        if words[1:] != ["True", "True", "5"]:
+        if words[1:] != ["True", "True", "6"]:
             raise Failed(f"the program says {line!r}")
         return int(words[0])
 
@@ -247,7 +247,8 @@ class Keeper(Mark):
 
 class RollBack(Mark):
     def words(self) -> list[str]:
-        return [COWSLIP, "rollback", str(self.program.pid)]
+        # A thread has ended since.
+        return [COWSLIP, "rollback", str(self.program.pid), "--force"]
 
     def is_there(self) -> bool:
         return False
@@ -267,14 +268,25 @@ class RollBack(Mark):
 
 
 class RollBackKeeper(RollBack):
-    """The process that keeps the mark is killed while it rolls back: it takes the program with it, or leaves it whole."""
+    """The process that keeps the mark is killed while it rolls back: it takes the program with it, or leaves it whole.
+
+    It is killed before one of its first calls of ptrace(2), if strace is there, or later.
+    """
 
     has_steps = False
 
     def once(self, how: Kill) -> None:
         self.prepare()
-        with running(*self.words(), **SILENT):
-            time.sleep(how.after)
+        inject = f"inject=ptrace:signal=SIGKILL:when={random.randint(1, 400)}"
+        step = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=ptrace", "-e", inject, "-p"] if first("strace") else ["true"]
+        keeper = str(self.keepers()[0])
+        with running(*step, keeper, **SILENT) as tracer:
+            if first("strace"):
+                wait_until(lambda: "TracerPid:\t0\n" not in read(f"/proc/{keeper}/status"), "it is traced", SOON_S)
+            with running(*self.words(), **SILENT):
+                time.sleep(how.after)
+            tracer.kill()
+            tracer.wait()
             for pid in self.keepers():
                 kill(pid)
         wait_until(lambda: not self.keepers(), "the process that keeps the mark is gone", SOON_S)

@@ -22,9 +22,9 @@ use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
     SYS_accept, SYS_accept4, SYS_clone, SYS_clone3, SYS_epoll_pwait, SYS_epoll_pwait2,
-    SYS_epoll_wait, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll, SYS_prctl,
-    SYS_pselect6, SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4,
-    c_long,
+    SYS_epoll_wait, SYS_exit, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll,
+    SYS_prctl, SYS_pselect6, SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime,
+    SYS_wait4, c_long,
 };
 
 use crate::branch::{CLONE_ARGUMENTS_BYTES, arguments_to_start};
@@ -330,15 +330,17 @@ impl<'a> Injection<'a> {
         })
     }
 
-    /// Starts a thread that the program had, with its number: it is stopped (`clone3(2)`).
+    /// Starts a thread that the program had, with its number: it is stopped (`clone3(2)`). Let go, it would end.
     pub(crate) fn start(&mut self, thread: &ThreadState) -> Result<Tracee> {
-        let number_at = self.at + ANSWERS_AT as u64;
+        let (number_at, stack_end) = (self.at + ANSWERS_AT as u64, self.at + FRAME_PLACE as u64);
         let arguments_at = number_at + 8;
-        let words = arguments_to_start(thread, number_at);
+        let words = arguments_to_start(thread, number_at, stack_end);
         let words = [&[thread.id as u64], &words[..]].concat();
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         debug_assert!(bytes.len() <= ANSWERS_BYTES);
         memfile::write_at(self.memory, &bytes, number_at)?;
+        let ends = self.sites.call(&self.registers, SYS_exit, [0; 6]);
+        memfile::write_at(self.memory, &frame(&self.sites, &ends, !0, 0), stack_end)?;
         match self.call(SYS_clone3, [arguments_at, CLONE_ARGUMENTS_BYTES, 0, 0])? {
             (1.., Some(mut started)) => {
                 started.wait_long()?;

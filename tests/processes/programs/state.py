@@ -44,8 +44,23 @@ def is_right():
     return left == 0 and memory == block * (SIZE // 32) and os.lseek(data.fileno(), 0, os.SEEK_CUR) == changes % 1000
 
 
+def start_waiter():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    thread.start()
+    return thread, stop
+
+
+waiter = start_waiter()
+
+
 def change():
-    global changes
+    """Another state, in which a thread of the last one has ended."""
+    global changes, waiter
+    thread, stop = waiter
+    stop.set()
+    thread.join()
+    waiter = start_waiter()
     changes += 1
     memory[:] = hashlib.sha256(str(changes).encode()).digest() * (SIZE // 32)
     os.lseek(data.fileno(), changes % 1000, os.SEEK_SET)

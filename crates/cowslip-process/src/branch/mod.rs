@@ -99,7 +99,7 @@ impl Holder {
         let mut caller = Caller::new(&mut made.first, &made.memory, sites).during(OPERATION)?;
         // Signals to the program's group or session are not for copies.
         caller.call(SYS_setsid, &[]).during(OPERATION)?;
-        let copy = threads::start(&mut caller, 0, main, 0, 0).during("fork in a PID namespace")?;
+        let copy = threads::start(&mut caller, 0, main, 0).during("fork in a PID namespace")?;
         let mut copy = Unfinished { tasks: vec![copy] };
         // Connections are the program's to close.
         caller.call(SYS_close_range, &[0, u64::from(u32::MAX), 0]).during(OPERATION)?;
@@ -196,7 +196,7 @@ impl Holder {
             }
         }
         let all: Vec<_> = states.iter().collect();
-        threads::equip(&mut chains, memory, tasks, &all, Some(main))?;
+        threads::equip(&mut chains, memory, tasks, &all)?;
         for task in tasks.iter_mut() {
             // Back to the scratch memory of its calls.
             task.set_registers(&now)?;

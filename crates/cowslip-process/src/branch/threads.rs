@@ -3,10 +3,9 @@
 use cowslip_sys::ptrace::{Registers, SignalInfo, Tracee};
 use cowslip_sys::{Errno, OwnedFd, Result};
 use libc::{
-    CLONE_CHILD_CLEARTID, CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM,
-    CLONE_THREAD, CLONE_VM, PR_SET_NAME, SIGSTOP, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq,
-    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_set_robust_list, SYS_set_tid_address,
-    SYS_sigaltstack,
+    CLONE_FILES, CLONE_FS, CLONE_SETTLS, CLONE_SIGHAND, CLONE_SYSVSEM, CLONE_THREAD, CLONE_VM,
+    PR_SET_NAME, SIGSTOP, SS_DISABLE, SYS_clone3, SYS_prctl, SYS_rseq, SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo, SYS_set_robust_list, SYS_set_tid_address, SYS_sigaltstack,
 };
 
 use super::caller::Caller;
@@ -14,15 +13,9 @@ use super::chain::{self, Call, Chains};
 use crate::thread::ThreadState;
 
 /// Starts a task with a number of its own choice (`clone3(2)`), which is stopped.
-pub(super) fn start(
-    caller: &mut Caller<'_>,
-    flags: u64,
-    number: i32,
-    clear_tid: u64,
-    tls: u64,
-) -> Result<Tracee> {
+pub(super) fn start(caller: &mut Caller<'_>, flags: u64, number: i32, tls: u64) -> Result<Tracee> {
     let place = caller.put(CLONE_ARGUMENTS_BYTES as usize, &number.to_ne_bytes())?;
-    let arguments = caller.put_words(0, &clone_arguments(flags, place, clear_tid, tls))?;
+    let arguments = caller.put_words(0, &clone_arguments(flags, place, tls))?;
     caller.start(SYS_clone3, &[arguments, CLONE_ARGUMENTS_BYTES])
 }
 
@@ -30,54 +23,45 @@ pub(crate) const CLONE_ARGUMENTS_BYTES: u64 = 88;
 
 /// `struct clone_args`: flags, a pidfd, the two places of the number, the exit signal, a stack and its length, the thread-local
 /// storage, the numbers by namespace and their count, a control group.
-fn clone_arguments(flags: u64, number: u64, clear_tid: u64, tls: u64) -> [u64; 11] {
-    [flags, 0, clear_tid, 0, 0, 0, 0, tls, number, 1, 0]
+fn clone_arguments(flags: u64, number: u64, tls: u64) -> [u64; 11] {
+    [flags, 0, 0, 0, 0, 0, 0, tls, number, 1, 0]
 }
 
-/// The flags, the place that the kernel clears, and the thread-local storage of a new thread.
-fn kind(thread: &ThreadState) -> [u64; 3] {
-    const SHARED: i32 = CLONE_VM
-        | CLONE_FS
-        | CLONE_FILES
-        | CLONE_SIGHAND
-        | CLONE_THREAD
-        | CLONE_SYSVSEM
-        | CLONE_SETTLS;
-    let clears = if thread.clear_tid == 0 { 0 } else { CLONE_CHILD_CLEARTID };
-    [(SHARED | clears) as u64, thread.clear_tid, thread.registers.fs_base]
-}
+/// The flags of a new thread.
+const THREAD: i32 =
+    CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_SETTLS;
 
 /// Starts the thread, by a call of the main thread.
 pub(super) fn start_thread(main: &mut Caller<'_>, thread: &ThreadState) -> Result<Tracee> {
-    let [flags, clear_tid, tls] = kind(thread);
-    start(main, flags, thread.id, clear_tid, tls)
+    start(main, THREAD as u64, thread.id, thread.registers.fs_base)
 }
 
-/// The arguments of the call that starts the thread, by the place where its number is.
-pub(crate) fn arguments_to_start(thread: &ThreadState, number: u64) -> [u64; 11] {
-    let [flags, clear_tid, tls] = kind(thread);
-    clone_arguments(flags, number, clear_tid, tls)
+/// The arguments of the call that starts the thread, by the place of its number and the end of its stack. If it is let go before
+/// it is equipped, its end writes nowhere.
+pub(crate) fn arguments_to_start(thread: &ThreadState, number: u64, stack_end: u64) -> [u64; 11] {
+    const STACK_BYTES: u64 = 64;
+    let mut arguments = clone_arguments(THREAD as u64, number, thread.registers.fs_base);
+    arguments[5..7].copy_from_slice(&[stack_end - STACK_BYTES, STACK_BYTES]);
+    arguments
 }
 
 /// The call that starts the thread.
 pub(super) fn call_to_start(chains: &mut Chains, thread: &ThreadState) -> Call {
     let number = chains.put(&thread.id.to_ne_bytes());
-    let arguments = chains.put_words(&arguments_to_start(thread, number));
-    (SYS_clone3, [arguments, CLONE_ARGUMENTS_BYTES, 0, 0, 0, 0])
+    let arguments = clone_arguments(THREAD as u64, number, thread.registers.fs_base);
+    (SYS_clone3, [chains.put_words(&arguments), CLONE_ARGUMENTS_BYTES, 0, 0, 0, 0])
 }
 
-/// Gives stopped threads the state for which only they themselves can ask, all at the same time. `main` is the first thread of
-/// a process, if that is new.
+/// Gives stopped threads the state for which only they themselves can ask, all at the same time.
 pub(crate) fn equip(
     chains: &mut Chains,
     memory: &OwnedFd,
     tasks: &mut [Tracee],
     states: &[&ThreadState],
-    main: Option<i32>,
 ) -> Result<()> {
     let mut firsts = Vec::new();
     for state in states {
-        let calls = calls_to_equip(chains, state, main == Some(state.id))?;
+        let calls = calls_to_equip(chains, state)?;
         firsts.push(chains.add(state.id, &calls));
     }
     chains.write(memory)?;
@@ -91,13 +75,10 @@ pub(crate) fn equip(
     Ok(())
 }
 
-/// The calls by which a thread, the main one too, gets the state for which only the thread itself can ask the kernel. They get
+/// The calls by which a thread gets the state for which only the thread itself can ask the kernel. They get
 /// values that the kernel gave, and do not fail, but for the call that [`check`] is about.
-fn calls_to_equip(chains: &mut Chains, thread: &ThreadState, is_main: bool) -> Result<Vec<Call>> {
-    let mut calls = Vec::new();
-    if is_main {
-        calls.push((SYS_set_tid_address, [thread.clear_tid, 0, 0, 0, 0, 0]));
-    }
+fn calls_to_equip(chains: &mut Chains, thread: &ThreadState) -> Result<Vec<Call>> {
+    let mut calls = vec![(SYS_set_tid_address, [thread.clear_tid, 0, 0, 0, 0, 0])];
     let (list, len) = thread.robust_list;
     if list != 0 {
         calls.push((SYS_set_robust_list, [list, len, 0, 0, 0, 0]));

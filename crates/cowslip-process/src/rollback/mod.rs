@@ -188,7 +188,7 @@ impl Mark {
         let mut caller = Caller::new(first, memory, sites)?;
         let (now, room) = (caller.registers(), (states.len() + 1) * BYTES_PER_THREAD);
         let mut chains = Chains::new(&mut caller, sites, pid, room)?;
-        equip(&mut chains, memory, started, states, None)?;
+        equip(&mut chains, memory, started, states)?;
         started[0].set_registers(&now)?;
         chains.end(&mut Caller::new(&mut started[0], memory, sites)?)?;
         started.iter().zip(states).for_each(|(tracee, state)| schedule(tracee, state));
