@@ -1,21 +1,16 @@
 //! A program that ends while it is held.
 
+mod support;
+
 use std::io::Read;
-use std::process::{Command, Stdio};
 
 use cowslip_process::{Plan, look};
 use cowslip_sys::error::ErrorKind;
-
-/// Debian's.
-const PYTHON: &str = "/usr/bin/python3";
+use support::python;
 
 /// The kernel takes a process' threads, namespaces and memory away one after the other.
 #[test]
 fn a_process_that_ends_is_gone() {
-    if !std::path::Path::new(PYTHON).exists() {
-        println!("SKIPPED: python: {PYTHON} is not there");
-        return;
-    }
     for round in 0..40 {
         let script = format!(
             "import os, threading, time\n\
@@ -26,8 +21,8 @@ fn a_process_that_ends_is_gone() {
              os._exit(0)",
             round % 20
         );
-        let mut command = Command::new(PYTHON);
-        let mut child = command.args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let Some(mut command) = python(&script) else { return };
+        let mut child = command.spawn().unwrap();
         let pid = child.id().cast_signed();
         child.stdout.take().unwrap().read_exact(&mut [0; 6]).unwrap();
         while !has_ended(pid) {

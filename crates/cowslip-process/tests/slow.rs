@@ -1,14 +1,13 @@
 //! A program with little of a processor is held as one with all of it.
 
+mod support;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use cowslip_process::look;
-
-/// Debian's.
-const PYTHON: &str = "/usr/bin/python3";
+use support::python;
 
 /// A group of processes that get a millisecond of a processor in each second (`cgroups(7)`, version 1 or 2). It is removed with
 /// this value, once it is empty.
@@ -51,15 +50,12 @@ fn a_program_that_waits_for_its_processor_for_seconds_is_held() {
         println!("SKIPPED: cgroup: no group of processors can be made here");
         return;
     };
-    if !Path::new(PYTHON).exists() {
-        println!("SKIPPED: python: {PYTHON} is not there");
-        return;
-    }
     let mut programs = Vec::new();
     for _ in 0..8 {
-        let mut command = Command::new(PYTHON);
-        command.args(["-c", "print('ready', flush=True)\nwhile True: pass"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let Some(mut command) = python("print('ready', flush=True)\nwhile True: pass") else {
+            return;
+        };
+        let mut child = command.spawn().unwrap();
         child.stdout.take().unwrap().read_exact(&mut [0; 6]).unwrap();
         std::fs::write(group.0.join("cgroup.procs"), child.id().to_string()).unwrap();
         programs.push(child);
