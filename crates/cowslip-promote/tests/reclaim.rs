@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use cowslip_promote::Settings;
 use cowslip_promote::plan::{Plan, Rule, Who};
@@ -138,19 +137,6 @@ impl Operator for Told {
         if let Notice::NoReclaim(_, answer) = notice {
             self.0.lock().unwrap().push(format!("{}: {}", answer.answer.word(), answer.detail));
         }
-    }
-
-    fn stops(&self) -> bool {
-        false
-    }
-
-    fn takes_reload(&mut self) -> bool {
-        false
-    }
-
-    fn wait(&mut self, time: Duration) -> io::Result<()> {
-        std::thread::sleep(time);
-        Ok(())
     }
 
     fn write_metrics(&mut self, _: &Path, _: &str) -> io::Result<()> {

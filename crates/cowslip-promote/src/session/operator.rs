@@ -18,17 +18,24 @@ pub trait Operator {
     /// Reports an event of interest to people.
     fn tell(&mut self, notice: &Notice<'_>);
 
-    /// True if the session should end.
-    fn stops(&self) -> bool;
+    /// True if the session should end. By default it does not.
+    fn stops(&self) -> bool {
+        false
+    }
 
-    /// True if the plan should be read again since the last call.
-    fn takes_reload(&mut self) -> bool;
+    /// True if the plan should be read again since the last call. By default it never is.
+    fn takes_reload(&mut self) -> bool {
+        false
+    }
 
     /// Waits for `time`, or until there is a reason to ask again.
     ///
     /// # Errors
     /// Those of `poll(2)`.
-    fn wait(&mut self, time: Duration) -> io::Result<()>;
+    fn wait(&mut self, time: Duration) -> io::Result<()> {
+        std::thread::sleep(time);
+        Ok(())
+    }
 
     /// Replaces the content of a file with the metrics.
     ///

@@ -69,25 +69,12 @@ impl Operator for Console {
     }
 }
 
-/// Standard error says what happens; signals are as without a session.
+/// Writes notices to standard error, and leaves signals alone.
 pub(super) struct Log;
 
 impl Operator for Log {
     fn tell(&mut self, notice: &Notice<'_>) {
         errln!("cowslip: {}", text::printable(&sentence(notice)));
-    }
-
-    fn stops(&self) -> bool {
-        false
-    }
-
-    fn takes_reload(&mut self) -> bool {
-        false
-    }
-
-    fn wait(&mut self, time: Duration) -> io::Result<()> {
-        std::thread::sleep(time);
-        Ok(())
     }
 
     fn write_metrics(&mut self, file: &Path, text: &str) -> io::Result<()> {
