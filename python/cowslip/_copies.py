@@ -109,7 +109,7 @@ def start(
 
     Streams are files, descriptors, ``subprocess.DEVNULL``, or ``None`` for this process' own. Arguments are for a program
     that reads its job. ``net`` gives the copy a network of its own, in which it listens at the program's ports. It has
-    each folder of ``private`` for itself: what it writes there, no other process sees.
+    its own version of each folder of ``private``: other processes see none of its changes there.
 
     Raises ``ConnectionError`` if no program of that name is warm; ``TimeoutError`` after ``timeout`` seconds;
     ``RuntimeError`` with the reason if there is no copy.

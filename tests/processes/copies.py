@@ -13,7 +13,7 @@ from common import COWSLIP, PROGRAMS, PYTHON, Failed, Table, first, folder, ran,
 
 # Copies of one instant.
 AT_ONCE = 50
-# The kinds of sources whose numbers are equal in copies, as `docs/templates.md` says: of the program's seed, of a library, of a
+# The kinds of sources with equal numbers in copies, as `docs/templates.md` says: of the program's seed, of a library, of a
 # generator in memory, of one that the program has made.
 EQUAL = {"seed", "library", "memory", "object"}
 
@@ -51,7 +51,7 @@ def run(table: Table, only: list[str], copies: int) -> None:
 
 
 def branched(place: Path, command: list[str], copies: int) -> list[str]:
-    """What each copy of a running program says."""
+    """The output of each copy of a running program."""
     with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         program.stdout.readline()
         # Bytes that it has read ahead are of use for a moment.
@@ -69,7 +69,7 @@ def branched(place: Path, command: list[str], copies: int) -> list[str]:
 
 
 def started(copies: int) -> list[str]:
-    """What each start of a warm Python says."""
+    """The output of each start of a warm Python."""
     name = f"draw-{os.getpid()}"
     words = [COWSLIP, "warm", name, "--", PYTHON, PROGRAMS / "draw.py", "job"]
     with running(*words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as warm:
@@ -79,7 +79,7 @@ def started(copies: int) -> list[str]:
 
 
 def judge(table: Table, name: str, how: str, said: list[str], may_be_equal: set[str]) -> None:
-    """Compares what all copies drew from each source."""
+    """Compares the numbers that all copies drew from each source."""
     drawn: dict[str, list[str]] = collections.defaultdict(list)
     for text in said:
         for line in text.splitlines():

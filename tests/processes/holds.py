@@ -1,4 +1,4 @@
-"""Programs that are held again and again: what they print and answer is as without."""
+"""Programs that are held again and again print and answer the same as without."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Load:
 
 
 class Server(Load):
-    """A server with a client, whose result is a text."""
+    """A server with a client; the result is a text."""
 
     def __init__(self, name, command, needs, client, pid_of=lambda pid: pid, under_run=True) -> None:
         super().__init__(name, command, needs, under_run)
@@ -57,7 +57,7 @@ def listens(port: int) -> bool:
 
 
 def all_of(clients: list[Callable[[], str]]) -> str:
-    """What all clients say, side by side."""
+    """The output of all clients, side by side."""
     said: dict[int, str] = {}
 
     def say(number: int) -> None:

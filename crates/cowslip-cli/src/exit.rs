@@ -70,7 +70,7 @@ impl Failure {
         Self { code, message: message.to_string() }
     }
 
-    /// The same failure, with what was tried before it.
+    /// Adds an earlier attempt to the failure.
     pub(crate) fn after(self, tried: impl fmt::Display) -> Self {
         Self { message: format!("{tried}: {}", self.message), ..self }
     }

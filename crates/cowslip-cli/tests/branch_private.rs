@@ -13,7 +13,7 @@ use support::python::{OTHER_USER, Program};
 use support::{COWSLIP, Folder, Ran, run};
 
 /// A program that works in a folder: by a relative path, an open file, a place (`O_PATH`), shared memory, a database. For each
-/// line of its input it changes all of them, and says what it finds.
+/// line of its input it changes all of them, and prints their content.
 const PROGRAM: &str = r#"
 import fcntl, json, mmap, os, sqlite3, sys
 os.mkdir(sys.argv[1] + '/a folder')
@@ -58,7 +58,7 @@ for word in iter(sys.stdin.readline, ''):
     print(json.dumps(found), flush=True)
 "#;
 
-fn of(word: &str) -> Value {
+fn state_with(word: &str) -> Value {
     json!({
         "log": format!("begun {word} "), "data": "56", "unwanted": true, "before": "begun", "shared": word, "words": [word],
         "locks": [["POSIX", "WRITE", "2", "5"], ["FLOCK", "READ", "0", "EOF"]],
@@ -128,11 +128,11 @@ fn check(user: Option<u32>, folder: &str) {
         for copy in 0..2 {
             let said = fs::read_to_string(files.0.join(format!("{copy}.out"))).unwrap();
             let said: Value = serde_json::from_str(&said).unwrap();
-            assert_eq!(said, of(&format!("copy-{copy}")));
+            assert_eq!(said, state_with(&format!("copy-{copy}")));
         }
         assert_eq!(content(&program.folder.0), before, "the program's files stay");
     }
-    assert_eq!(program.ask("program"), of("program"));
+    assert_eq!(program.ask("program"), state_with("program"));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_folder_that_cannot_be_private_is_refused_and_the_program_goes_on() {
         assert!(ran.stderr.contains(why), "{folder}: {}", ran.stderr);
     }
     assert!(!files.0.join("0.out").exists(), "no copy has begun");
-    assert_eq!(program.ask("program"), of("program"));
+    assert_eq!(program.ask("program"), state_with("program"));
 }
 
 #[test]

@@ -383,7 +383,7 @@ fn ask_copy(server: &Server, pid: &str, words: &[&str]) -> String {
     run(command.arg(server.port.to_string()).args(words)).stdout.trim().to_owned()
 }
 
-/// Each copy writes its own log of changes, and loads what it wrote.
+/// Each copy writes its own log of changes, and loads it again.
 #[test]
 fn copies_of_redis_log_changes_each_in_its_own_folder() {
     if !redis_is_there() {

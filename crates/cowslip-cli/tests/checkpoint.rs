@@ -425,7 +425,7 @@ fn decrypted_files_are_in_memory_and_gone_with_the_next_command() {
     let mut options = FolderOptions::default();
     options.keys.add_key_file(Path::new(&key)).unwrap();
     keep(&kept, &options);
-    // A program that notes what it is to restore, and cannot. It may end the command.
+    // A program that notes its arguments, and restores nothing. It may end the command.
     let criu = folder.0.join("criu");
     let script = format!(
         "#!/bin/sh\ncase $1 in\n--version) echo Version: 4.2;;\nlazy-pages) echo; exec cat;;\n\

@@ -144,7 +144,7 @@ fn copies_go_on_from_one_instant_and_so_does_the_machine() {
     }
     are_of_one_instant(&consoles);
     machine.counts_on();
-    // Again, of what was frozen before.
+    // Again, with memory that is frozen already.
     let mut others = machine.start_vm(&["branch", "qmp", "-o", "others"]);
     let other = machine.path("others/0/serial0");
     eventually("a copy counts", || check(&other) > Some(then));

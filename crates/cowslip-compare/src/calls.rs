@@ -134,7 +134,7 @@ impl CallDifference {
         if good.is_empty() || bad.is_empty() {
             return None;
         }
-        let of = |name: &Arc<str>, value: fn(&Called) -> f64| {
+        let change = |name: &Arc<str>, value: fn(&Called) -> f64| {
             let values = [good, bad].map(|runs| -> Vec<f64> {
                 runs.iter().map(|run| run.calls.get(name).map_or(0.0, value)).collect()
             });
@@ -148,9 +148,9 @@ impl CallDifference {
         names.dedup();
         let row = |name: &Arc<str>| CallRow {
             name: name.clone(),
-            count: of(name, |called| called.count),
-            elapsed: of(name, |called| called.elapsed),
-            processor: of(name, |called| called.processor),
+            count: change(name, |called| called.count),
+            elapsed: change(name, |called| called.elapsed),
+            processor: change(name, |called| called.processor),
         };
         let mut calls: Vec<CallRow> = names.into_iter().map(row).collect();
         calls.sort_by(|one, other| other.added().abs().total_cmp(&one.added().abs()));

@@ -28,11 +28,12 @@ fn causes([good, bad]: &[Vec<Run>; 2], calls: Option<&CallDifference>) -> Vec<Ca
 
 #[test]
 fn a_fault_costs_what_it_costs_on_the_machine() {
-    let of = |prices| causes(&sides([0.1, 0.226], [12_900.0, 36_600.0], prices), None).remove(0);
-    let usual = of(None);
+    let causes_with =
+        |prices| causes(&sides([0.1, 0.226], [12_900.0, 36_600.0], prices), None).remove(0);
+    let usual = causes_with(None);
     assert_eq!((&*usual.counter, usual.certainty), ("rusage.minor_faults", Certainty::Little));
     assert!((usual.seconds - 0.0119).abs() < 1e-3, "{usual:?}");
-    let dear = of(Some(Prices { fault: 5e-6, ..Prices::USUAL }));
+    let dear = causes_with(Some(Prices { fault: 5e-6, ..Prices::USUAL }));
     assert_eq!((&*dear.counter, dear.certainty), ("rusage.minor_faults", Certainty::Certain));
     assert!(dear.share > 0.9 && dear.share <= 1.0, "{dear:?}");
 }

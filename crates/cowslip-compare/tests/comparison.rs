@@ -231,7 +231,7 @@ fn copies_are_one_test_and_a_difference_makes_none() {
     assert_eq!(find("memory.percent").adjusted_p, find("memory.kb").adjusted_p);
 }
 
-/// A moment in which the machine stood still is in both, and nearly all of what one of them says.
+/// A moment in which the machine stood still is in both metrics, and nearly all of one.
 #[test]
 fn one_value_far_from_the_others_makes_no_copies() {
     let mut random = fastrand::Rng::with_seed(7);

@@ -244,7 +244,7 @@ fn slow_drifts_are_found_and_hardly_any_in_series_without_one() {
 #[test]
 fn a_step_has_the_counters_that_explain_it() {
     let mut random = Rng::with_seed(5);
-    let mut of = |system: f64, faults: f64| {
+    let mut entry = |system: f64, faults: f64| {
         let system = system * noise(&mut random);
         let run = Run::new("a run")
             .with("wall_seconds", 0.5 + system)
@@ -253,8 +253,8 @@ fn a_step_has_the_counters_that_explain_it() {
             .with("rusage.minor_faults", faults);
         Entry::from_runs(&[run.clone(), run], &facts("6"), 7).unwrap()
     };
-    let mut entries: Vec<Entry> = (0..20).map(|_| of(0.1, 1e3)).collect();
-    entries.extend((0..20).map(|_| of(0.2, 2e5)));
+    let mut entries: Vec<Entry> = (0..20).map(|_| entry(0.1, 1e3)).collect();
+    entries.extend((0..20).map(|_| entry(0.2, 2e5)));
     let series = Series { name: "a".to_owned(), entries };
     let history = analyse(&series, &Settings { effect: 0.05, ..Settings::default() }).unwrap();
     let [change] = &*history.groups[0].changes else { panic!("{:?}", history.groups[0].changes) };

@@ -38,7 +38,7 @@ struct Entry {
 
 impl Archive {
     /// Reads the files of a folder.
-    pub(crate) fn of(process: String, folder: &Path) -> Result<Self> {
+    pub(crate) fn pack(process: String, folder: &Path) -> Result<Self> {
         let failed = |error| file_error("read the rest of a dump", folder, error);
         let mut files = Vec::new();
         for file in fs::read_dir(folder).map_err(failed)? {
@@ -106,7 +106,7 @@ mod tests {
                 Archive { process: String::new(), files: names.iter().map(entry).collect() };
             let folder = place.join("files");
             let unpacked = archive.unpack(Path::new("state.age"), &folder);
-            let again = unpacked.is_ok().then(|| Archive::of(String::new(), &folder).unwrap());
+            let again = unpacked.is_ok().then(|| Archive::pack(String::new(), &folder).unwrap());
             fs::remove_dir_all(&folder).unwrap();
             unpacked.map(|()| {
                 let mut again = again.unwrap();

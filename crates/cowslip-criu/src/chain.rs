@@ -44,7 +44,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn of(image: Image, folder: &Path) -> Result<Self> {
+    fn new(image: Image, folder: &Path) -> Result<Self> {
         let root = image.description().roots.get(ROOT);
         let root = root.filter(|root| {
             root.arena == 0 && root.length_bytes > 0 && root.length_bytes.is_multiple_of(PAGE_BYTES)
@@ -69,7 +69,7 @@ impl Chain {
     pub(crate) fn alone(image: Image) -> Result<Self> {
         let path = image.path().to_owned();
         if bases(&image)?.is_empty() {
-            return Self::new(vec![Part::of(image, Path::new(""))?]);
+            return Self::new(vec![Part::new(image, Path::new(""))?]);
         }
         Err(Error::new(ErrorKind::Usage, OPERATION)
             .of_file(&path)
@@ -79,7 +79,7 @@ impl Chain {
 
     /// Opens the images of the checkpoint in a folder. A base that is not at its place is looked for at `places`.
     pub(crate) fn open(folder: &Path, keys: &Keys, places: &[PathBuf]) -> Result<Self> {
-        let own = Part::of(open_image(folder, keys)?, folder)?;
+        let own = Part::new(open_image(folder, keys)?, folder)?;
         let named = bases(&own.image)?;
         let mut parts = vec![own];
         for base in &named {
@@ -197,7 +197,7 @@ impl Base {
         for place in [&there].into_iter().chain(places) {
             match open_image(place, keys) {
                 Ok(image) if image.identity().to_string() == self.identity => {
-                    return Part::of(image, place);
+                    return Part::new(image, place);
                 }
                 Ok(image) => seen.push(format!("{} is {}", place.display(), image.identity())),
                 // It may be the one that is looked for.

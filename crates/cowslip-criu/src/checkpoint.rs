@@ -47,8 +47,7 @@ pub struct CheckpointOptions {
 pub struct FolderOptions {
     /// The compression of memory.
     pub compression: Compression,
-    /// An earlier checkpoint, whose memory is not written again where it is the same; further ones are places where its
-    /// own bases may be.
+    /// An earlier checkpoint: equal memory is not written again. Further ones are places where its own bases may be.
     pub bases: Vec<PathBuf>,
     /// Recipients to encrypt it to, if there are any, and identities that open the bases.
     pub keys: Keys,
@@ -192,7 +191,7 @@ impl<'a> NewCheckpoint<'a> {
             let mut from = File::open(&image).map_err(|error| failed(&image, error))?;
             memory.saved.file_bytes =
                 encrypted::encrypt(&options.keys, &mut from, &to(ENCRYPTED_MEMORY))?;
-            Archive::of(text, &rest)?.encrypt(&options.keys, &to(ENCRYPTED_STATE))?;
+            Archive::pack(text, &rest)?.encrypt(&options.keys, &to(ENCRYPTED_STATE))?;
             text = about::text_of_encrypted();
         }
         let about = partial.path.join(ABOUT);

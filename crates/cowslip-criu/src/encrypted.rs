@@ -22,7 +22,7 @@ use crate::keys::Keys;
 const ENCRYPT: &str = "encrypt a file";
 const DECRYPT: &str = "decrypt a file";
 
-/// Writes a new file with what `from` has, encrypted; returns the file's length.
+/// Encrypts the content of `from` into a new file, and returns its length.
 pub(crate) fn encrypt(keys: &Keys, from: &mut impl Read, path: &Path) -> Result<u64> {
     let recipients = keys.recipients.iter().map(|recipient| recipient as &dyn age::Recipient);
     let encryptor = Encryptor::with_recipients(recipients).map_err(|error| match error {

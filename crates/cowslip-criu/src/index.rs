@@ -148,7 +148,8 @@ impl Index {
                     None => None,
                     Some(place) => {
                         let (image, at) = place.split_once(':')?;
-                        let image = usize::from_str_radix(image, 16).ok().filter(|it| *it > 0)?;
+                        let image =
+                            usize::from_str_radix(image, 16).ok().filter(|number| *number > 0)?;
                         let at = number(at)?;
                         at.checked_add(pages)?;
                         Some(Place { image, at })

@@ -63,7 +63,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Returns true if what is written with these is encrypted.
+    /// Returns true if checkpoints are encrypted with these.
     pub(crate) fn encrypt(&self) -> bool {
         !self.recipients.is_empty()
     }

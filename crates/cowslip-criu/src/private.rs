@@ -1,4 +1,4 @@
-//! Folders that one command uses: held by a lock, and one in memory for what must not reach a disk.
+//! Folders of one command, held by a lock, and one in memory for files that must not reach a disk.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;

@@ -113,7 +113,7 @@ impl Program {
                 println!("SKIPPED: ptrace: {error}");
                 None
             }
-            held => Some(Snapshot::of(held.unwrap())),
+            held => Some(Snapshot::new(held.unwrap())),
         }
     }
 }
@@ -133,7 +133,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn of(holder: Holder) -> Self {
+    fn new(holder: Holder) -> Self {
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         let maps = fs::read_to_string(format!("/proc/{}/maps", holder.pid())).unwrap();
         let memory = File::open(format!("/proc/{}/mem", holder.pid())).unwrap();
@@ -311,7 +311,7 @@ fn a_program_is_kept_day_by_day_and_each_day_comes_back() {
     }
 }
 
-/// The image in a checkpoint's folder. That of an encrypted one is what `age --decrypt` gives.
+/// The image in a checkpoint's folder. That of an encrypted one is decrypted, as by `age --decrypt`.
 fn image(folder: &Path, key: Option<&Identity>) -> Image {
     let Some(key) = key else { return Image::open(&folder.join("memory.image")).unwrap() };
     let bytes = fs::read(folder.join("memory.image.age")).unwrap();
@@ -409,7 +409,7 @@ fn bases_that_cannot_be_are_refused_by_name() {
         assert!(kind == ErrorKind::Corrupt && told.contains(&to[3..10]), "{told}");
     }
     fs::write(&about, text).unwrap();
-    // Nothing stays of what was refused.
+    // A refused checkpoint leaves no file.
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 33);
 }
 
@@ -534,7 +534,7 @@ fn damage_is_told_and_never_served() {
     for name in ["memory.image.age", "state.age"] {
         let path = kept.join(name);
         let whole = fs::read(&path).unwrap();
-        let refused = |bytes: &[u8], what: &str| {
+        let refused = |bytes: &[u8], case: &str| {
             fs::write(&path, bytes).unwrap();
             let eager = RestoreOptions {
                 via: Via::File,
@@ -545,7 +545,7 @@ fn damage_is_told_and_never_served() {
             let error = opened.and_then(|kept| kept.into_memory(&eager)).map(drop).unwrap_err();
             // A damaged header may be one for other keys.
             let kinds = [ErrorKind::Corrupt, ErrorKind::Denied];
-            assert!(kinds.contains(&error.kind()), "{name}, {what}: {error}");
+            assert!(kinds.contains(&error.kind()), "{name}, {case}: {error}");
         };
         for length in [0, 1, 21, 100, whole.len() / 2, whole.len() - 17, whole.len() - 1] {
             refused(&whole[..length], &format!("cut to {length}"));

@@ -99,7 +99,7 @@ pub struct Plan {
 
 impl Plan {
     /// Has the holder know the sizes that files in these folders have at the instant: files that the program writes meanwhile
-    /// end there in [copies](crate::CopyOptions::private). Returns what these share with the program all the same.
+    /// end there in [copies](crate::CopyOptions::private). Returns a list of the files there that copies share with the program.
     ///
     /// # Errors
     /// Those of [`PrivateFolders::shared`].
@@ -115,8 +115,8 @@ impl Plan {
         Self { stays_stopped: true, ..self }
     }
 
-    /// Only the program's memory is wanted: a thing that a copy of it would lack does not keep it from being held. What it
-    /// shares is not of the instant.
+    /// Only the program's memory is wanted: a thing that a copy of it would lack does not keep it from being held. Shared
+    /// memory is not of the instant.
     pub fn memory_alone(mut self) -> Self {
         self.memory_alone = true;
         self
@@ -220,7 +220,7 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
     let links = descriptors::links(pid).map_err(failed)?;
     // The holder has none of the library's.
     in_descriptors(&links, |link| library.is_none() || !is_for_service(link), &mut lacks);
-    // /proc/locks does not say whose the locks of open files are (`F_OFD_SETLK`), nor those from before a fork.
+    // /proc/locks names no process for locks of open files (`F_OFD_SETLK`), nor for those from before a fork.
     if descriptors::states(pid).map_err(failed)?.iter().any(|state| state.field("lock").is_some()) {
         lack(&mut lacks, "locks of files", things::FILE_LOCKS);
     }

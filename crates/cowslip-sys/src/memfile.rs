@@ -193,7 +193,7 @@ fn hole_by_pages(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64> {
     cache::first_absent(fd, from, end, is_hole)
 }
 
-/// Returns true if a file or a folder is on a tmpfs, whose content is in memory. On other file systems, pages may be data
+/// Returns true if a file or a folder is on a tmpfs: its content is in memory. On other file systems, pages may be data
 /// without being in memory; their searches use the state on disk.
 pub fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
     fs::fstatfs(fd).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC)

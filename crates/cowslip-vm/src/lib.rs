@@ -40,9 +40,9 @@
 //!
 //! # Rules
 //!
-//! A freeze changes the page frames behind the guest's addresses. KVM follows. What keeps frames of its own does not:
+//! A freeze changes the page frames behind the guest's addresses. KVM follows. Devices and system calls that keep page frames do not:
 //!
-//! | who | rule |
+//! | user of memory | rule |
 //! | --- | --- |
 //! | virtio devices in the monitor's threads, `read`, `write`, io_uring without fixed buffers | nothing to do |
 //! | block engines with `O_DIRECT`, AIO or io_uring's fixed buffers | [`GuestRam::hold_for_io`] from submission to completion; [`GuestRam::snapshot`] waits for it |

@@ -153,8 +153,8 @@ impl GuestRam {
         unsafe { self.arena.roll_back(snapshot.frozen()) }
     }
 
-    /// Tracks what changes from one snapshot to the next, so that a save onto an earlier image reads only that. Returns
-    /// false where that is not to be had: see [`Arena::track_changes`].
+    /// Tracks changes from one snapshot to the next, so that a save onto an earlier image reads only those. Returns
+    /// false where that is not available: see [`Arena::track_changes`].
     pub fn track_changes(&self, wanted: bool) -> bool {
         self.arena.track_changes(wanted)
     }
@@ -175,8 +175,8 @@ impl GuestRam {
     /// zeroes.
     ///
     /// # Safety
-    /// No thread of this process and no device accesses the range until this returns. A guest that does all the same
-    /// finds its content or zeroes, and may lose what it stores.
+    /// No thread of this process and no device accesses the range until this returns. A guest that does nevertheless
+    /// finds its content or zeroes, and may lose its stores.
     pub unsafe fn discard(&self, at: GuestAddress, len: u64) -> Result<()> {
         const OPERATION: &str = "discard RAM of a guest";
         let host = self.host_of(at, len, OPERATION)?;

@@ -26,7 +26,7 @@ pub struct GuestTemplate {
 
 impl GuestTemplate {
     /// The template of an arena in which a guest's RAM has these places: one that another process
-    /// [sent](Template::send), for instance, whose regions were told by other means.
+    /// [sent](Template::send), for instance, with its regions told by other means.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if regions overlap, or are not memory that clones copy, read and write.

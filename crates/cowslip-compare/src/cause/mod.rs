@@ -54,7 +54,7 @@ pub enum Certainty {
 impl Cause {
     /// The counters that explain the parts that carry the difference, the best first: by the prices of their events,
     /// or, if those explain nothing, by the way such time comes about. None if the wall time does not differ by `effect`, a
-    /// part of the good mean. System calls, if they were recorded, cost what they took.
+    /// part of the good mean. The cost of system calls is their recorded time.
     ///
     /// ```
     /// use cowslip_compare::inputs::Run;
@@ -113,7 +113,7 @@ impl Cause {
                         let seconds = added.signum() * seconds.abs().min(added.abs());
                         found.push(cause(seconds, Certainty::Certain));
                     }
-                    // A price may be wrong; seconds are what they are.
+                    // A price may be wrong; seconds were measured.
                     Cost::About(_) if is_certain && !is_time(row) => {
                         little.push(cause(seconds, Certainty::Little));
                     }
@@ -125,12 +125,12 @@ impl Cause {
                 }
             }
         }
-        let of_calls = of_calls(calls, split, effect);
-        if !of_calls.is_empty() {
+        let from_calls = from_calls(calls, split, effect);
+        if !from_calls.is_empty() {
             found.retain(|cause| {
                 !COUNTS_OF_CALLS.iter().any(|name| cause.counter.starts_with(name))
             });
-            found.extend(of_calls);
+            found.extend(from_calls);
         }
         let all = [found, how, little].into_iter().find(|causes| !causes.is_empty());
         with_huge_pages(greatest(all.unwrap_or_default()), comparison, effect)
@@ -138,7 +138,7 @@ impl Cause {
 }
 
 /// System calls whose time explains a part.
-fn of_calls(calls: Option<&CallDifference>, split: &TimeSplit, effect: f64) -> Vec<Cause> {
+fn from_calls(calls: Option<&CallDifference>, split: &TimeSplit, effect: f64) -> Vec<Cause> {
     let matters = |(good, bad): (f64, f64)| (bad - good).abs() >= effect * good;
     let cause = |carrier: &PartOfTime, row: &CallRow| {
         let added = carrier.with_waits();

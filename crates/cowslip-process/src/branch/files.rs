@@ -333,7 +333,7 @@ pub(super) fn set_nonblocking(copy: &mut Caller<'_>, new: u64, file: &OpenFile<'
     copy.call(libc::SYS_fcntl, &[new, libc::F_SETFL as u64, flags]).map(drop)
 }
 
-/// Makes sets of files anew, with what they had at the instant.
+/// Makes sets of files anew, with their members of the instant.
 pub(super) fn renew_sets(task: &mut Caller<'_>, files: &[OpenFile<'_>]) -> Result<()> {
     let sets = || files.iter().filter(|file| file.anonymous() == Some("eventpoll"));
     for file in sets() {

@@ -1,7 +1,7 @@
 //! Folders of which each copy has its own (overlayfs).
 //!
 //! ```text
-//!  FOLDER in the copy ─▶ overlay ─┬─ what it writes: a tmpfs among the copy's mounts, which ends with them
+//!  FOLDER in the copy ─▶ overlay ─┬─ its changes: a tmpfs among the copy's mounts, which ends with them
 //!                                 └─ the rest: the program's FOLDER
 //! ```
 //! Files and folders that the program has open there are opened again by their names, through the overlay, and its shared
@@ -36,7 +36,7 @@ use crate::look::failed;
 const OPERATION: &str = "give each copy a folder of its own";
 const DELETED: &str = " (deleted)";
 
-/// Folders of which each copy has its own: what it writes, creates and deletes there is seen by no other process. It has the
+/// Folders of which each copy has its own: other processes see none of the copy's changes there. It has the
 /// program's files there, with the content of the moment at which it is made. Those that the program has open to write them end
 /// where they did at the instant, if the [plan](crate::Plan::keep_private) knew of the folder.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,7 @@ impl PrivateFolders {
         self.all.is_empty()
     }
 
-    /// Says what copies of a process share with it, or with the file of later, all the same.
+    /// Lists the files there that copies of a process share with it, or have with later content.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the folders cannot be those of a copy; [`ErrorKind::Denied`] if this process may not look.
@@ -182,7 +182,9 @@ impl PrivateFolder {
         }
         let around = points.iter().filter(|(point, _)| path.starts_with(point));
         // The last of one place is above the others.
-        let options = around.max_by_key(|(point, _)| point.as_os_str().len()).map_or("", |it| it.1);
+        let options = around
+            .max_by_key(|(point, _)| point.as_os_str().len())
+            .map_or("", |(_, options)| options);
         let kept = [("nosuid", MS_NOSUID), ("nodev", MS_NODEV), ("noexec", MS_NOEXEC)];
         let kept = kept.iter().filter(|(name, _)| options.split(',').any(|option| option == *name));
         let flags = kept.fold(0, |flags, (_, flag)| flags | flag);
@@ -195,7 +197,7 @@ impl PrivateFolder {
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let lower = self.open(copy)?;
         mount(copy, lower, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700")?;
-        // Above what was there.
+        // The tmpfs now.
         let layers = self.open(copy)?;
         for name in ["upper\0", "work\0"] {
             let name = copy.put(0, name.as_bytes())?;
@@ -218,13 +220,13 @@ impl PrivateFolder {
         [lower, layers].iter().try_for_each(|folder| copy.call(SYS_close, &[*folder]).map(drop))
     }
 
-    /// What the copy has at its path, as the place for a mount.
+    /// Opens the folder in the copy, as the place for a mount.
     fn open(&self, copy: &mut Caller<'_>) -> Result<u64, Errno> {
         open(copy, &self.path, O_PATH | O_DIRECTORY | O_CLOEXEC)
     }
 }
 
-/// Mounts a file system on top of a folder, and of what is mounted on it.
+/// Mounts a file system on top of a folder and of its mounts.
 fn mount(
     copy: &mut Caller<'_>,
     folder: u64,
@@ -250,8 +252,8 @@ fn open(copy: &mut Caller<'_>, path: &Path, flags: i32) -> Result<u64, Errno> {
     copy.call(SYS_openat, &[AT_FDCWD as u64, path, flags as u64, 0])
 }
 
-/// Has a copy, in which the overlays are mounted, use what it sees by the names of its open files, of its shared memory and of
-/// its working directory.
+/// Opens the open files, the shared memory and the working directory of a copy again by their names, through the mounted
+/// overlays.
 pub(super) fn reopen(
     options: &CopyOptions<'_>,
     copy: &mut Caller<'_>,
@@ -311,7 +313,7 @@ fn reopen_file(
     if !is_place {
         let offset = file.state().number("pos", 10).unwrap_or(0);
         match copy.call(SYS_lseek, &[new, offset, SEEK_SET as u64]) {
-            // A folder of another file system, whose offsets are others.
+            // A folder: the overlay has other offsets.
             Ok(_) | Err(Errno::INVAL) => {}
             Err(errno) => return Err(errno),
         }

@@ -14,9 +14,9 @@ pub(super) type Calls = Vec<(c_long, [u64; 4])>;
 /// Calls for mappings.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Changes {
-    /// Map what was unmapped since, empty. They take nothing away.
+    /// Map memory again that was unmapped since. It is empty, and no other memory changes.
     pub(super) again: Calls,
-    /// Unmap what was mapped since, and set protections.
+    /// Unmap memory that was mapped since, and set protections.
     pub(super) back: Calls,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Changes, String> {
     Ok(Changes { again, back: calls })
 }
 
-/// The calls that map what is gone. A file's mapping is not made again: the program may have closed the file.
+/// The calls that map memory again. A file's mapping is not made again: the program may have closed the file.
 fn unmapped_since(then: &str, now: &str) -> Result<Calls, String> {
     let gone = missing(then, now);
     let heap_end = |maps| {

@@ -176,7 +176,7 @@ impl Mark {
         Ok(started)
     }
 
-    /// Gives started threads what only they can ask for.
+    /// Gives started threads the state that only they can set.
     fn equip(
         &self,
         started: &mut [Tracee],

@@ -18,7 +18,7 @@ pub struct Mount<'a> {
 /// ```
 /// use cowslip_sys::procfs::mounts;
 /// let text = "22 1 0:21 / /dev/shm rw,nosuid shared:7 - tmpfs tmpfs rw\n23 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
-/// let all: Vec<_> = mounts(text).map(|it| (it.device, it.point, it.options, it.kind)).collect();
+/// let all: Vec<_> = mounts(text).map(|mount| (mount.device, mount.point, mount.options, mount.kind)).collect();
 /// assert_eq!(all, [(21, "/dev/shm", "rw,nosuid", "tmpfs"), (8 << 8 | 1, "/", "rw", "ext4")]);
 /// ```
 pub fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {

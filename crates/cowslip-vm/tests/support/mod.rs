@@ -125,8 +125,8 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Goes on where the memory is: a write whose end was not of the instant is counted first, as the registers that
-    /// would finish it are not kept here.
+    /// Continues from the memory's state. An unfinished write is counted first: no registers are kept that would finish
+    /// it.
     pub fn start(memory: GuestMemory) -> Self {
         let all = check_memory(&memory);
         word(&memory, page(0)).store(all, SeqCst);

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Give each copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
-    /// Give each copy this folder for itself: what it writes there, no other process sees; may be given several times
+    /// Give each copy its own version of this folder: other processes see none of its changes there; may be given several times
     #[arg(long, value_name = "FOLDER")]
     pub(super) private: Vec<PathBuf>,
     /// A variable for the environment of the copies

@@ -33,7 +33,7 @@ pub(super) fn branch(args: &Args, pid: i32) -> Result<Report, Failure> {
     if plan.lacks().iter().all(|lack| !lack.is_fatal()) {
         let lacks = plan.lacks().iter().filter(|lack| !lack.is_of_checkpoint());
         lacks.for_each(|lack| errln!("cowslip: {lack}"));
-        shared.iter().for_each(|what| errln!("cowslip: {what}"));
+        shared.iter().for_each(|sentence| errln!("cowslip: {sentence}"));
     }
     let mut streams = Streams::new(args, args.copies);
     let files: Vec<_> =

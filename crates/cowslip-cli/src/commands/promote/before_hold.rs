@@ -58,7 +58,7 @@ fn promote(pid: i32) -> Result<String, Failure> {
     }
     let stall = tally.processes.values().map(|process| process.longest_stall_ns).max();
     Ok(format!(
-        "promoted process {pid} in {:.1} s: {after} of its anonymous memory is huge, {} of what fits; longest stall {}",
+        "promoted process {pid} in {:.1} s: {after} of its anonymous memory is huge, {} of the memory that fits; longest stall {}",
         began.elapsed().as_secs_f64(),
         percent(fitting),
         units::human(stall.unwrap_or(0) as f64, "ns"),

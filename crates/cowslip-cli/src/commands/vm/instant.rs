@@ -71,7 +71,7 @@ impl Taken {
         }
         let (devices, holder) = taken?;
         resumed?;
-        let ram = Ram::of(holder.pid(), range)?;
+        let ram = Ram::new(holder.pid(), range)?;
         Ok(Self { machine, devices, ram, pause, _holder: holder })
     }
 }

@@ -173,7 +173,7 @@ fn restore(args: &RestoreArgs) -> CommandResult {
     let (machine, ram, devices) = parts(&image, &args.image)?;
     let file = ram_file(machine.ram_bytes)?;
     read_root(&image, ram, |piece, at| write_ram(&file, piece, at))?;
-    // An image from elsewhere may say any length: only what it has becomes memory.
+    // An image from elsewhere may say any length: memory is taken only for the pages in it.
     let mut state = Vec::new();
     read_root(&image, devices, |piece, at| {
         state.resize(at as usize, 0);

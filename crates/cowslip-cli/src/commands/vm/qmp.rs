@@ -106,7 +106,7 @@ impl Qmp {
         let deadline = Instant::now() + SILENCE;
         while !done(&self.ask(command, json!({}))?)? {
             if Instant::now() > deadline {
-                let why = format!("the machine has not done in {SILENCE:?} what {command} tells");
+                let why = format!("the machine has not carried out {command} within {SILENCE:?}");
                 return Err(Failure::new(FAILED, why));
             }
             std::thread::sleep(NAP);

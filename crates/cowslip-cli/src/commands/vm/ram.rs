@@ -28,7 +28,7 @@ pub(super) struct Ram {
 
 impl Ram {
     /// Looks at the RAM at `range` of the process that holds the machine.
-    pub(super) fn of(pid: i32, range: VirtRange) -> Result<Self> {
+    pub(super) fn new(pid: i32, range: VirtRange) -> Result<Self> {
         let held = Target::open(pid).map_err(failed)?;
         let maps = held.read_file("maps").map_err(failed)?;
         let pages = Scanner::new(held.open_file("pagemap").map_err(failed)?);

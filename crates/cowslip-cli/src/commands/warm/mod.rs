@@ -61,7 +61,7 @@ pub(crate) struct StartArgs {
     /// Give the copy a network of its own, in which it listens at the program's ports
     #[arg(long)]
     pub(super) net: bool,
-    /// Give the copy this folder for itself: what it writes there, no other process sees; may be given several times
+    /// Give the copy its own version of this folder: other processes see none of its changes there; may be given several times
     #[arg(long, value_name = "FOLDER")]
     pub(super) private: Vec<PathBuf>,
     /// List the warm programs

@@ -291,9 +291,9 @@ fn start(
     holder.branch(&options).map_err(|error: Error| error.to_string())
 }
 
-/// The folders of a copy's own. What it shares there all the same is said.
+/// Finds the folders of a copy's own, and reports the files there that it shares nevertheless.
 fn private(holder: &Holder, folders: &[PathBuf]) -> Result<PrivateFolders, Error> {
     let private = PrivateFolders::new(folders)?;
-    private.shared(holder.pid())?.iter().for_each(|what| errln!("cowslip: {what}"));
+    private.shared(holder.pid())?.iter().for_each(|sentence| errln!("cowslip: {sentence}"));
     Ok(private)
 }

@@ -30,7 +30,7 @@ fn greatest(tree: &CallTree) -> f64 {
     tree.callees.iter().map(greatest).fold(tree.row.added.value.abs(), f64::max)
 }
 
-/// A function; its hue is from -1, what good runs have more, to 1.
+/// A function; its hue is from -1, more in good runs, to 1, more in bad ones.
 fn node(tree: &CallTree, is_bad_slower: bool, greatest: f64) -> serde_json::Value {
     let (good, bad) = tree.row.means;
     let added = &tree.row.added;
