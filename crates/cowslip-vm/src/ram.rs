@@ -104,7 +104,7 @@ impl GuestRam {
         place: impl Fn(VirtRange) -> VirtRange,
     ) -> Result<Self> {
         let adopt = |region: &RamRange| {
-            // SAFETY: the caller's.
+            // SAFETY: no other region has this part of the arena, as the caller ensures.
             let memory = unsafe { arena.adopt_slice::<u8>(place(region.host)) }?;
             Ok(Arc::new(GuestRegion::of_arena(region.guest, memory)))
         };
@@ -149,7 +149,7 @@ impl GuestRam {
             return Err(Error::new(ErrorKind::Usage, "roll the RAM of a guest back")
                 .because("regions were plugged or unplugged since the snapshot"));
         }
-        // SAFETY: the caller's. No references into the RAM exist.
+        // SAFETY: no processor and no device uses the RAM, as the caller ensures; no reference into it exists.
         unsafe { self.arena.roll_back(snapshot.frozen()) }
     }
 
