@@ -532,7 +532,7 @@ fn what_cannot_be_branched_is_said() {
     let (code, said) = branch(&[&sleeping_pid, "--timeout", "0.05"]);
     sleeping.kill().unwrap();
     sleeping.wait().unwrap();
-    assert_eq!(code, Some(125));
+    assert_eq!(code, Some(125), "{said}");
     assert!(
         said.contains("has no branch point: it has not called cowslip_branch_point() yet"),
         "{said}"

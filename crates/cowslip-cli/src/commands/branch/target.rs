@@ -138,12 +138,11 @@ pub(super) fn as_it_runs(text: &str, is_asked_for: bool) -> Result<Option<i32>, 
 
 /// Returns true if it was started with `cowslip run`, or is still that command, as far as it may be looked into.
 pub(in crate::commands) fn is_under_cowslip(pid: i32) -> bool {
-    const PATIENCE: Duration = Duration::from_millis(200);
     const POLL: Duration = Duration::from_millis(2);
     let began = Instant::now();
     while !has_library(pid) {
-        // It may have been started just now, and map the library soon. A static program never does.
-        if !is_to_have_library(pid) || began.elapsed() >= PATIENCE {
+        // A program that was started just now maps the library soon.
+        if began.elapsed() >= patience(pid) {
             return false;
         }
         thread::sleep(POLL);
@@ -151,9 +150,12 @@ pub(in crate::commands) fn is_under_cowslip(pid: i32) -> bool {
     true
 }
 
-/// Returns true if it was started with the library in `LD_PRELOAD`, or is being started: its environment is empty until the
-/// kernel has made its stack.
-fn is_to_have_library(pid: i32) -> bool {
+/// The time in which a program can be expected to map the library.
+fn patience(pid: i32) -> Duration {
+    /// The kernel is making its stack, or it has no environment.
+    const STARTING: Duration = Duration::from_millis(200);
+    /// The library is in `LD_PRELOAD`, and the machine may be busy. One for another architecture is never mapped.
+    const PRELOADED: Duration = Duration::from_secs(5);
     const NAME: &[u8] = b"/libcowslip_preload";
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|&byte| byte == 0);
@@ -161,7 +163,26 @@ fn is_to_have_library(pid: i32) -> bool {
         variable.starts_with(b"LD_PRELOAD=")
             && variable.windows(NAME.len()).any(|part| part == NAME)
     });
-    environment.is_empty() || is_preloaded
+    match is_preloaded {
+        true if loads_libraries(pid) => PRELOADED,
+        false if environment.is_empty() => STARTING,
+        true | false => Duration::ZERO,
+    }
+}
+
+/// Returns false for a static program, and for one with more rights than its user has, whose loader ignores `LD_PRELOAD`:
+/// getauxval(3).
+fn loads_libraries(pid: i32) -> bool {
+    const AT_BASE: u64 = 7;
+    const AT_SECURE: u64 = 23;
+    let vector = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let (words, _) = vector.as_chunks::<8>();
+    let (pairs, _) = words.as_chunks::<2>();
+    let value = |key| {
+        let pair = pairs.iter().find(|[found, _]| u64::from_ne_bytes(*found) == key);
+        pair.map_or(0, |[_, value]| u64::from_ne_bytes(*value))
+    };
+    value(AT_BASE) != 0 && value(AT_SECURE) == 0
 }
 
 fn has_library(pid: i32) -> bool {
