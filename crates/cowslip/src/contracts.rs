@@ -13,7 +13,7 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::Arena;
-use crate::freeze::{self, Frozen};
+use crate::freeze::{self, Frozen, Scope};
 use crate::memory::departure::Departure;
 use crate::raw::RawArena;
 #[cfg(doc)]
@@ -101,7 +101,7 @@ impl Arena {
     /// content is used afterwards if the change makes its value invalid, such as one into a structure that was not
     /// there then.
     pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
-        freeze::roll_back(self, view)
+        freeze::roll_back(self, view, Scope::Content)
     }
 }
 
@@ -123,6 +123,21 @@ impl Frozen {
 }
 
 impl RawArena<'_> {
+    /// Restores the arena at the freeze of `view`, like [`Arena::roll_back`](crate::Arena::roll_back), and what was handed out
+    /// then: memory given back since is handed out again, and memory handed out since is unmapped.
+    ///
+    /// # Errors
+    /// See [`Arena::roll_back`](crate::Arena::roll_back); [`ErrorKind::Busy`] if something else is mapped where memory was given
+    /// back.
+    ///
+    /// # Safety
+    /// The same as for [`Arena::roll_back`](crate::Arena::roll_back). No code uses memory afterwards that was handed out since.
+    ///
+    /// [`ErrorKind::Busy`]: crate::ErrorKind::Busy
+    pub unsafe fn roll_back_handed_out(&self, view: &Frozen) -> Result<()> {
+        freeze::roll_back(self.arena(), view, Scope::HandedOut)
+    }
+
     /// Like [`Arena::release`](crate::Arena::release), and unmaps it (`munmap`): mappings that other code makes there
     /// meanwhile are its own, and space that is still free is handed out again.
     ///

@@ -107,7 +107,7 @@ impl Shared {
     /// Maps the holes of `range`, with the protection that they are about to have. `false` if something else is mapped in
     /// one of them: that no longer belongs to the arena, and the others stay holes. A closed arena drops its holes, and
     /// so does a reader: their memory would be its parent's.
-    fn claim(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<bool> {
+    pub(crate) fn claim(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<bool> {
         let holes = state.vma_map.holes(range);
         for (i, hole) in holes.iter().enumerate() {
             if state.is_closed || state.role == Role::Reader {
@@ -611,7 +611,7 @@ impl Shared {
         Ok(())
     }
 
-    fn count_used(&self, state: &State) {
+    pub(crate) fn count_used(&self, state: &State) {
         self.counters
             .used_bytes
             .store(state.vma_map.used_bytes(), std::sync::atomic::Ordering::Relaxed);

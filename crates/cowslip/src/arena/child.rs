@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{process, scheduling};
 
+use crate::freeze::Frozen;
 use crate::metrics::Counters;
 use crate::plan::settings::children::LOOK_NS;
 use crate::timing::Stopwatch;
@@ -34,6 +35,8 @@ pub(crate) struct Child {
     /// Readable when it has ended.
     pub(crate) end: Option<ReservedFd>,
     pub(super) yielding: Option<Yielding>,
+    /// Kept until it has ended.
+    pub(super) view: Option<Frozen>,
 }
 
 #[derive(Debug)]

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, TryLockError};
 
-use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{Errno, process, scheduling};
 
 use super::Arena;
 use super::child::{Child, NONE, Yielding};
 use super::state::Shared;
+use crate::freeze::Frozen;
 use crate::plan::settings::children::MOST_ENDS;
 use crate::timing::Stopwatch;
 
@@ -41,8 +42,29 @@ pub(crate) fn watch(shared: &Shared, pid: i32) {
         }
     };
     if end.is_some() || yielding.is_some() {
-        children.push(Arc::new(Child { pid, end, yielding }));
+        children.push(Arc::new(Child { pid, end, yielding, view: None }));
     }
+}
+
+/// Keeps a view until the child `pid` has ended, which the service thread is told.
+pub(crate) fn keep(shared: &Shared, pid: i32, view: Frozen) -> Result<()> {
+    const OPERATION: &str = "keep a view for a child";
+    let end = ReservedFd::open(|| process::pidfd(pid)).during(OPERATION)?;
+    let child = Child { pid, end: Some(end), yielding: None, view: Some(view) };
+    watched(shared).push(Arc::new(child));
+    shared.notify(&shared.lock());
+    Ok(())
+}
+
+/// Calls `with` with the view that is kept for the child `pid`.
+pub(crate) fn with_kept<T>(
+    shared: &Shared,
+    pid: i32,
+    with: impl FnOnce(&Frozen) -> T,
+) -> Option<T> {
+    let children = watched(shared).clone();
+    let mut views = children.iter().filter(|child| child.pid == pid);
+    views.find_map(|child| child.view.as_ref()).map(with)
 }
 
 impl Arena {

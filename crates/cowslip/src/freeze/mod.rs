@@ -103,7 +103,7 @@ pub use copy::FrozenCopy;
 pub use follow::MOST_VIEWS;
 pub use fork::PreparedFork;
 pub use method::FreezeMethod;
-pub(crate) use roll_back::roll_back;
+pub(crate) use roll_back::{Scope, roll_back};
 
 /// The content of an arena at one instant, readable as long as this lives.
 #[derive(Debug)]

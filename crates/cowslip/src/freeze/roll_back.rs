@@ -9,6 +9,9 @@
 //!
 //! No thread touches the arena: the caller of [`Arena::roll_back`] ensures that. The mapped memory is the base of a
 //! view, which stays as long as the view does.
+//!
+//! In a program whose other memory goes back as well, memory that was handed out or given back since does so too
+//! ([`Scope::HandedOut`]).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -24,11 +27,20 @@ use crate::arena::Arena;
 use crate::arena::inheritance::{set_inherited, youngest_read};
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
 use crate::mapping::OwnSpace;
-use crate::memory::vma_map::Usage;
+use crate::memory::vma_map::{Span, Usage};
 use crate::retry::retry_until_ok;
 use crate::thaw;
 
 const OPERATION: &str = "roll an arena back";
+
+/// The parts of an arena's state that go back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Scope {
+    /// The content of memory that is handed out now.
+    Content,
+    /// Also the memory that is handed out, and its protection.
+    HandedOut,
+}
 
 /// A part of the arena that goes back.
 struct Part {
@@ -40,7 +52,7 @@ struct Part {
 }
 
 /// Restores the content of an arena, which no thread touches, at the freeze of `view`: see [`Arena::roll_back`].
-pub(crate) fn roll_back(arena: &Arena, view: &Frozen) -> Result<()> {
+pub(crate) fn roll_back(arena: &Arena, view: &Frozen, scope: Scope) -> Result<()> {
     let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &arena.handle));
     if !is_its_own {
         return Err(Error::new(ErrorKind::Usage, OPERATION)
@@ -53,9 +65,67 @@ pub(crate) fn roll_back(arena: &Arena, view: &Frozen) -> Result<()> {
     thaw::complete_partial(shared, &mut state)?;
     // From here on children inherit no memory that a later thaw changes.
     let _ = youngest_read(shared, &mut state);
-    let parts = prepare(shared, &state, view)?;
-    put(shared, &mut state, parts)?;
-    zero_newer(shared, &mut state, view)
+    let now: Vec<Span> = state.vma_map.within(shared.range).collect();
+    let taken = match scope {
+        Scope::Content => Ok(()),
+        Scope::HandedOut => hand_out_again(shared, &mut state, view),
+    };
+    let put = taken
+        .and_then(|()| prepare(shared, &state, view))
+        .and_then(|parts| put(shared, &mut state, parts));
+    if put.is_err() {
+        use_as(&mut state, view, &now);
+        return put;
+    }
+    shared.count_used(&mut state);
+    match scope {
+        Scope::Content => zero_newer(shared, &mut state, view),
+        Scope::HandedOut => {
+            // Memory that cannot be unmapped stays, and is not used.
+            newer(&state, shared.range, view).into_iter().for_each(|newer| {
+                let _ = shared.unmap(&mut state, newer);
+            });
+            Ok(())
+        }
+    }
+}
+
+/// Hands out the memory of `view` that was given back since, and notes the protections of then. The memory has no content yet.
+fn hand_out_again(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
+    for (range, prot) in &view.used {
+        if !shared.claim(state, *range, *prot)? {
+            return Err(Error::new(ErrorKind::Busy, OPERATION)
+                .on(*range)
+                .because("something else is mapped where memory was given back"));
+        }
+        state.vma_map.set(*range, Usage::Used, *prot);
+    }
+    Ok(())
+}
+
+/// Undoes [`hand_out_again`]: all of it that was not handed out is free now.
+fn use_as(state: &mut State, view: &Frozen, before: &[Span]) {
+    let used = |spans: Vec<Span>| spans.into_iter().filter(|span| span.usage.is_used());
+    for (range, _) in &view.used {
+        for span in used(state.vma_map.within(*range).collect()) {
+            state.vma_map.set(span.range, Usage::Free, span.prot);
+        }
+    }
+    for span in used(before.to_vec()) {
+        state.vma_map.set(span.range, span.usage, span.prot);
+    }
+}
+
+/// Memory that is handed out and was not then.
+fn newer(state: &State, whole: VirtRange, view: &Frozen) -> Vec<VirtRange> {
+    let mut at = whole.start;
+    let mut newer = Vec::new();
+    let then = view.used.iter().map(|(range, _)| *range);
+    for range in then.chain([VirtRange::new(whole.end(), 0)]) {
+        newer.extend(state.vma_map.used_within(VirtRange::between(at, range.start)));
+        at = range.end();
+    }
+    newer
 }
 
 fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
@@ -183,15 +253,5 @@ fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
 
 /// Makes memory handed out since then read as zeroes.
 fn zero_newer(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
-    let mut at = shared.range.start;
-    let then = view.used.iter().map(|(range, _)| *range);
-    let end = VirtRange::new(shared.range.end(), 0);
-    for range in then.chain([end]) {
-        let gap = VirtRange::between(at, range.start);
-        for newer in state.vma_map.used_within(gap) {
-            shared.discard(state, newer)?;
-        }
-        at = range.end();
-    }
-    Ok(())
+    newer(state, shared.range, view).into_iter().try_for_each(|newer| shared.discard(state, newer))
 }

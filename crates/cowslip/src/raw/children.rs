@@ -7,8 +7,9 @@ use cowslip_sys::units::ByteCount;
 
 use super::RawArena;
 use crate::arena::readers::UsersToken;
+use crate::arena::share;
 use crate::arena::state::{Chunk, ForkInheritance, Role, State};
-use crate::freeze::fork;
+use crate::freeze::{Frozen, fork};
 
 impl RawArena<'_> {
     /// Watches the child `pid`, forked just now: its end, so that thawing starts sooner than by looking now and then,
@@ -17,6 +18,19 @@ impl RawArena<'_> {
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
         fork::watch_child(self.shared(), pid);
+    }
+
+    /// Keeps a view of this arena until the child `pid`, forked just now, has ended. The arena lives as long.
+    ///
+    /// # Errors
+    /// The kernel's, if the child cannot be watched (`pidfd_open(2)`). The view is dropped then.
+    pub fn keep_view(&self, pid: i32, view: Frozen) -> Result<()> {
+        share::keep(self.shared(), pid, view)
+    }
+
+    /// Calls `with` with the view [kept](Self::keep_view) for the child `pid`. `None` if there is none.
+    pub fn with_kept_view<T>(&self, pid: i32, with: impl FnOnce(&Frozen) -> T) -> Option<T> {
+        share::with_kept(self.shared(), pid, with)
     }
 
     /// True if this process was forked from the arena's owner and has not become the owner itself.

@@ -52,6 +52,10 @@ impl<'a> RawArena<'a> {
         Self(arena)
     }
 
+    pub(crate) fn arena(self) -> &'a Arena {
+        self.0
+    }
+
     pub(crate) fn shared(self) -> &'a Shared {
         self.0.shared()
     }
