@@ -14,17 +14,18 @@
 //!
 //! Nothing is stepped by instructions: the kernel would leave the processor's trap flag on.
 
-use cowslip_sys::hold_point::{self, Exchange};
+use cowslip_sys::hold_point::{self, Exchange, Request};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::ptrace::{Registers, Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
-    SYS_accept, SYS_accept4, SYS_clone, SYS_clone3, SYS_epoll_pwait, SYS_epoll_pwait2,
-    SYS_epoll_wait, SYS_exit, SYS_exit_group, SYS_getitimer, SYS_madvise, SYS_poll, SYS_ppoll,
-    SYS_prctl, SYS_pselect6, SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime,
-    SYS_wait4, c_long,
+    SYS_accept, SYS_accept4, SYS_clock_nanosleep, SYS_clone, SYS_clone3, SYS_epoll_pwait,
+    SYS_epoll_pwait2, SYS_epoll_wait, SYS_exit, SYS_exit_group, SYS_getitimer, SYS_madvise,
+    SYS_poll, SYS_ppoll, SYS_prctl, SYS_pselect6, SYS_read, SYS_recvfrom, SYS_recvmsg,
+    SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, SYS_waitid,
+    c_long,
 };
 
 use crate::branch::{CLONE_ARGUMENTS_BYTES, arguments_to_start};
@@ -362,12 +363,12 @@ impl<'a> Injection<'a> {
 
     /// Makes the thread call a function of the program with the address of an [`Exchange`], and lets it go on. It returns to
     /// its own registers by itself.
-    pub(crate) fn enter(mut self, function: u64) -> Result<Entered> {
+    pub(crate) fn enter(mut self, function: u64, request: Request) -> Result<Entered> {
         /// The flag that makes string instructions go backwards, and the trap flag.
         const NO_FUNCTION_HAS: u64 = 1 << 10 | 1 << 8;
         const { assert!(Exchange::BYTES <= ANSWERS_BYTES) };
         let exchange = self.at + ANSWERS_AT as u64;
-        let asked = Exchange::asked(is_in_wait(&self.registers));
+        let asked = Exchange::asked(request, is_in_wait(&self.registers));
         memfile::write_at(self.memory, &asked, exchange)?;
         // The function returns to a `ret`, and that to the restorer: a function begins with its stack aligned so.
         let (rsp, to) = (self.at - 8, self.sites.call + CALL.len() as u64 - 1);
@@ -435,9 +436,11 @@ impl<'a> Injection<'a> {
     }
 }
 
-/// Returns true if these are the registers of a thread in, or just behind, a call by which a program waits for events. No
-/// allocator and no lock of libc is in use around such a call.
+/// Returns true if these are the registers of a thread in, or just behind, a call by which a program waits for events, or in
+/// one that waits for a pipe, a child or a time. No allocator and no lock of its own is in use around such a call.
 fn is_in_wait(registers: &Registers) -> bool {
+    const MAY_WAIT: [c_long; 6] =
+        [SYS_read, SYS_recvfrom, SYS_recvmsg, SYS_wait4, SYS_waitid, SYS_clock_nanosleep];
     const WAITS: [c_long; 9] = [
         SYS_poll,
         SYS_ppoll,
@@ -449,7 +452,8 @@ fn is_in_wait(registers: &Registers) -> bool {
         SYS_accept,
         SYS_accept4,
     ];
-    WAITS.contains(&(registers.orig_rax as c_long))
+    let call = registers.orig_rax as c_long;
+    WAITS.contains(&call) || (MAY_WAIT.contains(&call) && is_interrupted(registers))
 }
 
 /// Places on the stack of a thread that is in a [function](Injection::enter).
@@ -540,15 +544,19 @@ pub(crate) fn was_left_alone(stat: &str) -> bool {
 }
 
 const ERESTART_RESTARTBLOCK: i64 = -516;
+/// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
+const BEGINS_ANEW: [i64; 4] = [-512, -513, -514, ERESTART_RESTARTBLOCK];
+
+/// Returns true if these are the registers of a thread in a call that begins anew.
+fn is_interrupted(registers: &Registers) -> bool {
+    registers.orig_rax as i64 >= 0 && BEGINS_ANEW.contains(&(registers.rax as i64))
+}
 
 /// The registers with which an interrupted call begins anew. One with a relative time limit has all of its time again. If the
 /// kernel had gone on with it by `restart_syscall(2)`, and its number is not known, it fails with `EINTR`.
 pub(crate) fn after_restart(mut registers: Registers, waits_in: Option<Registers>) -> Registers {
-    /// `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`, `ERESTART_RESTARTBLOCK`
-    const BEGINS_ANEW: [i64; 4] = [-512, -513, -514, ERESTART_RESTARTBLOCK];
     const RESTART_SYSCALL: u64 = SYS_restart_syscall as u64;
-    let answer = registers.rax as i64;
-    if (registers.orig_rax as i64) < 0 || !BEGINS_ANEW.contains(&answer) {
+    if !is_interrupted(&registers) {
         return registers;
     }
     let place = |r: &Registers| [r.rip, r.rsp, r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9];

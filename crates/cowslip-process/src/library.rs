@@ -1,12 +1,18 @@
 //! The library of `cowslip run` in a program: its [point](cowslip_sys::hold_point), and its mappings.
 
 use std::collections::HashSet;
+use std::fmt::Write as _;
 
 use cowslip_sys::hold_point::{HoldPoint, Ranges};
 use cowslip_sys::procfs::{Mapping, mappings};
+use cowslip_sys::ptrace::Registers;
+use cowslip_sys::reserved_fd::Table;
 use cowslip_sys::target::Target;
-use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, Result, memfile};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
+use object::Endianness;
+use object::elf::{FileHeader64, PT_LOAD};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 /// A part of the name of its file.
 const NAME: &str = "/libcowslip_preload";
@@ -23,8 +29,11 @@ const FILES: [&str; 3] =
 pub(crate) struct Library {
     /// The address of the function that holds the program.
     pub(crate) hold: u64,
+    code: VirtRange,
     /// The address of the arenas' places.
     arenas_at: u64,
+    /// The address of the table of its descriptors.
+    descriptors_at: u64,
     arenas: Vec<VirtRange>,
     /// An arena is in files that no other process can look up.
     pub(crate) hides_files: bool,
@@ -43,9 +52,9 @@ impl Library {
             return Ok(None);
         }
         let memory = target.open_file("mem")?;
-        let is_code = |address: u64| {
+        let code = |address: u64| {
             let holds = |mapping: &&Mapping<'_>| mapping.range.contains(address as usize);
-            all.iter().find(holds).is_some_and(|mapping| mapping.protection == 5)
+            all.iter().find(holds).filter(|mapping| mapping.protection == 5)
         };
         for mapping in all.iter().filter(|mapping| mapping.protection & 4 == 0) {
             let mut bytes = vec![0; mapping.range.len];
@@ -53,12 +62,19 @@ impl Library {
             if memfile::read_exact_at(memory.as_fd(), &mut bytes, start).is_err() {
                 continue;
             }
-            let Some(point) = HoldPoint::find(&bytes).filter(|point| is_code(point.function))
+            let found = HoldPoint::find(&bytes);
+            let Some((point, code)) = found.and_then(|point| Some((point, code(point.function)?)))
             else {
                 continue;
             };
-            let (hold, arenas_at) = (point.function, point.arenas);
-            let found = Self { hold, arenas_at, ..Self::default() }.now(memory.as_fd())?;
+            let found = Self {
+                hold: point.function,
+                code: code.range,
+                arenas_at: point.arenas,
+                descriptors_at: point.descriptors,
+                ..Self::default()
+            };
+            let found = found.now(memory.as_fd())?;
             let is_hidden = |mapping: &Mapping<'_>| {
                 mapping.name.starts_with(HIDDEN) && found.has_in_arena(mapping)
             };
@@ -73,6 +89,52 @@ impl Library {
         let mut arenas = [0; Ranges::BYTES];
         memfile::read_exact_at(memory, &mut arenas, self.arenas_at)?;
         Ok(Self { arenas: Ranges::read(&arenas), ..*self })
+    }
+
+    /// Returns true if a stopped thread is in it, or a function that it has called is, by the addresses on the stack. Some of
+    /// them may be older: then it is not.
+    pub(crate) fn is_called_by(&self, registers: &Registers, memory: BorrowedFd<'_>) -> bool {
+        const MOST_BYTES: u64 = 16 << 10;
+        let page = page_size_bytes() as u64;
+        let (mut at, end) = (registers.rsp, registers.rsp.saturating_add(MOST_BYTES));
+        let is_code = |word: u64| self.code.contains(word as usize);
+        if is_code(registers.rip) {
+            return true;
+        }
+        while at < end {
+            let mut bytes = vec![0; (page - at % page) as usize];
+            if memfile::read_exact_at(memory, &mut bytes, at).is_err() {
+                break;
+            }
+            let (words, _) = bytes.as_chunks::<8>();
+            if words.iter().any(|word| is_code(u64::from_ne_bytes(*word))) {
+                return true;
+            }
+            at += bytes.len() as u64;
+        }
+        false
+    }
+
+    /// The descriptors that it has by now, in a program or in a child of it.
+    pub(crate) fn descriptors(&self, memory: BorrowedFd<'_>) -> Result<Vec<i32>> {
+        let mut table = [0; Table::BYTES];
+        memfile::read_exact_at(memory, &mut table, self.descriptors_at)?;
+        Ok(Table::read(&table))
+    }
+
+    /// All memory that is its own or its arenas', by the addresses among which its own mappings are.
+    pub(crate) fn memory(
+        &self,
+        maps: &str,
+        memory: BorrowedFd<'_>,
+        area: VirtRange,
+    ) -> Result<Vec<VirtRange>> {
+        let is_library = |mapping: &Mapping<'_>| mapping.name.contains(NAME);
+        let first = mappings(maps).find(is_library).ok_or(Errno::NOENT)?;
+        let mut all = self.arenas.clone();
+        all.extend([area, image(memory, first.range.start)?]);
+        all.sort_by_key(|range| range.start);
+        Ok(all)
     }
 
     fn has_in_arena(&self, mapping: &Mapping<'_>) -> bool {
@@ -103,6 +165,41 @@ impl Own {
     }
 }
 
+/// The memory of a loaded file that begins at `start`, with its last pages, which are not the file's (`elf(5)`).
+fn image(memory: BorrowedFd<'_>, start: usize) -> Result<VirtRange> {
+    const LITTLE: Endianness = Endianness::Little;
+    let mut head = [0; 4096];
+    memfile::read_exact_at(memory, &mut head, start as u64)?;
+    let header = FileHeader64::<Endianness>::parse(&head[..]).map_err(|_| Errno::NOEXEC)?;
+    let segments = header.program_headers(LITTLE, &head[..]).map_err(|_| Errno::NOEXEC)?;
+    let loaded = segments.iter().filter(|segment| segment.p_type(LITTLE) == PT_LOAD);
+    let ends =
+        loaded.map(|segment| segment.p_vaddr(LITTLE).saturating_add(segment.p_memsz(LITTLE)));
+    let len = ends
+        .max()
+        .and_then(|end| usize::try_from(end).ok()?.checked_next_multiple_of(page_size_bytes()));
+    Ok(VirtRange::new(start, len.ok_or(Errno::NOEXEC)?))
+}
+
+/// The text of `maps` without the parts of mappings that lie in `ranges`, which are in order.
+pub(crate) fn without(maps: &str, ranges: &[VirtRange]) -> String {
+    let mut rest = String::new();
+    for line in maps.lines() {
+        let Some(mapping) = mappings(line).next() else { continue };
+        let fields = line.split_once(' ').map_or("", |(_, fields)| fields);
+        let mut at = mapping.range.start;
+        let ends = VirtRange::new(mapping.range.end(), 0);
+        let cuts = ranges.iter().map(|range| range.intersect(mapping.range));
+        for cut in cuts.filter(|cut| !cut.is_empty()).chain([ends]) {
+            if at < cut.start {
+                let _ = writeln!(rest, "{at:x}-{:x} {fields}", cut.start);
+            }
+            at = at.max(cut.end());
+        }
+    }
+    rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +218,19 @@ mod tests {
         let own = library.own(maps);
         let mine: Vec<bool> = mappings(maps).map(|mapping| own.has(mapping.range)).collect();
         assert_eq!(mine, [true, false, true, false, true, false, true]);
+    }
+
+    #[test]
+    fn ranges_are_cut_out_of_mappings() {
+        let maps = "1000-5000 rw-p 00000000 00:00 0 [heap]\n5000-6000 r--p 00000000 08:01 9 /a\n";
+        let ranges = [(0x800, 0x2000), (0x3000, 0x4000), (0x8000, 0x9000)];
+        let ranges = ranges.map(|(start, end)| VirtRange::between(start, end));
+        assert_eq!(
+            without(maps, &ranges),
+            "2000-3000 rw-p 00000000 00:00 0 [heap]\n4000-5000 rw-p 00000000 00:00 0 [heap]\n\
+             5000-6000 r--p 00000000 08:01 9 /a\n"
+        );
+        assert_eq!(without(maps, &[VirtRange::between(0, 0x9000)]), "");
+        assert_eq!(without(maps, &[]), maps);
     }
 }

@@ -94,6 +94,8 @@ pub struct Plan {
     pub(crate) stays_stopped: bool,
     /// A copy of it will not run.
     memory_alone: bool,
+    /// The program is to be taken back to the instant.
+    pub(crate) is_mark: bool,
     lacks: Vec<Lack>,
 }
 
@@ -236,6 +238,7 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
         private,
         stays_stopped: false,
         memory_alone: false,
+        is_mark: false,
         lacks,
     })
 }

@@ -47,12 +47,25 @@ impl fmt::Debug for ThreadState {
 
 /// The place of a thread's number in glibc's `struct pthread`.
 const GLIBC_TID: u64 = 0x2d0;
+/// The place of its links in a list of threads there.
+const GLIBC_LINKS: u64 = 0x2c0;
+
+/// The name of a thread (`PR_SET_NAME`).
+pub(crate) fn name(pid: i32, thread: i32) -> String {
+    let name = procfs::read_text(format!("/proc/{pid}/task/{thread}/comm"));
+    name.unwrap_or_default().trim_end_matches('\n').to_owned()
+}
 
 impl ThreadState {
     /// Its registers, such that an interrupted call begins anew, and a restartable sequence ends.
     pub fn restarted(&self) -> Registers {
         let registers = after_restart(self.registers, self.waits_in);
         Registers { rip: self.aborts_at.unwrap_or(registers.rip), ..registers }
+    }
+
+    /// The address of its links in a list of threads of glibc's.
+    pub(crate) fn links_at(&self) -> u64 {
+        self.registers.fs_base.wrapping_add(GLIBC_LINKS)
     }
 
     /// The state of a stopped thread, of process `pid`, with the answers that it gave before.
@@ -68,11 +81,10 @@ impl ThreadState {
         let is_there = registers.fs_base != 0
             && memfile::read_exact_at(memory, &mut id, place).is_ok()
             && i32::from_ne_bytes(id) == tracee.thread();
-        let name = procfs::read_text(format!("/proc/{pid}/task/{}/comm", tracee.thread()));
         let answers = answers.copied().unwrap_or_default();
         Ok(Self {
             id: tracee.thread(),
-            name: name.unwrap_or_default().trim_end_matches('\n').to_owned(),
+            name: name(pid, tracee.thread()),
             registers,
             vectors: tracee.extended_state()?,
             blocked: tracee.blocked_signals()?,

@@ -343,7 +343,7 @@ fn a_copy_ends_when_it_is_dropped() {
 fn a_program_is_taken_back_with_all_threads() {
     let program = Program::start();
     program.wait_counted();
-    let mark = Mark::new(program.hold()).unwrap();
+    let mark = look(program.pid()).unwrap().mark().unwrap();
     // This thread sleeps between: it takes a second, so that the counts are read long before they are as high again.
     let count = |pid: i32| program.counts(pid)[0];
     let marked = count(mark.holder().pid());

@@ -10,17 +10,27 @@
 //! ```
 //! The point is found by its mark in the library's memory. The exchange lies on the stack of the thread. If the other
 //! process is killed, the thread finds it gone and goes on, or does so after [`MOST_NS`]; the holder ends.
+//!
+//! For a [mark](Request::Mark) the thread is ready before it freezes, so that views and the child are of one instant, and the
+//! way [back](Request::RollBack) to it is:
+//! ```text
+//!   other process                    one of the program's threads
+//!     sets its registers ──────────▶ looks for no other thread in the library · Ready
+//!     stops all threads · Go ──────▶ the arenas go back to the views · Back
+//!     stops it, and sets its registers, and the rest of the program's memory: it never returns from the point
+//! ```
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::process::{Pid, test_kill_process};
 
+use crate::reserved_fd::Table;
 use crate::units::VirtRange;
-use crate::{Errno, process};
+use crate::{Errno, process, reserved_fd};
 
 /// The first bytes of a point, with the version of this layout.
-const MARK: [u8; 16] = *b"cowslip-hold-2\0\0";
+const MARK: [u8; 16] = *b"cowslip-hold-3\0\0";
 
 /// The most arenas that a program has.
 pub const MOST_ARENAS: usize = 8;
@@ -83,6 +93,7 @@ pub struct HoldPoint {
     mark: [u8; MARK.len()],
     hold: Hold,
     arenas: &'static Ranges,
+    descriptors: &'static Table,
 }
 
 /// The content of a [`HoldPoint`] of another process.
@@ -92,12 +103,14 @@ pub struct FoundPoint {
     pub function: u64,
     /// The address of the arenas' [`Ranges`].
     pub arenas: u64,
+    /// The address of the table of its [descriptors](reserved_fd).
+    pub descriptors: u64,
 }
 
 impl HoldPoint {
     /// A point of this process.
     pub const fn new(hold: Hold, arenas: &'static Ranges) -> Self {
-        Self { mark: MARK, hold, arenas }
+        Self { mark: MARK, hold, arenas, descriptors: reserved_fd::table() }
     }
 
     /// Finds a point in a library's memory.
@@ -105,8 +118,20 @@ impl HoldPoint {
         let is_point = |bytes: &&[u8]| bytes.starts_with(&MARK);
         let mut places = memory.windows(size_of::<Self>()).step_by(align_of::<Self>());
         let mut words = words(&places.find(is_point)?[MARK.len()..]);
-        Some(FoundPoint { function: words.next()? as u64, arenas: words.next()? as u64 })
+        let mut word = || words.next().map(|word| word as u64);
+        Some(FoundPoint { function: word()?, arenas: word()?, descriptors: word()? })
     }
+}
+
+/// The purpose of an exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// A holder.
+    Hold,
+    /// A holder, and a view of each arena that is kept until the holder ends.
+    Mark,
+    /// The way back to the mark that this child holds.
+    RollBack(i32),
 }
 
 /// The state of an exchange.
@@ -123,14 +148,16 @@ pub enum Word {
     Cancelled,
     /// In the child: its state is whole.
     Held,
-    /// The thread has not forked, or could not.
+    /// The thread has not forked, or could not; or the arenas are as they were.
     Failed,
+    /// The arenas are those of the mark.
+    Back,
 }
 
 impl Word {
     /// Every word, by its number.
-    pub const ALL: [Self; 6] =
-        [Self::Asked, Self::Ready, Self::Go, Self::Cancelled, Self::Held, Self::Failed];
+    pub const ALL: [Self; 7] =
+        [Self::Asked, Self::Ready, Self::Go, Self::Cancelled, Self::Held, Self::Failed, Self::Back];
 }
 
 /// The memory that both sides write.
@@ -143,24 +170,47 @@ pub struct Exchange {
     other: u64,
     /// Not 0: the thread may start others ([`Exchange::may_start`]).
     may_start: u64,
+    /// [`Exchange::request`]: its kind, and the number of a child.
+    request: [u32; 2],
+    own: [AtomicUsize; 2],
     apart: Ranges,
 }
+
+/// The kinds of requests.
+const HOLD: u32 = 0;
+const MARK_IT: u32 = 1;
+const ROLL_BACK: u32 = 2;
 
 impl Exchange {
     /// Its length, in bytes.
     pub const BYTES: usize = size_of::<Self>();
 
     /// The bytes of one that this process [asks](Word::Asked) for.
-    pub fn asked(may_start: bool) -> [u8; Self::BYTES] {
+    pub fn asked(request: Request, may_start: bool) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
+        let (kind, child) = match request {
+            Request::Hold => (HOLD, 0),
+            Request::Mark => (MARK_IT, 0),
+            Request::RollBack(child) => (ROLL_BACK, child.cast_unsigned()),
+        };
         let words = [
             (offset_of!(Self, other), process::pid() as u64),
             (offset_of!(Self, may_start), u64::from(may_start)),
+            (offset_of!(Self, request), u64::from(kind) | u64::from(child) << 32),
         ];
         for (at, word) in words {
             bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         }
         bytes
+    }
+
+    /// Its purpose.
+    pub fn request(&self) -> Request {
+        match self.request {
+            [MARK_IT, _] => Request::Mark,
+            [ROLL_BACK, child] => Request::RollBack(child.cast_signed()),
+            _ => Request::Hold,
+        }
     }
 
     /// Returns true if the thread waits in a call of its program, outside of any allocator: it may start threads.
@@ -201,15 +251,25 @@ impl Exchange {
         &self.apart
     }
 
+    /// Sets the addresses among which all of the library's own mappings are, but for its files'; before [`Word::Ready`].
+    pub fn set_own(&self, range: VirtRange) {
+        self.own[0].store(range.start, Ordering::Relaxed);
+        self.own[1].store(range.end(), Ordering::Release);
+    }
+
     /// Reads the exchange of another process.
     pub fn read(bytes: &[u8; Self::BYTES]) -> FoundExchange {
         let (first, apart) = bytes.split_at(Self::BYTES - Ranges::BYTES);
         let half = |at: usize| u32::from_ne_bytes(first[at..at + 4].try_into().expect("4 bytes"));
+        let own_at = offset_of!(Self, own);
+        let mut own = words(&first[own_at..own_at + 16]);
+        let own = own.next().zip(own.next()).filter(|(start, end)| start < end);
         const ERRNOS: core::ops::Range<u32> = 1..4096;
         let errno = Some(half(4)).filter(|errno| ERRNOS.contains(errno));
         FoundExchange {
             word: Word::ALL.get(half(0) as usize).copied(),
             errno: errno.map_or(Errno::IO, |errno| Errno::from_raw_os_error(errno.cast_signed())),
+            own: own.map(|(start, end)| VirtRange::between(start, end)),
             apart: Ranges::read(apart.try_into().expect("the rest")),
         }
     }
@@ -222,6 +282,8 @@ pub struct FoundExchange {
     pub word: Option<Word>,
     /// The reason of [`Word::Failed`].
     pub errno: Errno,
+    /// See [`Exchange::set_own`]; `None` if its mappings are not known to lie among none of the program's.
+    pub own: Option<VirtRange>,
     /// See [`Exchange::apart`].
     pub apart: Vec<VirtRange>,
 }
@@ -247,6 +309,7 @@ mod tests {
         let found = HoldPoint::find(&memory).unwrap();
         assert_eq!(found.function, hold as *const () as u64);
         assert_eq!(found.arenas, (&raw const ARENAS) as u64);
+        assert_eq!(found.descriptors, core::ptr::from_ref(reserved_fd::table()) as u64);
         assert_eq!(HoldPoint::find(&memory[..memory.len() - 1]), None);
     }
 
@@ -258,10 +321,13 @@ mod tests {
             errno: 0.into(),
             other,
             may_start: 1,
+            request: [ROLL_BACK, 77],
+            own: [const { AtomicUsize::new(0) }; 2],
             apart: Ranges::new(),
         };
         let exchange = new();
-        assert_eq!(Exchange::asked(true), bytes(&exchange));
+        assert_eq!(Exchange::asked(Request::RollBack(77), true), bytes(&exchange));
+        assert_eq!(exchange.request(), Request::RollBack(77));
         assert!(exchange.may_start() && !Exchange { may_start: 0, ..new() }.may_start());
         assert_eq!(exchange.word(), Some(Word::Asked));
         assert!(!exchange.is_alone());
@@ -269,9 +335,11 @@ mod tests {
         let exchange = new();
         let range = VirtRange::between(0x1000, 0x3000);
         exchange.apart().set(1, range);
+        let own = VirtRange::between(0x8000, 0x9000);
+        exchange.set_own(own);
         exchange.fail(Errno::AGAIN);
         let read = Exchange::read(&bytes(&exchange));
         assert_eq!((read.word, read.errno), (Some(Word::Failed), Errno::AGAIN));
-        assert_eq!(read.apart, [range]);
+        assert_eq!((read.own, read.apart), (Some(own), vec![range]));
     }
 }

@@ -79,7 +79,13 @@ pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
 /// Like [`reserve`], for mappings that must not land where other code has just unmapped memory: far below the kernel's
 /// own choice, if there is room.
 pub fn reserve_apart(len: usize, align: usize) -> Result<VirtRange> {
-    reserve_near(apart::next(len.saturating_add(align)), len, align)
+    let hint = apart::next(len.saturating_add(align));
+    reserve_near(hint, len, align).inspect(|found| apart::note(*found))
+}
+
+/// The addresses of all memory that was ever [reserved apart](reserve_apart), if other code's memory lies elsewhere.
+pub fn area_apart() -> Option<VirtRange> {
+    apart::area()
 }
 
 /// Addresses that the kernel is asked to use for mappings that lie apart: each a different one, so that nothing is
@@ -87,7 +93,7 @@ pub fn reserve_apart(len: usize, align: usize) -> Result<VirtRange> {
 mod apart {
     use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use crate::units::page_size_bytes;
+    use crate::units::{VirtRange, page_size_bytes};
 
     const BELOW_BYTES: usize = 32 << 40;
     const LOWEST: usize = 16 << 40;
@@ -100,6 +106,24 @@ mod apart {
     static END: AtomicUsize = AtomicUsize::new(0);
     static SMALL: AtomicUsize = AtomicUsize::new(0);
     static LARGE: AtomicUsize = AtomicUsize::new(0);
+    /// The lowest address that was found, and not 0 if one was outside of the area.
+    static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+    static STRAYED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Notes the place of a mapping.
+    pub(super) fn note(found: VirtRange) {
+        let end = END.load(Relaxed);
+        let lowest = end.saturating_sub(SMALL_AREA_BYTES + LARGE_AREA_BYTES);
+        if found.start < lowest || found.end() > end {
+            STRAYED.store(1, Relaxed);
+        }
+        FIRST.fetch_min(found.start, Relaxed);
+    }
+
+    pub(super) fn area() -> Option<VirtRange> {
+        let (first, end) = (FIRST.load(Relaxed), END.load(Relaxed));
+        (STRAYED.load(Relaxed) == 0 && first < end).then(|| VirtRange::between(first, end))
+    }
 
     /// An address for `len` bytes; 0 means anywhere.
     pub(super) fn next(len: usize) -> usize {

@@ -242,6 +242,11 @@ impl Tracee {
         self.set_options(CLONES | libc::PTRACE_O_EXITKILL)
     }
 
+    /// Makes it end with this process, or no longer.
+    pub fn end_with_this_process(&self, ends: bool) -> Result<()> {
+        self.set_options(if ends { libc::PTRACE_O_EXITKILL } else { 0 })
+    }
+
     fn set_options(&self, options: i32) -> Result<()> {
         request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map(drop)
     }

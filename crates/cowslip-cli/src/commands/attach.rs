@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         row("trace --pid", traced(args.pid)),
         row("promote --pid", promoted(target.map(drop))),
         row("branch", branched),
-        row("mark, rollback", copied.clone().or_else(|| known_to_library(&plan))),
+        row("mark, rollback", copied.clone()),
         row("checkpoint", copied.or_else(|| hidden(&plan)).or_else(|| checkpointed(args))),
     ];
     if let Some(file) = &args.json {
@@ -95,12 +95,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
 fn hidden(plan: &Result<Plan, Error>) -> Option<String> {
     let hides_files = plan.as_ref().is_ok_and(Plan::hides_files);
     hides_files.then(|| "it is under cowslip run without --backing base".to_owned())
-}
-
-/// The reason for which a program that can be copied cannot be taken back.
-fn known_to_library(plan: &Result<Plan, Error>) -> Option<String> {
-    let has_library = plan.as_ref().is_ok_and(Plan::has_library);
-    has_library.then(|| "it is under cowslip run, whose library knows its memory of now".to_owned())
 }
 
 fn text(pid: i32, name: &str, rows: &[Row], lacks: &[Lack]) -> String {

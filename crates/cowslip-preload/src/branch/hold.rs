@@ -1,5 +1,7 @@
 //! A fork that another process asks for, with all threads stopped around it ([`cowslip_sys::hold_point`]).
 //!
+//! For a mark, and on the way back to one ([`super::marks`]), they are stopped before anything is frozen.
+//!
 //! Copies of the child have all of the program's threads, at any point of its code and of this library's. They hold no
 //! lock of this library: `prepare` has taken all of them, and the child releases them. Service threads are in no copy.
 //!
@@ -8,17 +10,19 @@
 //! calls `_Fork()`, which may come at the same places. It returns to the frame of such a handler. The exchange lies in that
 //! frame, on the thread's own stack, and stays there until it returns.
 
+use core::convert::Infallible;
 use core::ffi::c_int;
 use core::time::Duration;
 
+use cowslip::Frozen;
 use cowslip::raw::is_any_at_rest;
-use cowslip_sys::hold_point::{Exchange, HoldPoint, LEFT_ALONE, MOST_NS, Word};
+use cowslip_sys::hold_point::{Exchange, HoldPoint, LEFT_ALONE, MOST_NS, Request, Word};
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::{Errno, passthrough, waiting};
+use cowslip_sys::{Errno, memory, passthrough, waiting};
 
 use crate::arena::registry::{RANGES, arenas};
 use crate::arena::{service, wipe_rendezvous};
-use crate::branch::socket;
+use crate::branch::{marks, socket};
 use crate::hooks::atfork::{in_child, in_parent, is_of_one_instant, prepare, set_flags};
 use crate::hooks::heap;
 use crate::rt::{alloc, deferred_errno, fork_state};
@@ -33,9 +37,16 @@ static POINT: HoldPoint = HoldPoint::new(hold, &RANGES);
 extern "C" fn hold(exchange: &Exchange) {
     let blocked = BlockedSignals::enter();
     let program = process::pid();
-    let forked = fork(exchange);
+    let answer = match exchange.request() {
+        Request::RollBack(child) => {
+            // No error from here on: this stack is another one's then.
+            let Err(errno) = roll_back(exchange, child);
+            Err(errno)
+        }
+        request => fork(exchange, request == Request::Mark),
+    };
     drop(blocked);
-    match forked {
+    match answer {
         Ok(0) => {
             fork_state::stand_for(program);
             socket::begin_copy();
@@ -52,19 +63,54 @@ extern "C" fn hold(exchange: &Exchange) {
     }
 }
 
-/// Forks, once the other process has stopped all threads but this one. `ECANCELED` if it has given up.
-fn fork(exchange: &Exchange) -> Result<c_int, Errno> {
+/// Takes the arenas back once the other process has stopped all threads but this one, and waits for it to set this one's state.
+fn roll_back(exchange: &Exchange, child: i32) -> Result<Infallible, Errno> {
     if !alloc::is_lockable() {
         return Err(Errno::AGAIN);
     }
+    until_stopped(exchange)?;
+    marks::roll_back(child)?;
+    exchange.set(Word::Back);
+    loop {
+        let _ = waiting::nap(NAP);
+    }
+}
+
+/// Says that this thread is ready, and waits until the others are stopped. `ECANCELED` if the other process has given up.
+fn until_stopped(exchange: &Exchange) -> Result<(), Errno> {
+    memory::area_apart().into_iter().for_each(|area| exchange.set_own(area));
+    if !exchange.begin() {
+        return Err(Errno::CANCELED);
+    }
+    wait(exchange, || match exchange.word() {
+        Some(Word::Ready) => None,
+        Some(Word::Go) => Some(Ok(())),
+        _ => Some(Err(Errno::CANCELED)),
+    })
+}
+
+/// Forks, once the other process has stopped all threads but this one. `ECANCELED` if it has given up.
+fn fork(exchange: &Exchange, is_mark: bool) -> Result<c_int, Errno> {
+    if !alloc::is_lockable() {
+        return Err(Errno::AGAIN);
+    }
+    if is_mark {
+        marks::prepare(exchange.may_start())?;
+    }
     let apart = arenas().filter_map(|arena| arena.raw().service_memory());
     apart.enumerate().for_each(|(i, range)| exchange.apart().set(i, range));
+    let views = match is_mark {
+        true => Some(until_stopped(exchange).and_then(|()| marks::views())?),
+        false => None,
+    };
     prepare();
     if let Some(errno) = deferred_errno::take() {
         return Err(errno);
     }
-    let answer = fork_prepared(exchange);
+    let answer = fork_prepared(exchange, views.is_some());
     if answer == Ok(0) {
+        // They are the program's.
+        core::mem::forget(views);
         in_child();
         return answer;
     }
@@ -76,10 +122,18 @@ fn fork(exchange: &Exchange) -> Result<c_int, Errno> {
         0 => heap::note_thread(),
         _ => {}
     }
-    answer.inspect(|child| service::watch_child(*child))
+    answer.inspect(|child| watch(*child, views))
 }
 
-fn fork_prepared(exchange: &Exchange) -> Result<c_int, Errno> {
+/// Has the arenas watch for the end of a child, and keep the views of its instant until then.
+fn watch(child: c_int, views: Option<Vec<Frozen>>) {
+    match views {
+        Some(views) => marks::keep(child, views),
+        None => service::watch_child(child),
+    }
+}
+
+fn fork_prepared(exchange: &Exchange, are_stopped: bool) -> Result<c_int, Errno> {
     if wipe_rendezvous::is_awaited() {
         // Copies would have to empty it as well: their program counts on its content.
         return Err(Errno::OPNOTSUPP);
@@ -91,15 +145,13 @@ fn fork_prepared(exchange: &Exchange) -> Result<c_int, Errno> {
         // It has locks of the program's allocator, and is in no copy.
         return Err(Errno::AGAIN);
     }
-    if !exchange.begin() {
+    set_flags(0);
+    if !are_stopped {
+        until_stopped(exchange)?;
+    } else if exchange.word() != Some(Word::Go) {
         return Err(Errno::CANCELED);
     }
-    set_flags(0);
-    wait(exchange, || match exchange.word() {
-        Some(Word::Ready) => None,
-        Some(Word::Go) => Some(clone()),
-        _ => Some(Err(Errno::CANCELED)),
-    })
+    clone()
 }
 
 fn clone() -> Result<c_int, Errno> {

@@ -4,6 +4,7 @@ mod copy;
 mod forks;
 mod hold;
 mod listener;
+mod marks;
 mod point;
 pub(crate) mod socket;
 mod supervisor;

@@ -4,21 +4,21 @@
 //! threads is [made to call](Injection::enter) the library, which freezes it, and [forks](cowslip_sys::hold_point) once all
 //! threads are stopped. The library's own threads are in no copy.
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::hold_point::{Exchange, FoundExchange, Word};
+use cowslip_sys::hold_point::Word;
 use cowslip_sys::ptrace::{Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile};
+use cowslip_sys::{AsFd, Errno, memfile};
 use libc::{MADV_DOFORK, MADV_DONTFORK, SYS_madvise};
 
+use super::request::{Known, PATIENCE, PATIENCE_TO_FREEZE, Request, is_service};
+use super::services::Service;
 use super::{ATTEMPTS, ATTEMPTS_TO_ASK, BETWEEN_ATTEMPTS, Files, Holder, Stopped, with_room};
 use crate::descriptors;
-use crate::inject::{Answers, Entered, Injection, room_for_function};
+use crate::inject::Injection;
 use crate::kept::missing;
 use crate::library::Library;
 use crate::look::{OPERATION, Plan, failed, in_descriptors, lack_shared};
@@ -26,28 +26,8 @@ use crate::shared::{self, ANONYMOUS};
 use crate::stop::{Threads, interrupt, stop_one};
 use crate::thread::ThreadState;
 
-/// The name of the library's threads.
-const SERVICE: &str = "cowslip";
-/// All signals that a thread can block.
-const ALL_SIGNALS: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
-/// Two signals that libc keeps for itself, and blocks in no mask.
-const OF_LIBC: u64 = 1 << 31 | 1 << 32;
-/// The stack that the library may need.
-const STACK_BYTES: u64 = 64 << 10;
-/// For an answer of the library: a freeze waits for other threads.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Attempts after answers that were late: the machine may have stood still.
 const MOST_LATE: u32 = 3;
-const NAP: Duration = Duration::from_micros(20);
-/// Looks without a nap.
-const SPINS: u32 = 100;
-
-type Known = HashMap<i32, Answers>;
-
-/// True in the library's threads, and in others while they are in the library's code.
-fn blocks_all(tracee: &Tracee) -> cowslip_sys::Result<bool> {
-    Ok(tracee.blocked_signals()? | OF_LIBC == ALL_SIGNALS)
-}
 
 /// Holds the process, and finds out which parts of its memory the holder lacks.
 pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<VirtRange>)> {
@@ -63,7 +43,10 @@ pub(super) fn hold_once(plan: &Plan, library: &Library) -> Result<(Holder, Vec<V
             let (more, _) = threads.ask(target, memory, plan.sites).map_err(failed)?;
             known.extend(more);
         }
-        let request = match Request::send(plan, library, memory, &mut threads, &known) {
+        let (whole, sites) = (&*plan.target, plan.sites);
+        let asked = plan.request();
+        let sent = Request::send(asked, (whole, sites), library, memory, &mut threads, &known);
+        let request = match sent {
             // One of its threads has a lock that a copy would miss.
             Ok(None) | Err(Errno::AGAIN) => continue,
             Err(Errno::TIMEDOUT) if late < MOST_LATE => {
@@ -108,24 +91,16 @@ fn refused(errno: Errno) -> Error {
             ErrorKind::Busy,
             "the kernel or a device has had its memory registered: a copy would not be of one instant",
         ),
+        Errno::NXIO => error(
+            ErrorKind::Unsupported,
+            "some of its memory has left its arenas (mlock(2), O_DIRECT, io_uring(7))",
+        ),
         Errno::TIMEDOUT | Errno::AGAIN | Errno::CANCELED => {
             error(ErrorKind::Busy, "its library of cowslip run could not fork in time")
                 .advise("try again later")
         }
         _ => failed(errno),
     }
-}
-
-/// One of the program's threads, in the library, which has frozen the arenas.
-struct Request<'a> {
-    target: &'a Target,
-    memory: BorrowedFd<'a>,
-    began: Instant,
-    /// Its state before.
-    thread: ThreadState,
-    entered: Entered,
-    /// Its stack is the program's again.
-    has_forked: Cell<bool>,
 }
 
 /// A held program, with the mappings that it had.
@@ -139,117 +114,7 @@ struct Held {
     apart: Vec<VirtRange>,
 }
 
-impl<'a> Request<'a> {
-    /// Has a thread call the library, while the others run. `None` if no thread can.
-    fn send(
-        plan: &'a Plan,
-        library: &Library,
-        memory: BorrowedFd<'a>,
-        threads: &mut Threads,
-        known: &Known,
-    ) -> cowslip_sys::Result<Option<Self>> {
-        let target = &*plan.target;
-        let limits = target.read_file("limits")?;
-        // A wait with a time limit has all of its time again after the call.
-        for may_wait in [false, true] {
-            for i in 0..threads.all.len() {
-                // Signals stop the others, which are traced too.
-                threads.pass_on();
-                let tracee = &mut threads.all[i];
-                let began = Instant::now();
-                let Some(answers) = known.get(&tracee.thread()) else { continue };
-                if !may_wait && answers.waits_in.is_some() {
-                    continue;
-                }
-                interrupt(tracee)?;
-                if tracee.has_ended() {
-                    continue;
-                }
-                let maps = target.read_file("maps")?;
-                let room =
-                    || room_for_function(tracee, &maps, memory, STACK_BYTES, most_stack(&limits));
-                let Some(room) = (!blocks_all(tracee)?).then(room).flatten() else {
-                    tracee.go_on()?;
-                    continue;
-                };
-                let thread = ThreadState::read(tracee, target.pid(), memory, Some(answers))?;
-                let (sites, waits_in) = (plan.sites, answers.waits_in);
-                let injection = Injection::prepare_waiting(tracee, room, memory, sites, waits_in)?;
-                let entered = injection.enter(library.hold)?;
-                let has_forked = Cell::new(false);
-                let request = Self { target, memory, began, thread, entered, has_forked };
-                return match request.wait_for(Word::Ready, memory, || threads.pass_on()) {
-                    Ok(_) => Ok(Some(request)),
-                    Err(errno) => request.cancel(threads).and(Err(errno)),
-                };
-            }
-        }
-        Ok(None)
-    }
-
-    /// Reads the exchange, of the program or of its child.
-    fn read(&self, memory: BorrowedFd<'_>) -> cowslip_sys::Result<FoundExchange> {
-        let mut bytes = [0; Exchange::BYTES];
-        memfile::read_exact_at(memory, &mut bytes, self.entered.exchange)?;
-        Ok(Exchange::read(&bytes))
-    }
-
-    /// Waits for a word of the library.
-    fn wait_for(
-        &self,
-        word: Word,
-        memory: BorrowedFd<'_>,
-        mut between: impl FnMut(),
-    ) -> cowslip_sys::Result<FoundExchange> {
-        let began = Instant::now();
-        for spins in 0.. {
-            let found = self.read(memory)?;
-            match found.word {
-                Some(now) if now == word => return Ok(found),
-                Some(Word::Failed) => return Err(found.errno),
-                _ if began.elapsed() > PATIENCE => break,
-                _ => between(),
-            }
-            if spins < SPINS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(NAP);
-            }
-        }
-        Err(Errno::TIMEDOUT)
-    }
-
-    /// Says a word to the thread, which is stopped, if it is still in the library: later its stack is the program's again.
-    fn say(&self, tracee: &Tracee, word: Word) -> cowslip_sys::Result<bool> {
-        const MOST_BYTES: u64 = 1 << 20;
-        let depth = self.entered.exchange.wrapping_sub(tracee.registers()?.rsp);
-        let is_inside = blocks_all(tracee)? && depth < MOST_BYTES;
-        let found = self.read(self.memory)?.word;
-        let listens = match word {
-            Word::Go => found == Some(Word::Ready),
-            _ => matches!(found, Some(Word::Asked | Word::Ready | Word::Go | Word::Failed)),
-        };
-        if is_inside && listens {
-            memfile::write_at(self.memory, &(word as u32).to_ne_bytes(), self.entered.exchange)?;
-        }
-        Ok(is_inside && listens)
-    }
-
-    /// Has the thread go on without a fork, unless it has forked or is gone.
-    fn cancel(&self, threads: &mut Threads) -> cowslip_sys::Result<()> {
-        threads.go_on();
-        if self.has_forked.get() {
-            return Ok(());
-        }
-        let Some(tracee) = threads.find(self.thread.id) else { return Ok(()) };
-        interrupt(tracee)?;
-        if !tracee.has_ended() {
-            self.say(tracee, Word::Cancelled)?;
-            tracee.go_on()?;
-        }
-        Ok(())
-    }
-
+impl Request<'_> {
     /// Stops all threads, and has this one fork. `None` if the state of some thread is not known, and must be.
     fn hold(
         &self,
@@ -265,6 +130,13 @@ impl<'a> Request<'a> {
         let library = library.now(self.memory).map_err(failed)?;
         let own = library.own(&maps);
         let (states, left_out) = self.states(threads, known).map_err(failed)?;
+        if plan.is_mark && !self.is_alone(&library, threads).map_err(failed)? {
+            return Ok(None);
+        }
+        let services = match plan.is_mark {
+            true => Some(Service::all(&left_out, self.memory)?),
+            false => None,
+        };
         let stopped = Stopped::take(plan, maps, &own, self.memory, threads, states)?;
         if must_be_known && !stopped.is_known() {
             return Ok(None);
@@ -282,7 +154,7 @@ impl<'a> Request<'a> {
             Injection::prepare(caller, room, self.memory, plan.sites)?.make(&calls)
         };
         let advised = advise(threads, MADV_DOFORK);
-        let forked = advised.and_then(|()| self.fork(threads));
+        let forked = advised.and_then(|()| self.fork(plan.is_mark, threads));
         advise(threads, MADV_DONTFORK).map_err(refused)?;
         let (mut child, apart) = forked.map_err(refused)?;
         let files = Files::read(plan);
@@ -290,7 +162,9 @@ impl<'a> Request<'a> {
         let pause = self.began.elapsed();
         let (held, born) = self.park(&mut child, plan, &left_out).map_err(refused)?;
         let maps = stopped.maps.clone();
-        let holder = Holder::new(plan, stopped, files, (child, held), pause)?;
+        let mut holder = Holder::new(plan, stopped, files, (child, held), pause)?;
+        holder.services = services;
+        holder.library = Some(library.clone());
         Ok(Some(Held { holder, library, maps, born, apart }))
     }
 
@@ -311,8 +185,7 @@ impl<'a> Request<'a> {
                 continue;
             }
             let state = ThreadState::read(tracee, self.target.pid(), self.memory, known.get(&id))?;
-            let is_main = id == self.target.pid();
-            match !is_main && state.name == SERVICE && blocks_all(tracee)? {
+            match is_service(tracee, self.target.pid())? {
                 true => states.1.push(state),
                 false => states.0.push(state),
             }
@@ -321,12 +194,21 @@ impl<'a> Request<'a> {
     }
 
     /// Has the thread fork: the child is seized, and about to stop. Also returns memory that children lack.
-    fn fork(&self, threads: &mut Threads) -> cowslip_sys::Result<(Tracee, Vec<VirtRange>)> {
+    fn fork(
+        &self,
+        is_mark: bool,
+        threads: &mut Threads,
+    ) -> cowslip_sys::Result<(Tracee, Vec<VirtRange>)> {
+        if is_mark {
+            // It freezes only now.
+            self.let_services_go_on(threads)?;
+        }
         let tracee = threads.find(self.thread.id).ok_or(Errno::SRCH)?;
         let apart = self.read(self.memory)?.apart;
         tracee.trace_clones(true)?;
+        let patience = if is_mark { PATIENCE_TO_FREEZE } else { PATIENCE };
         let forked = match self.say(tracee, Word::Go)? {
-            true => self.until_forked(tracee),
+            true => self.until_forked(tracee, patience),
             false => Err(Errno::TIMEDOUT),
         };
         if !tracee.has_ended() {
@@ -336,7 +218,7 @@ impl<'a> Request<'a> {
     }
 
     /// Waits until the thread is behind its fork.
-    fn until_forked(&self, tracee: &mut Tracee) -> cowslip_sys::Result<Tracee> {
+    fn until_forked(&self, tracee: &mut Tracee, patience: Duration) -> cowslip_sys::Result<Tracee> {
         let began = Instant::now();
         let mut is_asked = false;
         tracee.go_on()?;
@@ -364,7 +246,7 @@ impl<'a> Request<'a> {
                         interrupt(tracee)?;
                         return Err(found.errno);
                     }
-                    if began.elapsed() > PATIENCE && !is_asked {
+                    if began.elapsed() > patience && !is_asked {
                         tracee.interrupt()?;
                         is_asked = true;
                     }
@@ -388,7 +270,7 @@ impl<'a> Request<'a> {
         let born = held.read_file("maps")?;
         let memory = held.open_memory()?;
         child.go_on()?;
-        self.wait_for(Word::Held, memory.as_fd(), || {
+        self.wait_for(Word::Held, memory.as_fd(), PATIENCE, || {
             if let Ok(Some(_)) = child.poll() {
                 let _ = child.go_on();
             }
@@ -428,11 +310,4 @@ impl Held {
         };
         Ok(missing(&self.maps, &self.born).into_iter().filter(is_needed).collect())
     }
-}
-
-/// The longest stack of a main thread, by the text of `/proc/PID/limits`.
-fn most_stack(limits: &str) -> u64 {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
-    let soft = line.and_then(|line| line.split_ascii_whitespace().next());
-    soft.map_or(0, |soft| soft.parse().unwrap_or(u64::MAX))
 }

@@ -1,12 +1,15 @@
 //! The instant.
 
 mod by_library;
+mod request;
+mod services;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::hold_point;
 use cowslip_sys::ptrace::{SignalInfo, Stop, Tracee};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
@@ -16,19 +19,21 @@ use crate::branch::{Caller, memory_of};
 use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
-use crate::library::Own;
+use crate::library::{Library, Own};
 use crate::look::{OPERATION, Plan, failed, in_memory, is_filtered, unless_ended};
 use crate::queues::{self, Waiting};
 use crate::shared::{self, SharedMemory};
 use crate::stop::{Threads, children};
 use crate::thread::ThreadState;
 use crate::timers::Timers;
+pub(crate) use request::{PATIENCE_TO_FREEZE, Request, is_service};
+pub(crate) use services::Service;
 
 /// Attempts to find a thread on a stack with room.
-const ATTEMPTS: u32 = 50;
+pub(crate) const ATTEMPTS: u32 = 50;
 /// Attempts to have all threads answer.
 const ATTEMPTS_TO_ASK: u32 = 5;
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
+pub(crate) const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(2);
 
 /// A stopped child of a process, with its memory at one instant, and the state of all its threads then.
 ///
@@ -51,7 +56,9 @@ pub struct Holder {
     timers: Timers,
     /// The signals that wait for any of its threads.
     pending: Vec<SignalInfo>,
-    has_library: bool,
+    library: Option<Library>,
+    /// The library's threads; `None` unless the program is to be [marked](Plan::mark).
+    services: Option<Vec<Service>>,
     /// The program's threads, if it [stays stopped](Plan::stay_stopped).
     stopped: Option<Threads>,
     pause: Duration,
@@ -80,6 +87,11 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// The request of the library.
+    fn request(&self) -> hold_point::Request {
+        if self.is_mark { hold_point::Request::Mark } else { hold_point::Request::Hold }
     }
 
     /// Holds the process, and finds out which parts of its memory the holder lacks.
@@ -225,7 +237,8 @@ impl Holder {
             shared: stopped.shared,
             timers: Timers::default(),
             pending: stopped.pending,
-            has_library: plan.library.is_some(),
+            library: plan.library.clone(),
+            services: None,
             stopped: None,
             pause,
         })
@@ -309,9 +322,14 @@ impl Holder {
         &self.queues
     }
 
-    /// True for a program under `cowslip run`.
-    pub(crate) fn has_library(&self) -> bool {
-        self.has_library
+    /// The library of a program under `cowslip run`.
+    pub(crate) fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
+    }
+
+    /// The library's threads at the instant of a mark; `None` if its views are not kept.
+    pub(crate) fn services(&self) -> Option<&[Service]> {
+        self.services.as_deref()
     }
 
     pub(crate) fn sites(&self) -> Sites {

@@ -7,9 +7,13 @@
 //! ```
 //! A page that the program and the holder still share, by the number of its frame, has not been written. Without the right to
 //! see these numbers both pages are read.
+//!
+//! Arenas of a program under `cowslip run` are taken back by its library ([`arenas`]), before any new thread ends.
 
+mod arenas;
 mod mappings;
 mod memory;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,18 +21,23 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::ptrace::{Stop, Tracee};
+use cowslip_sys::ptrace::Tracee;
+use cowslip_sys::target::Target;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets};
-use libc::{SYS_close, SYS_close_range, SYS_exit};
+use libc::{SYS_close, SYS_close_range};
 
-use crate::branch::{BYTES_PER_THREAD, Caller, Chains, equip, memory_of, schedule, set_state};
+use crate::branch::{Caller, memory_of, set_state};
 use crate::descriptors::{self, DescriptorState};
-use crate::hold::{Holder, with_room};
+use crate::hold::{Holder, Service, with_room};
 use crate::inject::Injection;
 use crate::kept::missing;
-use crate::look::{failed, field, is_filtered};
+use crate::library::without;
+use crate::look::{Plan, failed, is_filtered};
 use crate::stop::Threads;
 use crate::thread::ThreadState;
+use arenas::Arenas;
+use mappings::Changes;
+use threads::refuse_ended;
 
 const OPERATION: &str = "roll back a process";
 
@@ -36,8 +45,20 @@ const OPERATION: &str = "roll back a process";
 #[derive(Debug)]
 pub struct Mark {
     holder: Holder,
-    /// The descriptors of the instant, and the names of their files.
+    /// The descriptors of the instant, but for the library's, and the names of their files.
     links: BTreeMap<i32, String>,
+}
+
+/// A program that stands still, and is about to go back.
+struct Prepared<'a> {
+    /// The mappings of then and now, but for the library's.
+    then: String,
+    now: String,
+    /// The calls for those of then.
+    back: mappings::Calls,
+    ended: Vec<&'a ThreadState>,
+    /// The same, started again.
+    started: Vec<Tracee>,
 }
 
 /// The effect of a [rollback](Mark::roll_back).
@@ -49,19 +70,39 @@ pub struct RolledBack {
     pub pause: Duration,
 }
 
+impl Plan {
+    /// Holds the process, so that it can be taken back to the instant.
+    ///
+    /// # Errors
+    /// Those of [`Self::hold`]; [`ErrorKind::Unsupported`] for a program under `cowslip run` some of whose memory has left its
+    /// arenas.
+    pub fn mark(mut self) -> Result<Mark> {
+        self.is_mark = true;
+        Mark::new(self.hold()?)
+    }
+}
+
 impl Mark {
     /// Keeps the instant of a holder. It closes the holder's files: connections are the program's to close.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if the holder is [lent](Holder::lend); [`ErrorKind::Unsupported`] for a program under `cowslip run`.
+    /// [`ErrorKind::Busy`] if the holder is [lent](Holder::lend); [`ErrorKind::Unsupported`] for a program under `cowslip run`,
+    /// which must be [marked](Plan::mark) at once.
     pub fn new(mut holder: Holder) -> Result<Self> {
         let operation = "mark a process";
-        if holder.has_library() {
-            return Err(Error::new(ErrorKind::Unsupported, operation)
-                .because("it is under cowslip run, whose library knows the memory of now")
-                .advise("mark a program that was started without it"));
+        let pid = holder.pid();
+        let mut links: BTreeMap<_, _> =
+            descriptors::links(pid).during(operation)?.into_iter().collect();
+        if let Some(library) = holder.library() {
+            if holder.services().is_none() {
+                return Err(Error::new(ErrorKind::Unsupported, operation)
+                    .because("it is under cowslip run, whose library kept no view of that instant")
+                    .advise("mark it without holding it first"));
+            }
+            let memory = holder.both().1.open_memory().during(operation)?;
+            let own = library.descriptors(memory.as_fd()).during(operation)?;
+            own.iter().for_each(|number| _ = links.remove(number));
         }
-        let links = descriptors::links(holder.pid()).during(operation)?.into_iter().collect();
         let sites = holder.sites();
         let child = holder
             .stopped()
@@ -71,6 +112,11 @@ impl Mark {
         let mut caller = Caller::new(child, &memory, sites).during(operation)?;
         caller.call(SYS_close_range, &[0, u32::MAX.into(), 0]).during(operation)?;
         Ok(Self { holder, links })
+    }
+
+    /// The library's threads at the instant.
+    fn services(&self) -> &[Service] {
+        self.holder.services().unwrap_or_default()
     }
 
     /// The instant.
@@ -89,41 +135,39 @@ impl Mark {
     /// is. If it cannot be made whole, which is not expected, the program ends.
     pub fn roll_back(&self, starts_ended: bool) -> Result<RolledBack> {
         let (target, held) = self.holder.both();
-        let mut threads = Threads::seize(target.pid()).map_err(failed)?;
-        let began = Instant::now();
-        threads.stop().map_err(failed)?;
-        let status = target.read_file("status").map_err(failed)?;
-        let ended = self.ended(&threads);
-        if !ended.is_empty() {
-            refuse_ended(&ended, starts_ended, &status)?;
-        }
-        if is_filtered(&status) {
-            return Err(refused("it has a filter of calls since (seccomp(2))".into()));
-        }
-        let maps = [held, target].map(|process| process.read_file("maps").map_err(failed));
-        let [then, now] = maps;
-        let (then, now) = (then?, now?);
-        let mut changes = mappings::changes(&then, &now).map_err(refused)?;
-        let opened = self.opened_since()?;
-        changes.back.extend(opened.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
         let memory = target.open_memory().map_err(failed)?;
-        self.injection(&mut threads, &now, memory.as_fd())?
-            .make(&changes.again)
-            .during("map memory that was unmapped")?;
-        if !changes.again.is_empty() {
-            let now = target.read_file("maps").map_err(failed)?;
-            if let Some(range) = missing(&then, &now).first() {
-                return Err(refused(format!("memory was unmapped since: {range}")));
+        let mut threads = Threads::seize(target.pid()).map_err(failed)?;
+        let arenas = match self.holder.library() {
+            Some(library) => {
+                Some(Arenas::ask(&self.holder, memory.as_fd(), library, &mut threads)?)
             }
+            None => None,
+        };
+        let began = arenas.as_ref().map_or_else(Instant::now, |arenas| arenas.began);
+        if arenas.is_none() {
+            threads.stop().map_err(failed)?;
         }
-        let mut started = self.start(&mut threads, &ended, &now, memory.as_fd())?;
+        let ready = self.prepare(&mut threads, &memory, arenas.as_ref(), starts_ended);
+        let taken = ready.and_then(|mut ready| {
+            let back = arenas.as_ref().map(|arenas| arenas.take_back(&mut threads, target));
+            if let Some(Err(error)) = back {
+                ready.started.iter_mut().for_each(|tracee| _ = self.end_thread(tracee));
+                return Err(error);
+            }
+            Ok(ready)
+        });
+        let Prepared { then, now, back, ended, mut started } = taken.inspect_err(|_| {
+            arenas.iter().for_each(|arenas| _ = arenas.cancel(&mut threads));
+        })?;
         // From here on it is neither as then nor as now.
         let changed = self.end_new(&mut threads).and_then(|()| {
             let injection = self.injection(&mut threads, &now, memory.as_fd())?;
-            injection.make(&changes.back).map_err(failed)?;
+            injection.make(&back).map_err(failed)?;
             // The one that made the calls has been let go of in part.
             threads.all.iter().chain(&started).try_for_each(Tracee::take_over).map_err(failed)?;
             let bytes = memory::copy_back(held, target, &then).during(OPERATION)?;
+            let mut services = self.services().iter();
+            services.try_for_each(|service| service.put_back(memory.as_fd())).map_err(failed)?;
             self.equip(&mut started, &ended, &memory).during("start threads again")?;
             threads.all.append(&mut started);
             self.write_state(&threads).map(|()| bytes)
@@ -131,6 +175,45 @@ impl Mark {
         let bytes = changed.inspect_err(|_| _ = target.end())?;
         threads.go_on();
         Ok(RolledBack { bytes, pause: began.elapsed() })
+    }
+
+    /// Does all that can be refused, while the program stands still: it can go on as it is.
+    fn prepare(
+        &self,
+        threads: &mut Threads,
+        memory: &OwnedFd,
+        arenas: Option<&Arenas<'_>>,
+        starts_ended: bool,
+    ) -> Result<Prepared<'_>> {
+        let (target, held) = self.holder.both();
+        let status = target.read_file("status").map_err(failed)?;
+        let ended = self.ended(threads);
+        if !ended.is_empty() {
+            refuse_ended(&ended, starts_ended, &status)?;
+        }
+        if is_filtered(&status) {
+            return Err(refused("it has a filter of calls since (seccomp(2))".into()));
+        }
+        let maps = |process: &Target| {
+            let maps = process.read_file("maps").map_err(failed)?;
+            Ok(arenas.map_or(maps.clone(), |arenas| without(&maps, &arenas.own_memory)))
+        };
+        let (then, now): (Result<_>, Result<_>) = (maps(held), maps(target));
+        let (then, now) = (then?, now?);
+        let Changes { again, mut back } = mappings::changes(&then, &now).map_err(refused)?;
+        let own = arenas.map_or(&[][..], |arenas| &arenas.own_descriptors);
+        let opened = self.opened_since(own)?;
+        back.extend(opened.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
+        self.injection(threads, &now, memory.as_fd())?
+            .make(&again)
+            .during("map memory that was unmapped")?;
+        if !again.is_empty()
+            && let Some(range) = missing(&then, &maps(target)?).first()
+        {
+            return Err(refused(format!("memory was unmapped since: {range}")));
+        }
+        let started = self.start(threads, &ended, &now, memory.as_fd())?;
+        Ok(Prepared { then, now, back, ended, started })
     }
 
     /// A thread of then that makes calls.
@@ -146,79 +229,6 @@ impl Mark {
         Injection::prepare(caller, room, memory, self.holder.sites()).map_err(failed)
     }
 
-    /// Starts threads that have ended, stopped. All or none.
-    fn start(
-        &self,
-        threads: &mut Threads,
-        ended: &[&ThreadState],
-        maps: &str,
-        memory: BorrowedFd<'_>,
-    ) -> Result<Vec<Tracee>> {
-        let mut started = Vec::new();
-        for thread in ended {
-            let next = self.injection(threads, maps, memory)?.start(thread);
-            match next {
-                Ok(next) => started.push(next),
-                Err(errno) => {
-                    started
-                        .iter_mut()
-                        .try_for_each(|tracee| self.end_thread(tracee))
-                        .map_err(failed)?;
-                    let error = Error::from_errno("start threads again", errno);
-                    return Err(match errno {
-                        Errno::PERM => error
-                            .advise("the program must have CAP_CHECKPOINT_RESTORE: run it as root"),
-                        _ => error,
-                    });
-                }
-            }
-        }
-        Ok(started)
-    }
-
-    /// Gives started threads the state that only they can set.
-    fn equip(
-        &self,
-        started: &mut [Tracee],
-        states: &[&ThreadState],
-        memory: &OwnedFd,
-    ) -> Result<(), Errno> {
-        let Some(first) = started.first_mut() else { return Ok(()) };
-        let (sites, pid) = (self.holder.sites(), self.holder.program());
-        let mut caller = Caller::new(first, memory, sites)?;
-        let (now, room) = (caller.registers(), (states.len() + 1) * BYTES_PER_THREAD);
-        let mut chains = Chains::new(&mut caller, sites, pid, room)?;
-        equip(&mut chains, memory, started, states)?;
-        started[0].set_registers(&now)?;
-        chains.end(&mut Caller::new(&mut started[0], memory, sites)?)?;
-        started.iter().zip(states).for_each(|(tracee, state)| schedule(tracee, state));
-        Ok(())
-    }
-
-    /// Ends the threads that have come since, before their stacks go: the kernel still writes to those.
-    fn end_new(&self, threads: &mut Threads) -> Result<()> {
-        for tracee in &threads.all {
-            tracee.take_over().map_err(failed)?;
-        }
-        for tracee in threads.all.iter_mut().filter(|tracee| self.state_of(tracee).is_none()) {
-            self.end_thread(tracee).map_err(failed)?;
-        }
-        threads.all.retain(|tracee| !tracee.has_ended());
-        Ok(())
-    }
-
-    /// Ends a thread that has come since. The changes of memory at its end are taken back, too.
-    fn end_thread(&self, tracee: &mut Tracee) -> Result<(), Errno> {
-        let now = tracee.registers()?;
-        tracee.set_blocked_signals(!0)?;
-        tracee.set_registers(&self.holder.sites().call(&now, SYS_exit, [0; 6]))?;
-        tracee.go_on()?;
-        while tracee.wait_long()? != Stop::Ended {
-            tracee.go_on()?;
-        }
-        Ok(())
-    }
-
     fn state_of(&self, tracee: &Tracee) -> Option<&ThreadState> {
         self.holder.threads().iter().find(|state| state.id == tracee.thread())
     }
@@ -227,23 +237,18 @@ impl Mark {
         for (tracee, state) in threads.all.iter().filter_map(|t| Some((t, self.state_of(t)?))) {
             set_state(tracee, state).during(OPERATION)?;
         }
-        for state in self.holder.descriptors() {
+        let is_its_own = |state: &&DescriptorState| self.links.contains_key(&state.number);
+        for state in self.holder.descriptors().iter().filter(is_its_own) {
             self.put_back(state).during(OPERATION)?;
         }
         threads.all.iter().try_for_each(|tracee| tracee.trace_clones(false)).map_err(failed)
     }
 
-    /// The threads that have ended since.
-    fn ended(&self, threads: &Threads) -> Vec<&ThreadState> {
-        let live = |id: i32| threads.all.iter().any(|tracee| tracee.thread() == id);
-        self.holder.threads().iter().filter(|thread| !live(thread.id)).collect()
-    }
-
-    /// Descriptors that the program did not have then.
-    fn opened_since(&self) -> Result<impl Iterator<Item = i32>> {
+    /// Descriptors that the program did not have then, but for the library's.
+    fn opened_since(&self, own: &[i32]) -> Result<impl Iterator<Item = i32>> {
         let (target, _) = self.holder.both();
-        let now: BTreeMap<_, _> =
-            descriptors::links(target.pid()).map_err(failed)?.into_iter().collect();
+        let links = descriptors::links(target.pid()).map_err(failed)?.into_iter();
+        let now: BTreeMap<_, _> = links.filter(|(number, _)| !own.contains(number)).collect();
         let gone = self.links.iter().find(|(number, link)| now.get(number) != Some(link));
         if let Some((number, link)) = gone {
             return Err(refused(format!("descriptor {number}, {link}, was closed since")));
@@ -280,23 +285,6 @@ impl Mark {
         };
         let done: std::io::Result<()> = put();
         done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-    }
-}
-
-/// Fails unless threads that have ended can be, and are to be, started again.
-fn refuse_ended(ended: &[&ThreadState], starts_them: bool, status: &str) -> Result<()> {
-    let numbers: Vec<_> = ended.iter().map(|thread| thread.id.to_string()).collect();
-    let error = refused(format!("threads have ended since: {}", numbers.join(", ")));
-    if !starts_them {
-        return Err(error.advise("cowslip rollback --force starts them again"));
-    }
-    if ended.iter().any(|thread| thread.alternate_stack.is_none()) {
-        return Err(error.advise("one of them could not be asked for its stack: mark it again"));
-    }
-    // They have other numbers inside.
-    match field(status, "NStgid").split_ascii_whitespace().nth(1) {
-        Some(_) => Err(error.advise("mark it from inside of its container")),
-        None => Ok(()),
     }
 }
 

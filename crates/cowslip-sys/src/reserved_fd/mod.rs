@@ -23,7 +23,7 @@ pub use fork_gate::{ForkGate, between_changes, is_free};
 pub use identity::{FileIdentity, same_file};
 pub(crate) use kept::Kept;
 use table::{Place, Scope};
-pub use table::{is_held, next_held};
+pub use table::{Table, is_held, next_held, table};
 
 const CLOSED: i32 = -1;
 /// No process has a descriptor with this number: `EBADF`.

@@ -28,15 +28,41 @@ const FOREIGN: u64 = 1 << 60;
 const FLAGS: u64 = TAKEN | PRIVATE | CLAIMED | FOREIGN;
 const MOST_SERIALS: u32 = 1 << 28;
 
+#[repr(C)]
+#[derive(Debug)]
 struct Slot {
     entry: AtomicU64,
     /// Zeroes if it is not known.
     identity: [AtomicU64; 2],
 }
 
-static TABLE: [Slot; SLOTS] =
+/// The table, in memory that other processes may read.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Table([Slot; SLOTS]);
+
+static WHOLE: Table = Table(
     [const { Slot { entry: AtomicU64::new(FREE), identity: [const { AtomicU64::new(0) }; 2] } };
-        SLOTS];
+        SLOTS],
+);
+static TABLE: &[Slot; SLOTS] = &WHOLE.0;
+
+/// The table of this process.
+pub const fn table() -> &'static Table {
+    &WHOLE
+}
+
+impl Table {
+    /// Its length, in bytes.
+    pub const BYTES: usize = size_of::<Self>();
+
+    /// The descriptors in the table of another process, by its bytes.
+    pub fn read(bytes: &[u8; Self::BYTES]) -> Vec<RawFd> {
+        let (words, _) = bytes.as_chunks::<8>();
+        let entries = words.chunks_exact(size_of::<Slot>() / 8).map(|slot| slot[0]);
+        entries.filter_map(|entry| number_of(u64::from_ne_bytes(entry))).collect()
+    }
+}
 
 /// No slot from here on has ever been taken.
 static USED: AtomicUsize = AtomicUsize::new(0);

@@ -74,7 +74,7 @@ fn mark(pid: i32) -> Result<(Mark, OwnedFd, Value)> {
                 .advise(format!("cowslip mark {pid} --drop")),
             errno => Error::from_errno(operation, errno),
         })?;
-    let mark = Mark::new(look(pid)?.hold()?)?;
+    let mark = look(pid)?.mark()?;
     let holder = mark.holder();
     let answer = json!({
         "schema": "cowslip.mark/1",

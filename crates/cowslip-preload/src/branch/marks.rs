@@ -1,0 +1,93 @@
+//! Marks of a program, and the arenas' way back to them.
+//!
+//! Another process keeps the program's other memory, in a child of this one; each arena keeps a view of the same instant until
+//! that child ends. All other threads of the program are stopped at both, outside of this library.
+
+use cowslip::raw::{Usage, is_any_at_rest};
+use cowslip::{Arena, Frozen, freeze_all};
+use cowslip_sys::Errno;
+
+use crate::arena::registry::arenas;
+use crate::hooks::heap;
+use crate::rt::guard::errno_of;
+use crate::rt::log::say;
+
+/// Has each arena a service thread, which a view needs. A thread that is started now is in the mark.
+pub(super) fn prepare(may_start: bool) -> Result<(), Errno> {
+    if lacking().next().is_some() && may_start {
+        heap::start_service();
+    }
+    if lacking().next().is_none() {
+        return Ok(());
+    }
+    // It cannot be started here.
+    heap::note_thread();
+    Err(Errno::AGAIN)
+}
+
+fn lacking() -> impl Iterator<Item = &'static Arena> {
+    arenas().filter(|arena| arena.raw().is_reader() || !arena.raw().has_service())
+}
+
+/// Views of all arenas.
+pub(super) fn views() -> Result<Vec<Frozen>, Errno> {
+    if is_any_at_rest() {
+        return Err(Errno::AGAIN);
+    }
+    let is_outside = |usage| matches!(usage, Usage::Detached | Usage::Left);
+    let has_left = |arena: &Arena| {
+        let parts = arena.raw().parts(arena.range());
+        parts.iter().any(|(_, usage, _)| is_outside(*usage))
+    };
+    if arenas().any(has_left) {
+        return Err(Errno::NXIO);
+    }
+    let all: Vec<_> = arenas().collect();
+    freeze_all(&all).map_err(|error| {
+        say!("no mark: {error}");
+        errno_of(&error)
+    })
+}
+
+/// Keeps the views until a child ends.
+pub(super) fn keep(child: i32, views: Vec<Frozen>) {
+    for (arena, view) in arenas().zip(views) {
+        if let Err(error) = arena.raw().keep_view(child, view) {
+            say!("the mark cannot be gone back to: {error}");
+        }
+    }
+}
+
+/// Takes all arenas back to the views that are kept for a child. All or none.
+pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
+    if is_any_at_rest() {
+        return Err(Errno::AGAIN);
+    }
+    let all: Vec<_> = arenas().collect();
+    if all.iter().any(|arena| arena.raw().with_kept_view(child, |_| ()).is_none()) {
+        return Err(Errno::SRCH);
+    }
+    let refused = |error: cowslip::Error| {
+        say!("{error}");
+        Errno::NXIO
+    };
+    // One arena goes back whole or not at all.
+    let now = if all.len() > 1 { freeze_all(&all).map_err(refused)? } else { Vec::new() };
+    for (i, arena) in all.iter().enumerate() {
+        // SAFETY: the program's other threads are stopped, and go back as well; this one waits until they do.
+        let back = arena
+            .raw()
+            .with_kept_view(child, |view| unsafe { arena.raw().roll_back_handed_out(view) });
+        if let Err(error) = back.unwrap_or(Ok(())) {
+            for (arena, now) in all[..i].iter().zip(&now) {
+                // SAFETY: as above.
+                if unsafe { arena.raw().roll_back_handed_out(now) }.is_err() {
+                    say!("{error}; an arena that was taken back stays so");
+                    std::process::abort();
+                }
+            }
+            return Err(refused(error));
+        }
+    }
+    Ok(())
+}
