@@ -30,9 +30,9 @@ MOST_S = 75
 class Program:
     """A program that says its state, and the folder that is in the command line of all that comes of it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, starter: tuple[str, ...] = ()) -> None:
         self.place = place
-        words = [PYTHON, PROGRAMS / "state.py", place]
+        words = [*starter, PYTHON, PROGRAMS / "state.py", place]
         self.child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         self.pid = self.child.pid
         self.line()
@@ -114,9 +114,11 @@ class Command:
 
     # It can be killed at its steps; strace follows it into threads and children.
     has_steps, follow = True, ["-f"]
+    # Words before the program's own.
+    starter: tuple[str, ...] = ()
 
     def __init__(self, place: Path) -> None:
-        self.place, self.program, self.left = place, Program(place), 0
+        self.place, self.program, self.left = place, Program(place, self.starter), 0
         self.fifo = place / "fifo"
         os.mkfifo(self.fifo)
         # It never ends, and copies wait for it.
@@ -295,7 +297,22 @@ class RollBackKeeper(RollBack):
         except (Failed, OSError):
             if self.program.child.poll() is None:
                 raise
-            self.program = Program(self.place)
+            self.program = Program(self.place, self.starter)
+
+
+UNDER_RUN = (COWSLIP, "run", "--")
+
+
+class KeeperUnderRun(Keeper):
+    starter = UNDER_RUN
+
+
+class RollBackUnderRun(RollBack):
+    starter = UNDER_RUN
+
+
+class RollBackKeeperUnderRun(RollBackKeeper):
+    starter = UNDER_RUN
 
 
 class Checkpoint(Command):
@@ -389,6 +406,9 @@ COMMANDS = {
     "mark --keep": Keeper,
     "rollback": RollBack,
     "rollback, its keeper": RollBackKeeper,
+    "mark --keep, under run": KeeperUnderRun,
+    "rollback, under run": RollBackUnderRun,
+    "rollback under run, its keeper": RollBackKeeperUnderRun,
     "checkpoint": Checkpoint,
     "warm": Warm,
     "warm --until": WarmServer,

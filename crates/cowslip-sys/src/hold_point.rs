@@ -16,7 +16,8 @@
 //! ```text
 //!   other process                    one of the program's threads
 //!     sets its registers ──────────▶ looks for no other thread in the library · Ready
-//!     stops all threads · Go ──────▶ the arenas go back to the views · Back
+//!     stops all threads · Go ──────▶ the arenas go back to the views, no descriptor of the library changes · Back
+//!     stops all threads · Leave ───▶ descriptors may change again · Left
 //!     stops it, and sets its registers, and the rest of the program's memory: it never returns from the point
 //! ```
 
@@ -150,14 +151,27 @@ pub enum Word {
     Held,
     /// The thread has not forked, or could not; or the arenas are as they were.
     Failed,
-    /// The arenas are those of the mark.
+    /// The arenas are those of the mark, and no thread changes the library's descriptors.
     Back,
+    /// All threads are stopped, and the descriptors known.
+    Leave,
+    /// The thread has no lock.
+    Left,
 }
 
 impl Word {
     /// Every word, by its number.
-    pub const ALL: [Self; 7] =
-        [Self::Asked, Self::Ready, Self::Go, Self::Cancelled, Self::Held, Self::Failed, Self::Back];
+    pub const ALL: [Self; 9] = [
+        Self::Asked,
+        Self::Ready,
+        Self::Go,
+        Self::Cancelled,
+        Self::Held,
+        Self::Failed,
+        Self::Back,
+        Self::Leave,
+        Self::Left,
+    ];
 }
 
 /// The memory that both sides write.
@@ -311,6 +325,12 @@ mod tests {
         assert_eq!(found.arenas, (&raw const ARENAS) as u64);
         assert_eq!(found.descriptors, core::ptr::from_ref(reserved_fd::table()) as u64);
         assert_eq!(HoldPoint::find(&memory[..memory.len() - 1]), None);
+    }
+
+    #[test]
+    fn every_word_is_known_by_its_number() {
+        assert_eq!(Word::ALL.len(), Word::Left as usize + 1);
+        assert!(Word::ALL.iter().enumerate().all(|(i, word)| *word as usize == i));
     }
 
     #[test]

@@ -79,8 +79,20 @@ pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
 /// Like [`reserve`], for mappings that must not land where other code has just unmapped memory: far below the kernel's
 /// own choice, if there is room.
 pub fn reserve_apart(len: usize, align: usize) -> Result<VirtRange> {
-    let hint = apart::next(len.saturating_add(align));
-    reserve_near(hint, len, align).inspect(|found| apart::note(*found))
+    /// Places of long-lived mappings may be met on the way around.
+    const MOST_TRIES: u32 = 16;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let hint = apart::next(len.saturating_add(align));
+        let found = reserve_near(hint, len, align)?;
+        if hint == 0 || tries == MOST_TRIES || apart::has(found) {
+            apart::note(found);
+            return Ok(found);
+        }
+        // SAFETY: reserved just now, and known to no other code.
+        unsafe { unmap(found) }?;
+    }
 }
 
 /// The addresses of all memory that was ever [reserved apart](reserve_apart), if other code's memory lies elsewhere.
@@ -110,14 +122,19 @@ mod apart {
     static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
     static STRAYED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Notes the place of a mapping.
-    pub(super) fn note(found: VirtRange) {
+    /// Returns true for a mapping in the area.
+    pub(super) fn has(found: VirtRange) -> bool {
         let end = END.load(Relaxed);
         let lowest = end.saturating_sub(SMALL_AREA_BYTES + LARGE_AREA_BYTES);
-        if found.start < lowest || found.end() > end {
-            STRAYED.store(1, Relaxed);
+        lowest <= found.start && found.end() <= end
+    }
+
+    /// Notes the place of a mapping.
+    pub(super) fn note(found: VirtRange) {
+        match has(found) {
+            true => _ = FIRST.fetch_min(found.start, Relaxed),
+            false => STRAYED.store(1, Relaxed),
         }
-        FIRST.fetch_min(found.start, Relaxed);
     }
 
     pub(super) fn area() -> Option<VirtRange> {

@@ -18,6 +18,7 @@ use cowslip::Frozen;
 use cowslip::raw::is_any_at_rest;
 use cowslip_sys::hold_point::{Exchange, HoldPoint, LEFT_ALONE, MOST_NS, Request, Word};
 use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::reserved_fd::ForkGate;
 use cowslip_sys::{Errno, memory, passthrough, waiting};
 
 use crate::arena::registry::{RANGES, arenas};
@@ -70,7 +71,13 @@ fn roll_back(exchange: &Exchange, child: i32) -> Result<Infallible, Errno> {
     }
     until_stopped(exchange)?;
     marks::roll_back(child)?;
+    let gate = ForkGate::close();
     exchange.set(Word::Back);
+    while exchange.word() != Some(Word::Leave) {
+        let _ = waiting::nap(NAP);
+    }
+    drop(gate);
+    exchange.set(Word::Left);
     loop {
         let _ = waiting::nap(NAP);
     }

@@ -147,6 +147,7 @@ impl<'a> Request<'a> {
         let found = self.read(self.memory)?.word;
         let listens = match word {
             Word::Go => found == Some(Word::Ready),
+            Word::Leave => found == Some(Word::Back),
             _ => matches!(found, Some(Word::Asked | Word::Ready | Word::Go | Word::Failed)),
         };
         if is_inside && listens {

@@ -31,7 +31,7 @@ pub(super) struct Arenas<'a> {
     pub(super) began: Instant,
     /// Memory that stays as it is, in order, with the arenas.
     pub(super) own_memory: Vec<VirtRange>,
-    /// Descriptors of the library.
+    /// Descriptors of the library, which may change.
     pub(super) own_descriptors: Vec<i32>,
 }
 
@@ -99,37 +99,54 @@ impl<'a> Arenas<'a> {
         Ok(true)
     }
 
-    /// Has the arenas taken back, and stops all threads again. They end with this process. On an error the arenas are as they
-    /// were, and the threads stopped or not.
-    pub(super) fn take_back(&self, threads: &mut Threads, target: &Target) -> Result<()> {
+    /// Has the arenas taken back, and stops all threads again. They end with this process. Returns the library's descriptors.
+    /// On an error the arenas are as they were, and the threads stopped or not.
+    pub(super) fn take_back(
+        &self,
+        threads: &mut Threads,
+        library: &Library,
+        target: &Target,
+    ) -> Result<Vec<i32>> {
         let ends_with_us = |threads: &Threads, ends: bool| {
             let set = |tracee: &Tracee| tracee.end_with_this_process(ends);
             threads.all.iter().try_for_each(set).map_err(failed)
         };
         ends_with_us(threads, true)?;
         self.request.let_services_go_on(threads).map_err(failed)?;
-        let caller = threads.find(self.request.thread()).ok_or(Errno::SRCH).map_err(failed)?;
-        if !self.request.say(caller, Word::Go).map_err(failed)? {
-            return Err(failed(Errno::TIMEDOUT));
-        }
-        caller.go_on().map_err(failed)?;
-        let passing = || threads.pass_on();
-        let back = self.request.wait_for(Word::Back, self.memory, PATIENCE_TO_FREEZE, passing);
-        match back {
-            Ok(_) => {
-                let mut running = threads.all.iter_mut().filter(|tracee| !tracee.is_stopped());
-                running.try_for_each(interrupt).map_err(failed)
-            }
+        match self.tell(threads, Word::Go, Word::Back) {
+            Ok(()) => {}
             Err(errno @ (Errno::AGAIN | Errno::SRCH | Errno::NXIO)) => {
                 ends_with_us(threads, false)?;
-                Err(not_taken(errno))
+                return Err(not_taken(errno));
             }
             Err(errno) => {
                 // It may take them back later.
                 let _ = target.end();
-                Err(failed(errno))
+                return Err(failed(errno));
             }
         }
+        // They are as then: from here on all of it must be.
+        let left = library.descriptors(self.memory).and_then(|own| {
+            self.tell(threads, Word::Leave, Word::Left)?;
+            Ok(own)
+        });
+        left.map_err(|errno| {
+            let _ = target.end();
+            failed(errno)
+        })
+    }
+
+    /// Says a word to the thread, which is stopped, waits for its answer, and stops all threads.
+    fn tell(&self, threads: &mut Threads, word: Word, answer: Word) -> Result<(), Errno> {
+        let caller = threads.find(self.request.thread()).ok_or(Errno::SRCH)?;
+        if !self.request.say(caller, word)? {
+            return Err(Errno::TIMEDOUT);
+        }
+        caller.go_on()?;
+        let passing = || threads.pass_on();
+        self.request.wait_for(answer, self.memory, PATIENCE_TO_FREEZE, passing)?;
+        let mut running = threads.all.iter_mut().filter(|tracee| !tracee.is_stopped());
+        running.try_for_each(interrupt)
     }
 
     /// Lets all threads go on as they are.

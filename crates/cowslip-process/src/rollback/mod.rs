@@ -149,20 +149,25 @@ impl Mark {
         }
         let ready = self.prepare(&mut threads, &memory, arenas.as_ref(), starts_ended);
         let taken = ready.and_then(|mut ready| {
-            let back = arenas.as_ref().map(|arenas| arenas.take_back(&mut threads, target));
-            if let Some(Err(error)) = back {
+            let own = match (&arenas, self.holder.library()) {
+                (Some(arenas), Some(library)) => arenas.take_back(&mut threads, library, target),
+                _ => Ok(Vec::new()),
+            };
+            let own = own.inspect_err(|_| {
                 ready.started.iter_mut().for_each(|tracee| _ = self.end_thread(tracee));
-                return Err(error);
-            }
-            Ok(ready)
+            })?;
+            Ok((ready, own))
         });
-        let Prepared { then, now, back, ended, mut started } = taken.inspect_err(|_| {
+        let (Prepared { then, now, back, ended, mut started }, own) = taken.inspect_err(|_| {
             arenas.iter().for_each(|arenas| _ = arenas.cancel(&mut threads));
         })?;
         // From here on it is neither as then nor as now.
         let changed = self.end_new(&mut threads).and_then(|()| {
             let injection = self.injection(&mut threads, &now, memory.as_fd())?;
-            injection.make(&back).map_err(failed)?;
+            let opened = self.opened_since(&own)?;
+            let closing = opened.map(|number| (SYS_close, [number as u64, 0, 0, 0]));
+            let calls: Vec<_> = back.into_iter().chain(closing).collect();
+            injection.make(&calls).during(OPERATION)?;
             // The one that made the calls has been let go of in part.
             threads.all.iter().chain(&started).try_for_each(Tracee::take_over).map_err(failed)?;
             let bytes = memory::copy_back(held, target, &then).during(OPERATION)?;
@@ -200,10 +205,9 @@ impl Mark {
         };
         let (then, now): (Result<_>, Result<_>) = (maps(held), maps(target));
         let (then, now) = (then?, now?);
-        let Changes { again, mut back } = mappings::changes(&then, &now).map_err(refused)?;
+        let Changes { again, back } = mappings::changes(&then, &now).map_err(refused)?;
         let own = arenas.map_or(&[][..], |arenas| &arenas.own_descriptors);
-        let opened = self.opened_since(own)?;
-        back.extend(opened.map(|number| (SYS_close, [number as u64, 0, 0, 0])));
+        self.opened_since(own).map(drop)?;
         self.injection(threads, &now, memory.as_fd())?
             .make(&again)
             .during("map memory that was unmapped")?;

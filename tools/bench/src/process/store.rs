@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Copy, Mark, look};
+use cowslip_process::{Copy, look};
 use cowslip_sys::procfs::{MappingUse, field_bytes};
 use cowslip_sys::target::Target;
 
@@ -55,12 +55,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
         let mut server =
             FilledServer::start(&setup, place, (shape, CLIENTS), bench.stop, &mut |_, _, _| {})?;
         let of = Subject { size, variant, shape, runs: options.runs };
-        for part in [holds, answers] {
+        for part in [holds, answers, rolls_back] {
             part(bench, &mut server, &of)?;
-        }
-        // Its library knows the memory of now.
-        if variant != UNDER_COWSLIP {
-            rolls_back(bench, &mut server, &of)?;
         }
     }
     Ok(())
@@ -171,7 +167,7 @@ fn own_bytes(pid: i32) -> Result<f64> {
 }
 
 fn rolls_back(bench: &mut Bench<'_>, server: &mut FilledServer, of: &Subject) -> Result<()> {
-    let mark = Mark::new(look(server.pid as i32)?.hold()?)?;
+    let mark = look(server.pid as i32)?.mark()?;
     let (mut times, mut written) = (Vec::new(), 0);
     for round in bench.clock.rounds(0.3, 3, 1 + of.runs) {
         let keys = of.shape.keys / WRITTEN_SHARE;
@@ -183,6 +179,7 @@ fn rolls_back(bench: &mut Bench<'_>, server: &mut FilledServer, of: &Subject) ->
         }
     }
     of.push(bench, ROLL_BACK, &times);
+    // Arenas go back without a copy.
     bench.report.row(of.row("roll_back_bytes", "max", written as f64, "bytes"));
     Ok(())
 }
