@@ -83,7 +83,7 @@ def ready() -> Start:
     if generators is not None:
         generators.seed(list(start.seed))
     if ssl is not None:
-        # OpenSSL knows a copy by its process number, which is the same in all.
+        # For an OpenSSL that `cowslip branch` does not find, because the symbols of its file were removed.
         ssl.RAND_add(start.seed, len(start.seed))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

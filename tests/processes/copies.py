@@ -13,9 +13,9 @@ from common import COWSLIP, PROGRAMS, PYTHON, Failed, Table, first, folder, ran,
 
 # Copies of one instant.
 AT_ONCE = 50
-# The kinds of sources with equal numbers in copies, as `docs/templates.md` says: of the program's seed, of a library, of a
-# generator in memory, of one that the program has made.
-EQUAL = {"seed", "library", "memory", "object"}
+# The kinds of sources with equal numbers in copies, as `docs/templates.md` says: of the program's seed, of a generator or
+# a buffer in memory, of one that the program has made.
+EQUAL = {"seed", "memory", "object"}
 
 
 def build(place: Path, *words: object) -> str:

@@ -85,7 +85,7 @@ while sys.stdin.readline():
 
 /// The program, and a line of input for each of two copies.
 fn start(user: Option<u32>) -> Option<Program> {
-    start_by(&[PYTHON], user)
+    start_by(&[PYTHON, "-c"], user)
 }
 
 fn start_by(starter: &[&str], user: Option<u32>) -> Option<Program> {
@@ -167,7 +167,7 @@ fn copies_have_threads_and_files_of_their_own() {
 
 #[test]
 fn copies_of_a_program_under_cowslip_run_are_like_others() {
-    let starter = [COWSLIP, "run", "--threshold", "64K", "--", PYTHON];
+    let starter = [COWSLIP, "run", "--threshold", "64K", "--", PYTHON, "-c"];
     let Some(mut program) = start_by(&starter, None) else { return };
     let pid = program.child.id();
     for _ in 0..5 {

@@ -30,6 +30,7 @@ mod hold;
 mod inject;
 mod kept;
 mod library;
+mod loaded;
 mod look;
 mod queues;
 mod rollback;

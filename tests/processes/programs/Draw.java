@@ -14,7 +14,7 @@ public class Draw {
         Map<String, Object> drawn = new LinkedHashMap<>();
         drawn.put("kernel SecureRandom", HexFormat.of().formatHex(bytes(secure)));
         drawn.put("kernel UUID.randomUUID", UUID.randomUUID());
-        drawn.put("library SecureRandom-DRBG", HexFormat.of().formatHex(bytes(drbg)));
+        drawn.put("memory SecureRandom-DRBG", HexFormat.of().formatHex(bytes(drbg)));
         drawn.put("kernel new-Random", new Random().nextLong());
         drawn.put("memory Random", random.nextLong());
         drawn.put("memory Math.random", Math.random());

@@ -3,7 +3,8 @@
 const crypto = require('crypto');
 const draw = () => ({
     'library crypto.randomBytes': crypto.randomBytes(16).toString('hex'),
-    'library crypto.randomUUID': crypto.randomUUID(),
+    'memory crypto.randomUUID': crypto.randomUUID(),
+    'library crypto.randomUUID-without-buffer': crypto.randomUUID({disableEntropyCache: true}),
     'library crypto.getRandomValues': Buffer.from(crypto.getRandomValues(new Uint8Array(16))).toString('hex'),
     'memory Math.random': Math.random(),
 });

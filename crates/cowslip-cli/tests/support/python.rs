@@ -1,4 +1,4 @@
-//! Programs for Debian's Python, which read lines and answer each.
+//! Programs, most of them for Debian's Python, which read lines and answer each.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -32,17 +32,17 @@ pub struct Program {
 impl Program {
     /// Starts a program, of another user if one is named, and waits until it says "ready". Its argument is a folder.
     pub fn start(text: &str, user: Option<u32>) -> Option<Self> {
-        Self::start_by(&[PYTHON], text, user)
+        Self::start_by(&[PYTHON, "-c"], text, user)
     }
 
     /// Like [`Self::start`], by a command before the program's text.
     pub fn start_by(starter: &[&str], text: &str, user: Option<u32>) -> Option<Self> {
-        if !is_there() {
+        if starter.contains(&PYTHON) && !is_there() {
             return None;
         }
         let folder = Folder::new("python");
         let mut command = Command::new(starter[0]);
-        command.args(&starter[1..]).args(["-c", text]).arg(&folder.0);
+        command.args(&starter[1..]).arg(text).arg(&folder.0);
         if let Some(user) = user {
             std::os::unix::fs::chown(&folder.0, Some(user), Some(user)).unwrap();
             command.uid(user).gid(user);

@@ -15,6 +15,7 @@ mod caller;
 mod chain;
 mod files;
 mod namespaces;
+mod openssl;
 mod private;
 mod sockets;
 mod streams;
@@ -33,6 +34,7 @@ use crate::inject::Sites;
 use crate::{shared, timers};
 pub(crate) use caller::{Caller, memory_of};
 pub(crate) use chain::Chains;
+pub(crate) use openssl::Places;
 pub use private::PrivateFolders;
 pub(crate) use sockets::close_outside;
 pub(crate) use threads::{CLONE_ARGUMENTS_BYTES, arguments_to_start, equip, schedule, set_state};
@@ -139,6 +141,10 @@ impl Holder {
         })?;
         let renewed = shared::renew(&mut caller, copy_memory.as_fd(), self.shared());
         renewed.during("copy shared memory")?;
+        let places = self.openssl();
+        let redirected =
+            places.and_then(|places| places.redirect(&mut caller, copy_memory.as_fd()));
+        redirected.during("give a copy random numbers of its own")?;
         for range in self.kept() {
             let (start, len) = (range.start as u64, range.len as u64);
             let advice = MADV_DONTFORK as u64;

@@ -4,6 +4,7 @@ mod by_library;
 mod request;
 mod services;
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
-use crate::branch::{Caller, memory_of};
+use crate::branch::{Caller, Places, memory_of};
 use crate::descriptors::{self, DescriptorState};
 use crate::inject::{Injection, Sites, let_wait, room, was_left_alone};
 use crate::kept::{from_smaps, missing};
@@ -59,6 +60,8 @@ pub struct Holder {
     library: Option<Library>,
     /// The library's threads; `None` unless the program is to be [marked](Plan::mark).
     services: Option<Vec<Service>>,
+    /// Found at the first copy.
+    openssl: OnceCell<Places>,
     /// The program's threads, if it [stays stopped](Plan::stay_stopped).
     stopped: Option<Threads>,
     pause: Duration,
@@ -239,6 +242,7 @@ impl Holder {
             pending: stopped.pending,
             library: plan.library.clone(),
             services: None,
+            openssl: OnceCell::new(),
             stopped: None,
             pause,
         })
@@ -334,6 +338,15 @@ impl Holder {
 
     pub(crate) fn sites(&self) -> Sites {
         self.sites
+    }
+
+    /// The places at which OpenSSL asks for the number of its process.
+    pub(crate) fn openssl(&self) -> Result<&Places, Errno> {
+        if let Some(known) = self.openssl.get() {
+            return Ok(known);
+        }
+        let (maps, memory) = (self.held.read_file("maps")?, self.held.open_file("mem")?);
+        Ok(self.openssl.get_or_init(|| Places::find(&self.held, &maps, memory.as_fd())))
     }
 
     /// Gives it shared memory of its own, with the content of the instant.
