@@ -1,13 +1,14 @@
-//! All of an encrypted checkpoint but its memory, in one message of Protocol Buffers: names and lengths of CRIU's files
-//! tell of the process too.
+//! All of a checkpoint but its memory, in one message of Protocol Buffers: for an encrypted one, as names and lengths of CRIU's
+//! files tell of the process too, and for one in a store, which would have an object for each.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
+use cowslip_sys::regular;
 use prost::Message;
 
 use crate::encrypted;
@@ -51,16 +52,40 @@ impl Archive {
     }
 
     pub(crate) fn encrypt(&self, keys: &Keys, path: &Path) -> Result<()> {
+        encrypted::encrypt(keys, &mut &self.to_bytes()?[..], path).map(drop)
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let bytes = self.to_bytes()?;
+        fs::write(path, bytes).map_err(|error| file_error("write a checkpoint", path, error))
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>> {
         if self.encoded_len() as u64 > MOST_BYTES {
             let why = "it has more than 1 GiB besides the memory that CRIU leaves to others";
-            return Err(Error::new(ErrorKind::Unsupported, "encrypt a checkpoint").because(why));
+            return Err(Error::new(ErrorKind::Unsupported, "write a checkpoint").because(why));
         }
-        encrypted::encrypt(keys, &mut &self.encode_to_vec()[..], path).map(drop)
+        Ok(self.encode_to_vec())
     }
 
     pub(crate) fn decrypt(keys: &Keys, path: &Path) -> Result<Self> {
         let bytes = encrypted::decrypt(keys, path, MOST_BYTES + MOST_BYTES / 64)?;
-        Self::decode(&bytes[..]).map_err(|_| corrupt(path, "it holds no files"))
+        Self::from_bytes(path, &bytes)
+    }
+
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let failed = |error| file_error(OPERATION, path, error);
+        let file = regular::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(corrupt(path, "it is longer than 1 GiB"));
+        }
+        Self::from_bytes(path, &bytes)
+    }
+
+    fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
+        Self::decode(bytes).map_err(|_| corrupt(path, "it holds no files"))
     }
 
     /// Writes the files into a new folder. `path` is the archive's, for errors.

@@ -74,6 +74,20 @@ pub fn checkpoint(
     options: &CheckpointOptions,
     progress: OnProgress<'_>,
 ) -> Result<Checkpointed> {
+    checkpoint_and(plan, folder, options, progress, |_| Ok(()))
+}
+
+/// Like [`checkpoint`], and takes the folder elsewhere before a program that is to stop ends.
+///
+/// # Errors
+/// Those of [`checkpoint`], and of `take`: the program goes on then.
+pub fn checkpoint_and(
+    plan: Plan,
+    folder: &Path,
+    options: &CheckpointOptions,
+    progress: OnProgress<'_>,
+    take: impl FnOnce(OnProgress<'_>) -> Result<()>,
+) -> Result<Checkpointed> {
     let criu = Criu::find(&options.criu)?;
     if plan.hides_files() {
         return Err(Error::new(ErrorKind::Unsupported, OPERATION)
@@ -104,7 +118,8 @@ pub fn checkpoint(
     write_dump(&mut holder, &criu, new.dump())?;
     // Otherwise its memory is not needed any more.
     let stopped = options.stops.then_some(holder);
-    let memory = new.finish(&process, progress)?;
+    let memory = new.finish(&process, &mut *progress)?;
+    take(progress)?;
     stopped.map_or(Ok(()), Holder::end_program)?;
     Ok(Checkpointed { process, memory })
 }

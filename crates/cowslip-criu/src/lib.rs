@@ -29,10 +29,13 @@ mod protocol;
 mod restore;
 mod server;
 mod session;
+mod store;
 mod wire;
 
 pub use about::About;
-pub use checkpoint::{CheckpointOptions, Checkpointed, FolderOptions, NewCheckpoint, checkpoint};
+pub use checkpoint::{
+    CheckpointOptions, Checkpointed, FolderOptions, NewCheckpoint, checkpoint, checkpoint_and,
+};
 pub use command::run_served;
 pub use import::{ImportOptions, Imported, import};
 pub use keys::Keys;
@@ -40,3 +43,4 @@ pub use memory::Memory;
 pub use restore::{Kept, RestoredProcess, restore};
 pub use server::Server;
 pub use session::{Served, serve};
+pub use store::StoredFiles;

@@ -45,11 +45,18 @@ pub struct RestoredProcess {
 /// A checkpoint that is open.
 #[derive(Debug)]
 pub struct Kept {
-    folder: PathBuf,
     about: About,
-    /// All but the memory of an encrypted one.
-    archive: Option<Archive>,
+    rest: Rest,
     chain: Chain,
+}
+
+/// All but the memory.
+#[derive(Debug)]
+enum Rest {
+    /// A folder of CRIU's files.
+    Folder(PathBuf),
+    /// An archive of them, and its path.
+    Packed(PathBuf, Archive),
 }
 
 impl Kept {
@@ -60,19 +67,23 @@ impl Kept {
     /// [`ErrorKind::Corrupt`] if the folder is no checkpoint, or damaged, or a base is missing; [`ErrorKind::Denied`] if
     /// no key opens it; the file system's.
     pub fn open(folder: &Path, keys: &Keys, places: &[PathBuf]) -> Result<Self> {
-        let (about, archive) = match about::read(folder)? {
-            Some(about) => (about, None),
+        let (about, rest) = match about::read(folder)? {
+            Some(about) => (about, Rest::Folder(folder.join(REST))),
             None => {
                 let path = folder.join(ENCRYPTED_STATE);
                 let archive = Archive::decrypt(keys, &path)?;
                 let about = About::from_text(&archive.process).map_err(|why| {
                     Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why)
                 });
-                (about?, Some(archive))
+                (about?, Rest::Packed(path, archive))
             }
         };
         let chain = Chain::open(folder, keys, places)?;
-        Ok(Self { folder: folder.to_owned(), about, archive, chain })
+        Ok(Self { about, rest, chain })
+    }
+
+    pub(crate) fn of_archive(path: PathBuf, about: About, archive: Archive, chain: Chain) -> Self {
+        Self { about, rest: Rest::Packed(path, archive), chain }
     }
 
     /// The process.
@@ -111,23 +122,23 @@ pub fn restore(
             )
             .advise("run it in a shell of that namespace"));
     }
-    let Kept { folder, about, archive, chain } = kept;
+    let Kept { about, rest, chain } = kept;
     let criu = Criu::find(criu)?;
     wait_free(&about.threads)?;
     let mut running = Some(running);
     let on_damage = OnDamage::new(|_, _| ());
     let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
     let memory = Memory::of_chain(chain, &options)?;
-    let (work, rest) = match archive {
-        None => {
+    let (work, rest) = match rest {
+        Rest::Folder(folder) => {
             // CRIU changes its folder.
-            let rest = std::path::absolute(folder.join(REST));
+            let rest = std::path::absolute(&folder);
             (Work::create()?, rest.map_err(|error| file_error(OPERATION, &folder, error))?)
         }
-        Some(archive) => {
+        Rest::Packed(path, archive) => {
             let private = Private::create()?;
             let rest = private.path.join(REST);
-            archive.unpack(&folder.join(ENCRYPTED_STATE), &rest)?;
+            archive.unpack(&path, &rest)?;
             (Work::Private(private), rest)
         }
     };
@@ -222,7 +233,7 @@ fn wait_ready(child: &mut Child) -> Result<()> {
     }
 }
 
-/// A folder for sockets and logs, removed at the end. For an encrypted checkpoint it is in memory, and has CRIU's files.
+/// A folder for sockets and logs, removed at the end. For an archive it is in memory, and has CRIU's files.
 enum Work {
     Plain(PathBuf),
     Private(Private),

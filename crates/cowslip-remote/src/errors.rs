@@ -57,7 +57,7 @@ fn is_short(error: &StoreError) -> bool {
 }
 
 /// Returns true if there is no bucket, or container, as Azure calls it, of that name.
-fn has_no_bucket(error: &StoreError) -> bool {
+pub(crate) fn has_no_bucket(error: &StoreError) -> bool {
     let code = code_of(error);
     matches!(code.as_deref(), Some("NoSuchBucket" | "ContainerNotFound"))
 }

@@ -7,6 +7,7 @@
 //!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
 //!                                 a second request for what is late, retries
 //!              └─ [cache] a folder on the local disk, for who reads one image again and again
+//!  checkpoints of processes ──▶ [bundle] files that belong together
 //!  latest ──▶ [pointer] compare and swap
 //!  keep, merge ──▶ [prune] what nobody needs
 //! ```
@@ -28,6 +29,7 @@
 //! settings and guarantees.
 
 mod attend;
+mod bundle;
 mod cache;
 mod client;
 mod credentials;
@@ -45,6 +47,7 @@ mod runtime;
 mod transfer;
 mod upload;
 
+pub use bundle::{Bundle, check_new, push_files};
 pub use cache::Cache;
 pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};

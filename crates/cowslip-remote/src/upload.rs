@@ -1,8 +1,8 @@
-//! An image on its way into a store.
+//! An image, or another file, on its way into a store.
 //!
 //! ```text
 //!  write_at ─▶ parts being filled ──full──▶ in flight, eight at most ──▶ done
-//!              part 0, which holds the header, stays until commit ─────▶ last, then complete: it is visible
+//!              part 0, with an image's header, stays until commit ───▶ last, then complete: it is visible
 //!  dropped without commit: what is in flight is ended, the upload aborted; nothing was ever visible
 //! ```
 //! A killed process leaves invisible parts behind; the store's own rule for incomplete uploads removes them
@@ -24,12 +24,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::attend::{TICK, broken_off};
 use crate::errors::store_error;
-use crate::image::identity_in;
 use crate::location::Location;
 use crate::object::Object;
 use crate::runtime::{block_on, runtime};
 
-const OPERATION: &str = "write an image to a store";
+const OPERATION: &str = "write to a store";
 const PART_BYTES: u64 = 16 << 20;
 /// S3 accepts 10,000 parts.
 const MOST_PARTS: u64 = 9_000;
@@ -40,7 +39,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(15);
 const ABORT_AT_ONCE: Duration = Duration::from_millis(600);
 const PARTS_AT_ONCE: Duration = Duration::from_millis(200);
 
-/// An upload of an image.
+/// An upload of an image or a file.
 pub(crate) struct Upload {
     location: Location,
     name: PathBuf,
@@ -226,8 +225,8 @@ impl ImageSink for Upload {
         // The header's part is sent once all others are there.
         drop(self.wait_below(1)?);
         let head = first[..first.len().min(crate::pointer::MOST_BYTES as usize)].to_vec();
-        if identity_in(&head).is_none() {
-            return Err(Error::new(ErrorKind::System, OPERATION).because("it has no header"));
+        if head.is_empty() {
+            return Err(Error::new(ErrorKind::System, OPERATION).because("it has no beginning"));
         }
         self.send(0, first)?;
         drop(self.wait_below(1)?);

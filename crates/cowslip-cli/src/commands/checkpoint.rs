@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::image::{Compression, Progress as Done};
-use cowslip_criu::{CheckpointOptions, FolderOptions, Keys, checkpoint};
+use cowslip::image::{Compression, OnProgress, Progress as Done};
+use cowslip_criu::{CheckpointOptions, FolderOptions, Keys, checkpoint_and};
 use cowslip_process::{Lack, look};
 use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::numbers::whole;
 use super::promote::before_hold;
 use super::signals;
+use super::stored::Destination;
 use crate::exit::{self, CommandResult, Failure};
 
 const EXAMPLES: &str = "Examples:
@@ -24,6 +25,7 @@ const EXAMPLES: &str = "Examples:
   cowslip checkpoint 4711 -o later.checkpoint --base shop.checkpoint
   age-keygen -o shop.key
   cowslip checkpoint 4711 -o secret.checkpoint --key-file shop.key
+  cowslip checkpoint 4711 -o s3://bucket/shop.checkpoint
 
 The process goes on after some milliseconds, or ends with --stop, and need not know Cowslip. It needs the right to trace the process, and \
 CRIU, which needs root or CAP_CHECKPOINT_RESTORE with CAP_SYS_PTRACE. Connections are closed in the copy.";
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     /// The process
     #[arg(value_parser = whole(1..=i32::MAX))]
     pid: i32,
-    /// The folder to write; it must not exist
+    /// The folder to write, or its URL in an object store; it must not exist
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
     /// Write only memory that differs from this earlier checkpoint, which a restore needs too; further ones are places
@@ -81,6 +83,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let keys = args.keys()?;
+    let destination = Destination::find(&args.output, !args.base.is_empty())?;
     if args.promote {
         before_hold(args.pid);
     }
@@ -106,7 +109,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         has_secrets: args.secrets,
         stops: args.stop,
     };
-    let done = checkpoint(plan, folder, &options, &mut advanced)?;
+    let take = |progress: OnProgress<'_>| destination.take(progress);
+    let done = checkpoint_and(plan, destination.folder(), &options, &mut advanced, take)?;
     progress.finish();
     let process = &done.process;
     if let Some(file) = &args.json {

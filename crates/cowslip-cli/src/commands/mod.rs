@@ -15,6 +15,7 @@ mod run;
 mod serve;
 mod setup;
 mod status;
+mod stored;
 mod trace;
 mod vm;
 mod warm;

@@ -1,6 +1,7 @@
 //! Programs run under `cowslip run`, with an end to every wait.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod checkpoint;
 pub mod process;
 pub mod python;
 pub mod redis;

@@ -93,6 +93,9 @@ impl Files {
         let path = self.root.join(&input.bucket).join(&input.key);
         let found = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
         let (metadata, file) = found.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if !self.root.join(&input.bucket).is_dir() => {
+                s3_error!(error, NoSuchBucket)
+            }
             io::ErrorKind::NotFound => s3_error!(error, NoSuchKey),
             _ => s3_error!(error, InternalError),
         })?;

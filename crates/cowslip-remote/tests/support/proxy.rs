@@ -12,6 +12,8 @@ pub enum Fault {
     None,
     /// 503, without a request to the store.
     Busy,
+    /// 403, without a request to the store.
+    Forbidden,
     /// The connection breaks before the answer.
     Reset,
     /// The store processes the request, and the connection breaks before the answer.
@@ -140,6 +142,11 @@ impl Proxy {
             Fault::Busy => {
                 return client.write_all(
                     b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                );
+            }
+            Fault::Forbidden => {
+                return client.write_all(
+                    b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
                 );
             }
             Fault::Reset => return Ok(()),

@@ -12,10 +12,11 @@ use crate::commands::numbers::whole;
     cowslip restore store.image --dump 0:4K | xxd\n  \
     cowslip restore store.image --via /run/cowslip-serve.socket\n  \
     cowslip restore shop.checkpoint\n  \
-    cowslip restore secret.checkpoint --identity shop.key\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
+    cowslip restore secret.checkpoint --identity shop.key\n  \
+    cowslip restore s3://bucket/shop.checkpoint\n\nAn image's memory can be read, not written. It stays until Ctrl-C. A process has \
     its number again, and runs before its memory is there, unless --eager is given.")]
 pub(crate) struct Args {
-    /// The image, a file or a URL, or the folder of a checkpoint
+    /// The image, a file or a URL, or a checkpoint, a folder or a URL
     pub(super) image: PathBuf,
     /// Which of the image's arenas
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]

@@ -24,6 +24,7 @@ use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use super::signals;
+use super::stored::Stored;
 use crate::exit::{self, CommandResult, Failure};
 use crate::remote;
 pub(super) use args::Args;
@@ -37,8 +38,11 @@ pub(super) fn run(args: &Args) -> CommandResult {
     if args.image.is_dir() && !is_of_image {
         return process::run(args);
     }
+    if !is_of_image && let Some(stored) = Stored::open(&args.image)? {
+        return process::run_stored(args, &stored);
+    }
     if !args.base.is_empty() || args.identity.is_some() {
-        let message = "--base and --identity are for the folder of a checkpoint";
+        let message = "--base and --identity are for checkpoints";
         return Err(Failure::new(exit::USAGE, message.to_owned()));
     }
     let image = remote::open(&args.image)?;

@@ -1,4 +1,4 @@
-//! A process from the folder that `cowslip checkpoint` wrote.
+//! A process from the folder that `cowslip checkpoint` wrote, or from an object store.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,11 +9,35 @@ use serde_json::json;
 
 use super::Args;
 use crate::commands::signals;
-use crate::exit::{self, CommandResult};
+use crate::commands::stored::{PrivateFolder, Stored};
+use crate::exit::{self, CommandResult, Failure};
 
 pub(super) fn run(args: &Args) -> CommandResult {
     // A signal that ended this process would take memory from the other.
     let _stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let kept = Kept::open(&args.image, &keys(args)?, &args.base)?;
+    run_kept(args, kept)
+}
+
+/// From an object store. Its files are fetched into a folder that is removed at the end.
+pub(super) fn run_stored(args: &Args, stored: &Stored) -> CommandResult {
+    if !args.base.is_empty() {
+        let message = "--base is for the folder of a checkpoint: one in a store is whole";
+        return Err(Failure::new(exit::USAGE, message.to_owned()));
+    }
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let folder = PrivateFolder::create()?;
+    let kept = stored.fetch(folder.path(), &keys(args)?, &stop)?;
+    run_kept(args, kept)
+}
+
+fn keys(args: &Args) -> Result<Keys, Failure> {
+    let mut keys = Keys::default();
+    args.identity.iter().try_for_each(|file| keys.add_identities(file))?;
+    Ok(keys)
+}
+
+fn run_kept(args: &Args, kept: Kept) -> CommandResult {
     let tell = |message: &str| errln!("cowslip: {message}");
     let running = |pid| {
         if args.json.is_none() {
@@ -21,9 +45,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
             let _ = io::stdout().flush();
         }
     };
-    let mut keys = Keys::default();
-    args.identity.iter().try_for_each(|file| keys.add_identities(file))?;
-    let kept = Kept::open(&args.image, &keys, &args.base)?;
     let done = restore(kept, &args.criu, args.eager, &tell, running)?;
     if let Some(file) = &args.json {
         let result = json!({
