@@ -19,9 +19,23 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
+fn text(page: &str) -> String {
+    fs::read_to_string(root().join("docs/guides").join(page)).unwrap()
+}
+
 /// The blocks of a page in one language.
 fn blocks(page: &str, language: &str) -> String {
-    let text = fs::read_to_string(root().join("docs/guides").join(page)).unwrap();
+    blocks_of(&text(page), page, language)
+}
+
+/// The blocks of a page's section in one language.
+fn blocks_in(page: &str, section: &str, language: &str) -> String {
+    let text = text(page);
+    let (_, rest) = text.split_once(&format!("\n## {section}\n")).expect("the section is there");
+    blocks_of(rest.split("\n## ").next().unwrap(), section, language)
+}
+
+fn blocks_of(text: &str, page: &str, language: &str) -> String {
     let fence = format!("```{language}\n");
     let after = text.split(fence.as_str()).skip(1);
     let blocks: Vec<&str> = after.map(|rest| rest.split_once("```").unwrap().0).collect();
@@ -57,9 +71,18 @@ fn json(folder: &Folder, name: &str) -> serde_json::Value {
 
 /// Runs all commands of a page, as if copied into a shell. Their background jobs end with it.
 fn follow_in(folder: &Folder, page: &str, environment: &[(&str, OsString)]) -> Ran {
+    follow_blocks(folder, page, &blocks(page, "sh"), environment)
+}
+
+fn follow_blocks(
+    folder: &Folder,
+    page: &str,
+    blocks: &str,
+    environment: &[(&str, OsString)],
+) -> Ran {
     let script = folder.0.join("guide.sh");
     let head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
-    fs::write(&script, format!("{head}{}", blocks(page, "sh"))).unwrap();
+    fs::write(&script, format!("{head}{blocks}")).unwrap();
     let mut path = OsString::from(Path::new(COWSLIP).parent().unwrap());
     path.push(":");
     path.push(env::var_os("PATH").unwrap());
@@ -98,6 +121,54 @@ fn a_running_program_is_copied_taken_back_and_started_warm() {
     assert_eq!(numbers, [&"100001", &"0", &"0", &"100000", &"12"], "{}", ran.stdout);
     assert!(said.iter().any(|line| line.starts_with("1.4142135")), "{}", ran.stdout);
     assert!(said.iter().any(|line| line.starts_with("branch") && line.ends_with("works")));
+}
+
+/// Runs a section of the page about checkpoints. The criu program is that of the tests.
+fn follow_checkpoints(section: &str, programs: &[&str]) -> Option<Ran> {
+    let criu = support::checkpoint::criu()?;
+    if is_missing(programs) {
+        return None;
+    }
+    let folder = Folder::new("guide-checkpoint");
+    let found = run(Command::new("sh").args(["-c", "command -v \"$0\""]).arg(&criu)).stdout;
+    symlink(found.trim(), folder.0.join("criu")).unwrap();
+    let places = [Path::new(COWSLIP).parent().unwrap(), &folder.0];
+    let path = env::var_os("PATH").unwrap();
+    let path = places.into_iter().map(Path::to_owned).chain(env::split_paths(&path));
+    let environment = [("PATH", env::join_paths(path).unwrap())];
+    let blocks = blocks_in("checkpoint.md", section, "sh");
+    Some(follow_blocks(&folder, "checkpoint.md", &blocks, &environment))
+}
+
+/// The lines of the output that begin with a word.
+fn lines_of<'a>(ran: &'a Ran, word: &str) -> Vec<&'a str> {
+    ran.stdout.lines().filter(|line| line.starts_with(word)).collect()
+}
+
+#[test]
+fn a_redis_comes_back() {
+    let Some(ran) = follow_checkpoints("A Redis", &["redis-server", "redis-cli"]) else { return };
+    assert!(ran.stdout.lines().any(|line| line == "100000"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("not in the base"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_java_service_comes_back() {
+    let Some(ran) = follow_checkpoints("A Java service", &["java", "curl"]) else { return };
+    assert_eq!(lines_of(&ran, "answer"), ["answer 1", "answer 2"], "{}", ran.stdout);
+}
+
+#[test]
+fn a_notebook_kernel_comes_back() {
+    let imports = ["-c", "import ipykernel, jupyter_client"];
+    let found = Command::new("python3").args(imports).stderr(std::process::Stdio::null()).status();
+    if !found.is_ok_and(|found| found.success()) {
+        println!("SKIPPED: ipykernel, jupyter_client: python3 has no such modules");
+        return;
+    }
+    let Some(ran) = follow_checkpoints("A notebook kernel", &["python3"]) else { return };
+    let rows = ["rows 1000", "rows 1001", "rows 0", "rows 1001"];
+    assert_eq!(lines_of(&ran, "rows"), rows, "{}", ran.stdout);
 }
 
 #[test]
