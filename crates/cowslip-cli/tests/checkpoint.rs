@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -300,4 +301,45 @@ fn options_that_make_no_sense_are_refused() {
     fs::write(&file, "").unwrap();
     refused(&["restore", file.to_str().unwrap(), "--identity", &key], "--identity");
     assert!(!new.exists());
+}
+
+/// A server that answers with random numbers of OpenSSL.
+const DRAWING: &str = r#"
+import os, socket, ssl, sys
+folder = sys.argv[1]
+ssl.RAND_bytes(16)
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(folder + '/peer')
+server = socket.create_server(('127.0.0.1', 0))
+with open(folder + '/port.new', 'w') as port:
+    port.write(str(server.getsockname()[1]))
+os.rename(folder + '/port.new', folder + '/port')
+while True:
+    client, _ = server.accept()
+    client.sendall(ssl.RAND_bytes(16).hex().encode())
+    client.close()
+"#;
+
+#[test]
+fn each_restore_draws_random_numbers_of_its_own() {
+    let Some(criu) = criu() else { return };
+    let Some(mut server) = Server::start_program(&[], DRAWING) else { return };
+    let [first, second] = ["first", "second"].map(|name| server.folder.0.join(name));
+    let ran = server.checkpoint(&first, &criu);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let mut drawn = vec![server.answer()];
+    for kept in [&first, &first, &second, &second] {
+        server.kill();
+        let ran = restore(kept, &criu);
+        assert!(ran.status.success(), "{}", ran.stderr);
+        if !second.exists() {
+            // The restored process has not drawn any yet.
+            let ran = server.checkpoint(&second, &criu);
+            assert!(ran.status.success(), "{}", ran.stderr);
+        }
+        drawn.extend([server.answer(), server.answer()]);
+    }
+    server.kill();
+    let different: HashSet<_> = drawn.iter().collect();
+    assert_eq!(different.len(), drawn.len(), "{drawn:#?}");
 }

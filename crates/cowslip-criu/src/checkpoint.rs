@@ -108,6 +108,7 @@ pub fn checkpoint_and(
     if !options.has_secrets {
         holder.forget_secrets()?;
     }
+    holder.renew_random_numbers()?;
     let process = About {
         pid: holder.program(),
         threads: holder.threads().iter().map(|thread| thread.id).collect(),
