@@ -134,6 +134,26 @@ fn functions_that_the_compiler_put_into_others_are_named() {
     assert_eq!(functions, ["innermost", "between", "outermost"]);
 }
 
+/// A function inside a function of the same name, put into it, looks as one that the compiler split and put together.
+#[test]
+fn a_function_is_named_once_at_one_place() {
+    let folder = Folder::new("named-once");
+    let source = "void doubled(volatile int *at) {\n\
+                  inline __attribute__((always_inline)) void doubled(int x) { at[0] = x; at[1] = x + 1; }\n\
+                  doubled(at[2]); }\n";
+    fs::write(folder.0.join("it.c"), source).unwrap();
+    let Some(_) = tool(&folder, "gcc -O2 -g -shared -fPIC -o it.so it.c") else { return };
+    let Some(all) = tool(&folder, "nm it.so") else { return };
+    let line = all.lines().find(|line| line.ends_with(" doubled")).unwrap();
+    let at = u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap();
+    let mut names = Names::new(&Header { began_unix_ns: now_ns(), ..Header::default() });
+    let file = folder.0.join("it.so");
+    for byte in 0..12 {
+        let functions = names.functions(&[place(&file, at + byte)]);
+        assert_eq!(functions.iter().map(|name| &**name).collect::<Vec<_>>(), ["doubled"]);
+    }
+}
+
 const NAMES: [&str; 2] = ["exported_function", "inner_function"];
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -12,8 +13,9 @@ use crate::perf_maps::PerfMaps;
 
 /// The kernel's addresses begin here; they differ at each boot.
 const KERNEL: u64 = 1 << 63;
-/// No code lies below: a frame there is a remnant of a stack that could not be followed.
-const LOWEST: u64 = 4096;
+/// The addresses at which programs may have code, with the widest page tables that there are. Another frame is a
+/// remnant of a stack that could not be followed.
+const PROGRAMS: Range<u64> = 4096..1 << 56;
 
 /// An instruction, regardless of where its module is loaded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -110,7 +112,7 @@ impl Sites {
         if let Some(site) = self.by_stack.get(&(program, stack)) {
             return *site;
         }
-        let users = frames(stack).iter().filter(|address| (LOWEST..KERNEL).contains(address));
+        let users = frames(stack).iter().filter(|address| PROGRAMS.contains(address));
         let code = &mut self.code;
         let resolved = users.map(|address| resolve(*address, pid, attributor, code)).collect();
         let site = self.intern(resolved);

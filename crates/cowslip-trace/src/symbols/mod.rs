@@ -123,7 +123,10 @@ fn functions(
     let symbol = symbolizer.symbolize_single(source, input)?;
     let functions = |symbol: &Sym<'_>| {
         let inlined = symbol.inlined.iter().rev().map(|inlined| inlined.name.as_ref().into());
-        inlined.chain([symbol.name.as_ref().into()]).collect()
+        let mut names: Vec<Arc<str>> = inlined.chain([symbol.name.as_ref().into()]).collect();
+        // A compiler that splits a function and puts the parts together again notes it as a callee of itself.
+        names.dedup();
+        names.into()
     };
     Ok(symbol.as_sym().map(functions))
 }
