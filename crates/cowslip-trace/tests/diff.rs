@@ -52,6 +52,8 @@ fn the_mode_of_huge_pages_is_named_where_the_faults_show_it() {
     let setting = "transparent_hugepage/enabled always → madvise";
     assert!(explanation.contains(setting), "{explanation}");
     assert!(explanation.contains("took 1 fault each, then 512 faults"), "{explanation}");
+    let back = "to return to it: echo always > /sys/kernel/mm/transparent_hugepage/enabled, or";
+    assert!(explanation.contains(back), "{explanation}");
 }
 
 #[test]
@@ -209,6 +211,7 @@ fn a_size_of_huge_pages_below_two_mebibytes_is_named() {
     let (on, off) = (scene("[always] never", 16), scene("always [never]", 1));
     let told = &diff(&on, &off, None).explanations[0];
     let words = "huge pages: transparent_hugepage/hugepages-64kB/enabled always → never; anonymous maps of \
-                 up to 16 MiB: 256 → 4,096 faults";
+                 up to 16 MiB: 256 → 4,096 faults; to return to it: echo always > \
+                 /sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
     assert_eq!(told, words);
 }

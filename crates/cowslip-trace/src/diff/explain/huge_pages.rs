@@ -11,16 +11,20 @@ pub(super) fn of_2_mib(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> 
     let (group, sides) = turned.first()?;
     let compared = [0, 1].map(|side| turned.iter().map(|(group, _)| group.compared()[side]).sum());
     let each = sides.map(|side| counted(side.shape.per_mapping[1], "fault"));
-    let which = if is_huge(&sides[0].shape) { "first" } else { "second" };
+    let huge_side = usize::from(!is_huge(&sides[0].shape));
+    let which = ["first", "second"][huge_side];
     let sees_advice = analyses
         .iter()
         .all(|analysis| analysis.header.sources.iter().any(|source| source.contains("madvise")));
-    let cause = cause(diff, &turned).unwrap_or_else(|| match sees_advice {
+    let cause = cause(&turned);
+    let took = format!("{} took {} each, then {}", subject(group), each[0], each[1]);
+    let setting = cause.is_none().then(|| setting(diff)).flatten();
+    let cause = cause.or_else(|| setting.map(told)).unwrap_or_else(|| match sees_advice {
         true => format!("only the {which} run got them, and no setting or advice says why"),
         false => format!("only the {which} run got them; what the programs advise is not seen"),
     });
-    let took = format!("{} took {} each, then {}", subject(group), each[0], each[1]);
-    let sentence = format!("huge pages: {cause}; {took}: {}", change(diff, compared));
+    let back = setting.map_or_else(String::new, |setting| way_back(setting, huge_side));
+    let sentence = format!("huge pages: {cause}; {took}: {}{back}", change(diff, compared));
     Some(Reason { faults: distance(compared), sentence })
 }
 
@@ -55,8 +59,8 @@ pub(super) fn of_other_maps(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Rea
     })
 }
 
-/// The cause, if the traces show it.
-fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
+/// The cause in the programs, if the traces show one.
+fn cause(turned: &[Turned<'_>]) -> Option<String> {
     let total = |side: usize, count: fn(&GroupSide) -> u64| -> u64 {
         turned.iter().map(|(_, sides)| count(sides[side])).sum()
     };
@@ -71,11 +75,29 @@ fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
     if let Some(which) = only(refused) {
         return Some(format!("the {which} program refuses them (MADV_NOHUGEPAGE)"));
     }
-    if only(advice).is_some() {
-        let [first, second] = advice.map(|calls| counted(calls, "call"));
-        return Some(format!("{first} → {second} of madvise(MADV_HUGEPAGE)"));
-    }
-    diff.settings.iter().find(|setting| is_of_huge_pages(&setting.name)).map(told)
+    only(advice)?;
+    let [first, second] = advice.map(|calls| counted(calls, "call"));
+    Some(format!("{first} → {second} of madvise(MADV_HUGEPAGE)"))
+}
+
+/// The setting of huge pages that differs.
+fn setting(diff: &Diff) -> Option<&Setting> {
+    diff.settings.iter().find(|setting| is_of_huge_pages(&setting.name))
+}
+
+/// The command that brings one side's value of a setting back; nothing for settings that are no files of the kernel.
+fn way_back(setting: &Setting, side: usize) -> String {
+    let [value, other] = [side, 1 - side].map(|side| setting.values[side].as_deref());
+    let Some(value) = value.filter(|_| setting.name.starts_with("transparent_hugepage/")) else {
+        return String::new();
+    };
+    let asks = match (setting.name.as_str(), other) {
+        ("transparent_hugepage/enabled", Some("madvise")) => {
+            ", or for this program alone madvise(MADV_HUGEPAGE) or `cowslip run`"
+        }
+        _ => "",
+    };
+    format!("; to return to it: echo {value} > /sys/kernel/mm/{}{asks}", setting.name)
 }
 
 /// The same number of mappings took other numbers of faults each, and a size of huge pages below 2 MiB has
@@ -101,8 +123,10 @@ pub(super) fn of_other_sizes(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     };
     let group = diff.groups.iter().find(changed)?;
     let faults = diff.groups.iter().filter(changed).map(GroupDiff::distance).sum();
+    let [first, second] = group.compared();
+    let back = way_back(setting, usize::from(second < first));
     let change = change(diff, group.compared());
-    let sentence = format!("huge pages: {}; {}: {change}", told(setting), subject(group));
+    let sentence = format!("huge pages: {}; {}: {change}{back}", told(setting), subject(group));
     Some(Reason { faults, sentence })
 }
 
