@@ -17,6 +17,8 @@ use crate::format;
 
 /// Fewer faults are no pattern.
 const FEWEST: u64 = 100;
+/// Costs of at least this part of another one equal it.
+const EQUAL: f64 = 0.9;
 
 /// A pattern common to many faults.
 #[derive(Clone, Debug, Serialize)]
@@ -35,6 +37,8 @@ pub struct Pattern {
     pub faults_with_huge_pages: Option<u64>,
     /// The time that the faults took, if known.
     pub cost: Option<Cost>,
+    /// The part of that time that the advice saves, from 0 to 1, if known.
+    pub saved_share: Option<f64>,
 }
 
 /// The kinds of patterns.
@@ -67,7 +71,7 @@ pub enum PatternName {
     NumaHints,
 }
 
-/// The patterns in `analysis`, the costliest first.
+/// The patterns in `analysis`, the costliest first; of those that cost the same, the one whose advice saves the most.
 pub fn find(analysis: &Analysis) -> Vec<Pattern> {
     let of_group = [arrivals::find, files::cold, files::copies, returns::purging, returns::churn];
     let mut patterns: Vec<Pattern> = analysis
@@ -78,11 +82,26 @@ pub fn find(analysis: &Analysis) -> Vec<Pattern> {
     patterns.extend(forks::find(analysis));
     patterns.extend(whole::kernel_copies(analysis));
     patterns.extend(whole::numa_hints(analysis));
-    patterns.sort_by(|one, other| {
-        let weight = |pattern: &Pattern| pattern.cost.map_or(0.0, |cost| cost.ns);
-        weight(other).total_cmp(&weight(one)).then(other.faults.cmp(&one.faults))
-    });
+    sort(&mut patterns);
     patterns
+}
+
+/// Patterns overlap: the same faults may be of several, and their costs are then equal but for a few more faults.
+fn sort(patterns: &mut [Pattern]) {
+    let ns = |pattern: &Pattern| pattern.cost.map_or(0.0, |cost| cost.ns);
+    let saved = |pattern: &Pattern| pattern.saved_share.unwrap_or(0.0);
+    patterns
+        .sort_by(|one, other| ns(other).total_cmp(&ns(one)).then(other.faults.cmp(&one.faults)));
+    let mut rest = patterns;
+    while let Some(first) = rest.first() {
+        let (most_ns, most_faults) = (ns(first), first.faults as f64);
+        let is_equal = |pattern: &&Pattern| {
+            ns(pattern) >= most_ns * EQUAL && pattern.faults as f64 >= most_faults * EQUAL
+        };
+        let (equal, others) = rest.split_at_mut(rest.iter().take_while(is_equal).count());
+        equal.sort_by(|one, other| saved(other).total_cmp(&saved(one)));
+        rest = others;
+    }
 }
 
 /// A pattern under construction.
@@ -102,6 +121,20 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    /// The part of a cost that the advice saves, if the events and the costs of both kinds of faults tell it.
+    fn saved_share(&self, cost: Option<Cost>) -> Option<f64> {
+        if self.name == PatternName::Churn {
+            return Some(1.0);
+        }
+        let left = self.faults_with_huge_pages? as f64;
+        let huge_ns = self.analysis.cost.and_then(|cost| cost.huge_ns);
+        let share = match (cost, huge_ns) {
+            (Some(cost), Some(huge_ns)) if cost.ns > 0.0 => left * huge_ns / cost.ns,
+            _ => left / self.faults.max(1) as f64,
+        };
+        Some((1.0 - share).max(0.0))
+    }
+
     /// Completes the pattern, with the cost at the end of its sentence.
     fn finish(self) -> Pattern {
         let known = self.analysis.cost_of(self.among).filter(|_| self.is_cost_known);
@@ -109,6 +142,7 @@ impl Draft<'_> {
             let share = self.faults as f64 / self.among.faults().max(1) as f64;
             Cost { ns: cost.ns * share, ..cost }
         });
+        let saved_share = self.saved_share(cost);
         let told = cost.map(|cost| {
             let (ns, whole) = (cost.ns, self.analysis.duration_ns as f64);
             // The cost of one fault is measured separately, and may be too high.
@@ -128,6 +162,7 @@ impl Draft<'_> {
             faults: self.analysis.scaled(self.faults),
             faults_with_huge_pages: self.faults_with_huge_pages,
             cost,
+            saved_share,
         }
     }
 }
