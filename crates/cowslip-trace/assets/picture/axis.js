@@ -1,6 +1,7 @@
 // The address axis: bands of used addresses one above the other, with breaks in between.
 //
-// A place on it is a number from 0 (lowest) to 1. Spaces that are not shown have no bands.
+// A place on it is a number from 0 (lowest) to 1. Spaces that are not shown have no bands. Bands of one space that meet
+// differ in scale only: there is no break between them.
 
 const BREAK_SHARE = .022;
 
@@ -14,17 +15,19 @@ class AddressAxis {
         bands.push({ space: index, start, end, height, gap: nth ? start - before : 0, first: nth === 0 });
       });
     });
-    const breaks = Math.max(0, bands.length - 1);
+    const isBroken = (band, index) => index && (band.first || band.gap > 0);
+    const breaks = bands.filter(isBroken).length;
     const room = 1 - Math.min(.5, breaks * BREAK_SHARE);
     const gap = breaks ? (1 - room) / breaks : 0;
     const total = bands.reduce((sum, band) => sum + band.height, 0) || 1;
     let at = 0;
-    for (const band of bands) {
+    bands.forEach((band, index) => {
+      band.isBroken = isBroken(band, index);
+      if (band.isBroken) at += gap;
       band.low = at;
       band.high = at += band.height / total * room;
       band.scale = (band.high - band.low) / (band.end - band.start);
-      at += gap;
-    }
+    });
     this.bands = bands;
     this.ofSpace = spaces.map((_, index) => bands.filter(band => band.space === index));
   }

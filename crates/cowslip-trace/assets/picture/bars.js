@@ -44,7 +44,7 @@ function drawBreaks(chart) {
   ctx.textAlign = "right";
   ctx.textBaseline = "middle";
   view.axis.bands.forEach((band, index) => {
-    if (!index) return;
+    if (!band.isBroken) return;
     const below = view.axis.bands[index - 1];
     const [, y] = map.px(chart, 0, (below.high + band.low) / 2);
     if (y < bbox.top || y > bbox.top + bbox.height) return;

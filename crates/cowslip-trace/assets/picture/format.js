@@ -22,3 +22,4 @@ const share = part => part >= .9995 ? "100 %" : part > 0 && part < .0005 ? "< 0.
 const exactTime = ns => ns < 1e3 ? `${ns} ns` : ns < 1e9 ? `${+(ns / 1e6).toFixed(6)} ms` : `${(ns / 1e9).toFixed(9)} s`;
 
 const hex = (page, low = 0) => "0x" + (BigInt(page) * 4096n + BigInt(low)).toString(16);
+const shortHex = page => hex(page).replace(/^0x.+(?=.{8})/, "…");

@@ -6,10 +6,13 @@ const hover = {
   create(parent, tip) {
     Object.assign(this, { parent, tip });
     const over = map.chart.over;
-    over.addEventListener("pointermove", event => {
+    const look = event => {
       this.at = event.buttons ? null : [event.offsetX, event.offsetY];
       this.pending ??= requestAnimationFrame(() => { this.pending = null; this.show(); });
-    });
+    };
+    over.addEventListener("pointermove", look);
+    // A finger does not hover: it taps.
+    over.addEventListener("click", look);
     over.addEventListener("pointerleave", () => { this.at = null; tip.hidden = true; });
   },
 

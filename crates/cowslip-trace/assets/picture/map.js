@@ -13,16 +13,16 @@ const map = {
     this.chart = new uPlot({
       ...sizeOf(parent),
       legend: { show: false },
-      padding: [4, EDGE, 0, 0],
+      padding: [4, edge, 0, 0],
       cursor: cursorOf(false),
       scales: { x: { time: false, range: () => view.x }, y: { range: () => view.y } },
       series: [{}, { paths: () => null, points: { show: false } }],
       axes: [
         { ...axisStyle(), label: "time since the trace began", labelSize: 20, size: 32, values: timeLabels },
         {
-          ...axisStyle(), size: 128, label: "address", labelSize: 20, font: "11px ui-monospace, monospace",
+          ...axisStyle(), size: sideSize, label: "address", labelSize: 20, font: "11px ui-monospace, monospace",
           splits: (chart, _, low, high) => view.axis.ticks(low, high, Math.max(2, chart.height / 22)).map(tick => tick.place),
-          values: (_, places) => places.map(place => hex(pageAt(place))),
+          values: (chart, places) => places.map(place => isNarrow(chart) ? shortHex(pageAt(place)) : hex(pageAt(place))),
         },
       ],
       hooks: { drawAxes: [chart => this.draw(chart)], setSelect: [chart => selected(chart)] },
@@ -69,8 +69,14 @@ const map = {
   },
 };
 
+// A telephone's width leaves less room for labels.
+const isNarrow = chart => chart.width < 600;
+
 // Half of the longest label of a time fits in here: one may be of the last pixel.
-const EDGE = 48;
+const edge = chart => isNarrow(chart) ? 32 : 48;
+
+// Addresses fit in here: whole ones, or their last digits.
+const sideSize = chart => isNarrow(chart) ? 72 : 128;
 
 const FONT = "12px system-ui, sans-serif";
 const axisStyle = () => ({

@@ -6,7 +6,7 @@ const rate = {
     this.chart = new uPlot({
       ...sizeOf(parent),
       legend: { show: false },
-      padding: [8, EDGE, 0, 0],
+      padding: [8, edge, 0, 0],
       cursor: cursorOf(true),
       scales: { x: { time: false, range: () => view.x }, y: { range: (_, __, most) => [0, most * 1.05 || 1] } },
       series: [{}, ...this.kinds.map(kind => ({
@@ -15,7 +15,7 @@ const rate = {
       }))],
       axes: [
         { ...axisStyle(), size: 8, values: () => [] },
-        { ...axisStyle(), size: 128, label: trace.period > 1 ? `faults/s (×${trace.period})` : "faults/s", labelSize: 20, space: 22, values: (_, rates) => rates.map(perSecond) },
+        { ...axisStyle(), size: sideSize, label: trace.period > 1 ? `faults/s (×${trace.period})` : "faults/s", labelSize: 20, space: 22, values: (_, rates) => rates.map(perSecond) },
       ],
       hooks: { draw: [chart => drawLosses(chart)], setSelect: [chart => selected(chart)] },
     }, this.data(), parent);

@@ -1,5 +1,17 @@
-//! The address axis without its gaps: bands of used addresses, each with a height.
+//! The address axis without its gaps: bands of used addresses, each with a height that follows the touched memory.
+//!
+//! ```text
+//!      ▲ ┌──────┐ ─┐
+//!      │ │ ···· │  │ touched: as high as it is long
+//!      │ ├──────┤ ─┤
+//!      │ │      │  │ quiet, without a fault: a quarter of a chunk at most, however long it is
+//!      │ ├──────┤ ─┤
+//!      │ │  ··  │  │ touched
+//!      │ └──────┘ ─┘
+//!      ≈             nothing is mapped
+//! ```
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -10,29 +22,54 @@ const LEAST_GAP_BYTES: u64 = 2 << 20;
 const WHOLE_BYTES: u64 = 32 << 20;
 /// The unit in which touched addresses are counted.
 const CHUNK_BYTES: u64 = 2 << 20;
+/// Addresses without a fault between two with faults are a band of their own from this length on.
+const LEAST_QUIET_BYTES: u64 = 2 * CHUNK_BYTES;
+/// A band without a fault is no higher than so many bytes of others.
+const QUIET_HEIGHT_BYTES: u64 = CHUNK_BYTES / 4;
 const MOST_BANDS: usize = 32;
 /// The least share of the axis that a tiny band gets if there are few.
 const LEAST_SHARE: f64 = 0.03;
+/// The same for a band without a fault.
+const LEAST_QUIET_SHARE: f64 = LEAST_SHARE / 3.0;
 
-/// Addresses without a gap between them.
+/// Addresses without a gap between them, on one scale.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Band {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// In bytes, on the scale of the largest band: small ones are drawn larger than they are.
+    /// In bytes, on the scale of the largest touched band: small ones are drawn larger than they are, quiet ones
+    /// smaller.
     pub(super) height: f64,
 }
 
 /// The bands of each space, given its mappings and the addresses touched in it.
 pub(super) fn bands(spaces: &[Used]) -> Vec<Vec<Band>> {
-    let ranges: Vec<_> = spaces.iter().map(Used::ranges).collect();
-    let all = || ranges.iter().flatten();
-    let total: u64 = all().map(|(start, end)| end - start).sum();
-    let share = LEAST_SHARE.min(0.5 / all().count().max(1) as f64);
-    let least = (total as f64 * share).max(1.0);
-    let band =
-        |&(start, end): &(u64, u64)| Band { start, end, height: ((end - start) as f64).max(least) };
-    ranges.iter().map(|ranges| ranges.iter().map(band).collect()).collect()
+    let parts: Vec<_> = spaces.iter().map(Used::parts).collect();
+    let all = || parts.iter().flatten();
+    let total: u64 = all().map(Part::height_bytes).sum();
+    let fair = 0.5 / all().count().max(1) as f64;
+    let band = |part: &Part| {
+        let share = if part.is_touched { LEAST_SHARE } else { LEAST_QUIET_SHARE };
+        let least = (total as f64 * share.min(fair)).max(1.0);
+        let Part { start, end, .. } = *part;
+        Band { start, end, height: (part.height_bytes() as f64).max(least) }
+    };
+    parts.iter().map(|parts| parts.iter().map(band).collect()).collect()
+}
+
+/// Addresses with faults, or without any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    start: u64,
+    end: u64,
+    is_touched: bool,
+}
+
+impl Part {
+    fn height_bytes(&self) -> u64 {
+        let length = self.end - self.start;
+        if self.is_touched { length } else { length.min(QUIET_HEIGHT_BYTES) }
+    }
 }
 
 /// The used part of an address space.
@@ -73,10 +110,14 @@ impl Used {
         most.into_iter().map(|(_, group)| group).collect()
     }
 
-    fn ranges(&self) -> Vec<(u64, u64)> {
+    fn parts(&self) -> Vec<Part> {
         let mut chunks: Vec<_> = self.touched.keys().map(|(chunk, _)| *chunk).collect();
         chunks.sort_unstable();
         chunks.dedup();
+        split(&self.ranges(&chunks), &chunks)
+    }
+
+    fn ranges(&self, chunks: &[u64]) -> Vec<(u64, u64)> {
         let mut mapped = self.mapped.clone();
         mapped.sort_unstable();
         mapped.dedup();
@@ -102,6 +143,53 @@ impl Used {
     }
 }
 
+/// Sets the longest runs without a fault apart, as far as there is room for more bands.
+fn split(ranges: &[(u64, u64)], chunks: &[u64]) -> Vec<Part> {
+    let mut runs: Vec<_> = ranges.iter().flat_map(|range| quiet_runs(*range, chunks)).collect();
+    runs.sort_unstable_by_key(|(_, (start, end))| Reverse(end - start));
+    let mut room = MOST_BANDS.saturating_sub(ranges.len());
+    let mut quiet = Vec::new();
+    for ((start, end), run) in runs {
+        let more = usize::from(start < run.0) + usize::from(run.1 < end);
+        if more <= room {
+            room -= more;
+            quiet.push(run);
+        }
+    }
+    quiet.sort_unstable();
+    let mut parts = Vec::new();
+    for &(start, end) in ranges {
+        let mut at = start;
+        let mut push = |to: u64, is_touched| {
+            if at < to {
+                parts.push(Part { start: at, end: to, is_touched });
+                at = to;
+            }
+        };
+        for run in quiet.iter().filter(|run| start <= run.0 && run.1 <= end) {
+            push(run.0, true);
+            push(run.1, false);
+        }
+        push(end, true);
+    }
+    parts
+}
+
+/// The long runs without a fault in a range, each with the range; all of the range if there was none in it.
+fn quiet_runs(range: (u64, u64), chunks: &[u64]) -> Vec<((u64, u64), (u64, u64))> {
+    let (start, end) = range;
+    let first = chunks.partition_point(|chunk| end_of(*chunk) <= start);
+    let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
+    let chunks = &chunks[first..last];
+    let ends = chunks.iter().map(|chunk| end_of(*chunk).min(end));
+    let starts = chunks.iter().map(|chunk| (chunk * CHUNK_BYTES).max(start));
+    let runs = [start].into_iter().chain(ends).zip(starts.chain([end]));
+    let is_quiet = |(from, to): &(u64, u64)| {
+        chunks.is_empty() || to.saturating_sub(*from) >= LEAST_QUIET_BYTES
+    };
+    runs.filter(is_quiet).map(|run| (range, run)).collect()
+}
+
 /// The end of a chunk; the last of all addresses belongs to none.
 fn end_of(chunk: u64) -> u64 {
     (chunk + 1).saturating_mul(CHUNK_BYTES)
@@ -112,7 +200,7 @@ fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut gaps: Vec<u64> =
         joined(&ranges, 0).windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
-    gaps.sort_unstable_by_key(|gap| std::cmp::Reverse(*gap));
+    gaps.sort_unstable_by_key(|gap| Reverse(*gap));
     let too_many = gaps.get(MOST_BANDS - 1).copied().unwrap_or(0);
     joined(&ranges, too_many.max(LEAST_GAP_BYTES))
 }
@@ -179,6 +267,7 @@ mod tests {
         let mut used = Used::default();
         for nth in 0..1000 {
             used.map(nth * nth * 8 * MIB, nth * nth * 8 * MIB + 4096);
+            used.touch(nth * nth * 8 * MIB, 1);
         }
         used.map(1 << 50, (1 << 50) + (1 << 30));
         used.touch((1 << 50) + 1, 1);
@@ -186,5 +275,37 @@ mod tests {
         assert!(bands.len() <= MOST_BANDS, "{}", bands.len());
         let total: f64 = bands.iter().map(|band| band.height).sum();
         assert!(bands.iter().all(|band| band.height / total >= 0.25 / bands.len() as f64));
+    }
+
+    #[test]
+    fn heights_follow_touched_memory() {
+        let mut used = Used::default();
+        // Two reservations of which one page each was touched, and between them what has all the faults.
+        used.map(0, 24 * MIB);
+        used.touch(0, 1);
+        used.map(24 * MIB, 38 * MIB);
+        (24..38).for_each(|mib| used.touch(mib * MIB, 2));
+        used.map(38 * MIB, 62 * MIB);
+        used.touch(62 * MIB - 1, 3);
+        let used = [used];
+        let bands = &bands(&used)[0];
+        let ends: Vec<_> = bands.iter().map(|band| (band.start / MIB, band.end / MIB)).collect();
+        assert_eq!(ends, [(0, 2), (2, 24), (24, 38), (38, 60), (60, 62)]);
+        assert_eq!(used[0].busiest_groups(bands), [Some(1), None, Some(2), None, Some(3)]);
+        let total: f64 = bands.iter().map(|band| band.height).sum();
+        let share = |nth: usize| bands[nth].height / total;
+        assert!(share(2) > 0.7, "{bands:?}");
+        assert!(share(1) < 0.04 && share(3) < 0.04, "{bands:?}");
+    }
+
+    #[test]
+    fn a_mapping_without_a_fault_is_low() {
+        let mut used = Used::default();
+        used.map(0, 2 * MIB);
+        used.touch(MIB, 1);
+        used.map(100 * MIB, 132 * MIB);
+        let bands = &bands(&[used])[0];
+        assert_eq!(bands.len(), 2);
+        assert!(bands[1].height * 4.0 <= bands[0].height, "{bands:?}");
     }
 }

@@ -160,6 +160,13 @@ impl Browser {
         self.settle();
     }
 
+    /// Gives the page a window of this size.
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+        self.settle();
+    }
+
     /// The text of the first element that matches a selector.
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let text = self.evaluate(&format!("document.querySelector({selector:?}).textContent"));

@@ -218,6 +218,49 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
+/// A telephone's window, and a laptop's: nothing is wider than the window, and the picture has most of it.
+#[test]
+fn the_page_fits_narrow_and_wide_windows() {
+    let Some(mut browser) = Browser::start("narrow") else { return };
+    let trace = Story::tell(20_000);
+    let folder = Folder::new("narrow");
+    let page = folder.write("page.html", &Picture::new(&trace, None).html().unwrap());
+    for (width, least_share) in [(390, 0.6), (1280, 0.4)] {
+        browser.resize(width, 844);
+        browser.open(&page);
+        browser.settle();
+        let widths = browser.evaluate(
+            "[document.documentElement.scrollWidth, map.chart.over.offsetWidth, map.chart.root.offsetWidth]",
+        );
+        let [whole, plot, chart] = [0, 1, 2].map(|nth| widths[nth].as_u64().unwrap());
+        let width = u64::from(width);
+        assert!(whole <= width && chart <= width, "{widths}");
+        assert!(plot as f64 >= width as f64 * least_share, "{widths}");
+        browser.show(&format!("narrow-{width}"));
+        // Nothing of the tables is cut off, and a tap tells of a fault inside the window.
+        let ends = browser.evaluate(
+            "Math.max(...[...document.querySelectorAll('table, button:not([hidden])')].map(part => part.getBoundingClientRect().right))",
+        );
+        assert!(ends.as_f64().unwrap() <= width as f64, "{ends}");
+        let at = place(&mut browser, 100);
+        browser.click(at);
+        browser.settle();
+        let tip = browser.evaluate(
+            "(box => [box.left, box.right, box.width])(document.getElementById('tip').getBoundingClientRect())",
+        );
+        let [left, right, tip] = [0, 1, 2].map(|nth| tip[nth].as_f64().unwrap());
+        assert!(tip > 0.0 && left >= 0.0 && right <= width as f64, "{left} {right} {tip}");
+        browser.middle("#tables section:last-child");
+        browser.show(&format!("narrow-{width}-tables"));
+    }
+    let before = range(&mut browser, "view.x");
+    let button = browser.middle("button[data-key='+']");
+    browser.click(button);
+    let after = range(&mut browser, "view.x");
+    assert!(after.1 - after.0 < before.1 - before.0, "{before:?} {after:?}");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
 /// Faults of two functions, one of which is called by a third: the offsets of their calls in a file.
 fn trace_with_stacks() -> Trace {
     const FILE: u64 = 0x40_0000;
