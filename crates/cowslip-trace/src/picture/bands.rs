@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!      ▲ ┌──────┐ ─┐
-//!      │ │ ···· │  │ touched: as high as it is long
+//!      │ │ ···· │  │ touched: as high as it is long if all its pages are
 //!      │ ├──────┤ ─┤
 //!      │ │      │  │ quiet, without a fault: a quarter of a chunk at most, however long it is
 //!      │ ├──────┤ ─┤
@@ -16,6 +16,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::dots::LOW_BITS;
+
 /// Larger gaps become breaks.
 const LEAST_GAP_BYTES: u64 = 2 << 20;
 /// A mapping up to this size is shown whole.
@@ -26,6 +28,9 @@ const CHUNK_BYTES: u64 = 2 << 20;
 const LEAST_QUIET_BYTES: u64 = 2 * CHUNK_BYTES;
 /// A band without a fault is no higher than so many bytes of others.
 const QUIET_HEIGHT_BYTES: u64 = CHUNK_BYTES / 4;
+/// A chunk with few faults is at least this part as high as one whose pages all have one.
+const LEAST_TOUCHED: u64 = 8;
+const PAGE_BYTES: u64 = 1 << LOW_BITS;
 const MOST_BANDS: usize = 32;
 /// The least share of the axis that a tiny band gets if there are few.
 const LEAST_SHARE: f64 = 0.03;
@@ -46,13 +51,13 @@ pub(super) struct Band {
 pub(super) fn bands(spaces: &[Used]) -> Vec<Vec<Band>> {
     let parts: Vec<_> = spaces.iter().map(Used::parts).collect();
     let all = || parts.iter().flatten();
-    let total: u64 = all().map(Part::height_bytes).sum();
+    let total: u64 = all().map(|part| part.height_bytes).sum();
     let fair = 0.5 / all().count().max(1) as f64;
     let band = |part: &Part| {
         let share = if part.is_touched { LEAST_SHARE } else { LEAST_QUIET_SHARE };
         let least = (total as f64 * share.min(fair)).max(1.0);
         let Part { start, end, .. } = *part;
-        Band { start, end, height: (part.height_bytes() as f64).max(least) }
+        Band { start, end, height: (part.height_bytes as f64).max(least) }
     };
     parts.iter().map(|parts| parts.iter().map(band).collect()).collect()
 }
@@ -63,13 +68,7 @@ struct Part {
     start: u64,
     end: u64,
     is_touched: bool,
-}
-
-impl Part {
-    fn height_bytes(&self) -> u64 {
-        let length = self.end - self.start;
-        if self.is_touched { length } else { length.min(QUIET_HEIGHT_BYTES) }
-    }
+    height_bytes: u64,
 }
 
 /// The used part of an address space.
@@ -114,7 +113,22 @@ impl Used {
         let mut chunks: Vec<_> = self.touched.keys().map(|(chunk, _)| *chunk).collect();
         chunks.sort_unstable();
         chunks.dedup();
-        split(&self.ranges(&chunks), &chunks)
+        let mut faults: HashMap<u64, u64> = HashMap::new();
+        for ((chunk, _), count) in &self.touched {
+            *faults.entry(*chunk).or_default() += count;
+        }
+        let mut parts = split(&self.ranges(&chunks), &chunks);
+        for part in &mut parts {
+            let height = |chunk: &u64| {
+                let most = end_of(*chunk).min(part.end) - (chunk * CHUNK_BYTES).max(part.start);
+                (faults[chunk].saturating_mul(PAGE_BYTES)).clamp(most / LEAST_TOUCHED, most)
+            };
+            part.height_bytes = match within(&chunks, part.start, part.end) {
+                [] => (part.end - part.start).min(QUIET_HEIGHT_BYTES),
+                chunks => chunks.iter().map(height).sum(),
+            };
+        }
+        parts
     }
 
     fn ranges(&self, chunks: &[u64]) -> Vec<(u64, u64)> {
@@ -123,9 +137,7 @@ impl Used {
         mapped.dedup();
         let mut ranges = Vec::new();
         for &(start, end) in &mapped {
-            let first = chunks.partition_point(|chunk| end_of(*chunk) <= start);
-            let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
-            let touched = (last - first) as u64 * CHUNK_BYTES;
+            let touched = within(chunks, start, end).len() as u64 * CHUNK_BYTES;
             if end - start <= WHOLE_BYTES.max(16 * touched) {
                 ranges.push((start, end));
             }
@@ -162,7 +174,7 @@ fn split(ranges: &[(u64, u64)], chunks: &[u64]) -> Vec<Part> {
         let mut at = start;
         let mut push = |to: u64, is_touched| {
             if at < to {
-                parts.push(Part { start: at, end: to, is_touched });
+                parts.push(Part { start: at, end: to, is_touched, height_bytes: 0 });
                 at = to;
             }
         };
@@ -178,9 +190,7 @@ fn split(ranges: &[(u64, u64)], chunks: &[u64]) -> Vec<Part> {
 /// The long runs without a fault in a range, each with the range; all of the range if there was none in it.
 fn quiet_runs(range: (u64, u64), chunks: &[u64]) -> Vec<((u64, u64), (u64, u64))> {
     let (start, end) = range;
-    let first = chunks.partition_point(|chunk| end_of(*chunk) <= start);
-    let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
-    let chunks = &chunks[first..last];
+    let chunks = within(chunks, start, end);
     let ends = chunks.iter().map(|chunk| end_of(*chunk).min(end));
     let starts = chunks.iter().map(|chunk| (chunk * CHUNK_BYTES).max(start));
     let runs = [start].into_iter().chain(ends).zip(starts.chain([end]));
@@ -188,6 +198,13 @@ fn quiet_runs(range: (u64, u64), chunks: &[u64]) -> Vec<((u64, u64), (u64, u64))
         chunks.is_empty() || to.saturating_sub(*from) >= LEAST_QUIET_BYTES
     };
     runs.filter(is_quiet).map(|run| (range, run)).collect()
+}
+
+/// The touched chunks that lie in a range, at least in part.
+fn within(chunks: &[u64], start: u64, end: u64) -> &[u64] {
+    let first = chunks.partition_point(|chunk| end_of(*chunk) <= start);
+    let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
+    &chunks[first..last]
 }
 
 /// The end of a chunk; the last of all addresses belongs to none.
@@ -284,7 +301,7 @@ mod tests {
         used.map(0, 24 * MIB);
         used.touch(0, 1);
         used.map(24 * MIB, 38 * MIB);
-        (24..38).for_each(|mib| used.touch(mib * MIB, 2));
+        (24 * 256..38 * 256).for_each(|page| used.touch(page * 4096, 2));
         used.map(38 * MIB, 62 * MIB);
         used.touch(62 * MIB - 1, 3);
         let used = [used];
@@ -294,15 +311,15 @@ mod tests {
         assert_eq!(used[0].busiest_groups(bands), [Some(1), None, Some(2), None, Some(3)]);
         let total: f64 = bands.iter().map(|band| band.height).sum();
         let share = |nth: usize| bands[nth].height / total;
-        assert!(share(2) > 0.7, "{bands:?}");
-        assert!(share(1) < 0.04 && share(3) < 0.04, "{bands:?}");
+        assert!(share(2) > 0.85, "{bands:?}");
+        assert!([0, 1, 3, 4].iter().all(|nth| share(*nth) < 0.04), "{bands:?}");
     }
 
     #[test]
     fn a_mapping_without_a_fault_is_low() {
         let mut used = Used::default();
         used.map(0, 2 * MIB);
-        used.touch(MIB, 1);
+        (0..512).for_each(|page| used.touch(page * 4096, 1));
         used.map(100 * MIB, 132 * MIB);
         let bands = &bands(&[used])[0];
         assert_eq!(bands.len(), 2);
