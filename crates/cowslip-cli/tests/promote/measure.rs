@@ -91,8 +91,22 @@ fn without_a_gain_the_pages_are_split_again() {
     let (measured, code, said) = measured(target.pid(), &units_of(&folder));
     assert_eq!((&measured["verdict"], code), (&"no_gain".into(), Some(1)), "{measured:#}{said}");
     assert_eq!((&measured["huge_bytes"], target.huge_mib()), (&0.into(), 0));
-    assert_eq!(measured["sample_bytes"], 32 << 20);
+    assert_eq!(measured["sample_bytes"], 64 << 20);
     assert_eq!(target.tell("check"), "0");
+}
+
+#[test]
+fn a_short_time_is_enough_for_a_part_and_the_pages_are_split_again() {
+    let Some((folder, mut target)) = serving("measure-short", "3 4") else { return };
+    let mut command = measure(target.pid(), &units_of(&folder));
+    command.args(["--within", "1", "--effect", "49"]);
+    let json: Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
+    let measured = &json["measured"];
+    let sample = measured["sample_bytes"].as_u64().unwrap();
+    assert!((2 << 20..=64 << 20).contains(&sample), "{measured:#}");
+    assert_eq!(measured["dense_bytes"], 64 << 20);
+    assert_ne!(measured["verdict"], "gain", "{measured:#}");
+    assert_eq!((target.huge_mib(), target.tell("check").as_str()), (0, "0"));
 }
 
 #[test]
@@ -137,12 +151,11 @@ fn either_side_may_be_killed_and_an_interrupt_splits_the_pages() {
     kill("-KILL", child.id());
     child.wait().unwrap();
     assert_eq!(target.tell("check"), "0");
-    let huge_mib = target.huge_mib();
+    let Some((folder, mut target)) = serving("measure-interrupted", "3 3") else { return };
     let mut child = begun(&target, &folder);
-    until("more of it is huge, or none is left", || target.huge_mib() != huge_mib || huge_mib == 0);
     kill("-INT", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert_eq!((target.huge_mib(), target.tell("check").as_str()), (huge_mib, "0"));
+    assert_eq!((target.huge_mib(), target.tell("check").as_str()), (0, "0"));
     let mut child = begun(&target, &folder);
     target.child.kill().unwrap();
     target.child.wait().unwrap();

@@ -17,30 +17,26 @@ pub enum GainState {
 }
 
 /// The processor time and the work of a process in some time.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Spent {
     pub(crate) cpu_ns: u64,
     pub(crate) work: f64,
 }
 
 impl Spent {
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self { cpu_ns: self.cpu_ns + other.cpu_ns, work: self.work + other.work }
-    }
-
     fn of_a_unit(self) -> f64 {
         self.cpu_ns as f64 / self.work
     }
 }
 
-/// Periods of both states that follow each other.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct Block {
+/// A period of each state, one after the other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Pair {
     pub(crate) huge: Spent,
     pub(crate) base: Spent,
 }
 
-impl Block {
+impl Pair {
     /// The logarithm of the ratio between the costs of a unit of work; `None` if there was none.
     pub(crate) fn effect(&self) -> Option<f64> {
         let effect = (self.huge.of_a_unit() / self.base.of_a_unit()).ln();
@@ -81,7 +77,7 @@ pub enum Unclear {
     NoRoom,
     /// A child shares the memory, the program releases it, or the kernel makes huge pages of it.
     Disturbed,
-    /// The interval is too wide.
+    /// The interval is still too wide when the time is over.
     TooNoisy,
     /// The operator ended it.
     Interrupted,
@@ -105,7 +101,7 @@ impl Unclear {
             Self::Disturbed => {
                 "a child shares its memory, it releases it, or the kernel makes huge pages of it"
             }
-            Self::TooNoisy => "its cost changes too much by itself",
+            Self::TooNoisy => "its cost changes too much by itself for so short a time",
             Self::Interrupted => "it was interrupted",
         }
     }

@@ -61,6 +61,8 @@ pub struct Settings {
     pub min_gain_percent: f64,
     /// The length of a period of a measurement.
     pub measure_period_ms: u64,
+    /// The time after which a measurement ends without an answer. A tenth of it is the most for a turn.
+    pub measure_within_s: u64,
 }
 
 impl Default for Settings {
@@ -88,6 +90,7 @@ impl Default for Settings {
             interval_ms: 5_000,
             min_gain_percent: 2.0,
             measure_period_ms: 500,
+            measure_within_s: 90,
         }
     }
 }
@@ -138,6 +141,10 @@ impl Settings {
             (
                 (20..=3_600_000).contains(&self.measure_period_ms),
                 "measure_period_ms is to be 20 to 3600000 (an hour)",
+            ),
+            (
+                (1..=86_400).contains(&self.measure_within_s),
+                "measure_within_s is to be 1 to 86400 (a day)",
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {

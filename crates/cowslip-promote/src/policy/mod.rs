@@ -15,7 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use reason::{Decision, Reason};
-pub(crate) use trial::{MOST_BLOCKS, Trial, check_load, order};
+pub(crate) use trial::{MOST_BLOCKS, Trial, check_load, order, pairs};
 
 use crate::model::{
     Action, ActionOutcome, Effect, GainState, Look, ProcessId, ProcessLook, Region, Settings,

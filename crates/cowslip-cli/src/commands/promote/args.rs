@@ -141,9 +141,9 @@ pub(super) struct TopArgs {
 
 /// Measure what huge pages save a program, and keep them only if they do
 ///
-/// A random half of its dense memory is made huge and split again, in turns. Processor time for a unit of its work is
-/// compared between the turns. If it falls, all dense memory becomes huge. Otherwise the half is split again. Content
-/// never changes. It takes 20 seconds to four minutes, and longer from some GiB on.
+/// Its dense memory is made huge and split again, in turns; of some GiB a random part. Processor time for a unit of its
+/// work is compared between the turns. If it falls, all dense memory becomes huge. Otherwise the part is split again.
+/// Content never changes. It takes half a minute if much is gained, and 90 seconds at most (--within).
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Units:\n  http://127.0.0.1:9121/metrics#redis_commands_processed_total   a metric in \
@@ -164,6 +164,9 @@ pub(super) struct MeasureArgs {
     /// Length of a turn
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 500, value_parser = whole(20..=3_600_000u64))]
     pub(super) period: u64,
+    /// Time after which it ends without an answer; more memory is measured in more time
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = whole(1..=86_400u64))]
+    pub(super) within: u64,
     /// Largest part of the program's time for which a change may hold it up [default: 25]
     #[arg(long, value_name = "PERCENT", value_parser = positive(100.0))]
     pub(super) stall_budget: Option<f64>,

@@ -67,6 +67,7 @@ pub(super) fn measure(args: &args::MeasureArgs) -> Result<Plan, Failure> {
     plan.settings.stall_percent = args.stall_budget.unwrap_or(ONCE_STALL_PERCENT);
     plan.settings.min_gain_percent = args.effect;
     plan.settings.measure_period_ms = args.period;
+    plan.settings.measure_within_s = args.within;
     plan.check()?;
     Ok(plan)
 }

@@ -1,9 +1,9 @@
-//! Measures the gain of a process: a half of its dense memory is made huge and split again, in turns.
+//! Measures the gain of a process: its dense memory is made huge and split again, in turns.
 
 mod sample;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::process;
@@ -11,9 +11,9 @@ use cowslip_sys::units::CHUNK_BYTES;
 
 use super::{Round, Session};
 use crate::model::{
-    Block, GainState, Measurement, ProcessId, RegionKind, Spent, System, Unclear, Verdict,
+    GainState, Measurement, Pair, ProcessId, RegionKind, Spent, System, Unclear, Verdict,
 };
-use crate::policy::{Decision, MOST_BLOCKS, Reason, Trial, check_load, order};
+use crate::policy::{Decision, MOST_BLOCKS, Reason, Trial, check_load, order, pairs};
 use crate::work::{Instructions, Meter};
 use sample::Sample;
 
@@ -25,6 +25,8 @@ const SETTLE: Duration = Duration::from_millis(50);
 const RELIEF: Duration = Duration::from_secs(5);
 /// Periods in which the load is examined without a counter of work.
 const LOAD_PERIODS: usize = 6;
+/// A turn takes at most this part of the time that there is: a block has two or three, and a first answer four blocks.
+const TURNS: u32 = 10;
 /// Without a result, the daemon measures again after this time.
 const RETRY_NS: u64 = 3_600_000_000_000;
 
@@ -64,7 +66,7 @@ impl Session {
             }
         };
         measurement.unit = Some(meter.unit());
-        let mut sample = Sample::half_of(wanted, self.promoter.policy().settings());
+        let mut sample = Sample::from_regions(wanted, self.promoter.policy().settings());
         let mut trial = Trial::default();
         let tried = self.run(&mut trial, &mut sample, &mut meter, &mut progress);
         let verdict = match tried {
@@ -172,23 +174,36 @@ impl Session {
         meter: &mut Meter,
         progress: &mut impl FnMut(usize, usize),
     ) -> Result<Verdict> {
-        let least_percent = self.promoter.policy().settings().min_gain_percent;
+        let settings = self.promoter.policy().settings();
+        let least_percent = settings.min_gain_percent;
+        let within = Duration::from_secs(settings.measure_within_s);
+        let began = Instant::now();
+        if self.has_memory(sample)? {
+            self.turn_some(sample, within / TURNS)?;
+        }
         loop {
             progress(trial.counts().0, MOST_BLOCKS);
+            let block_began = Instant::now();
             let block = self.block(sample, meter)?;
             if self.stops() {
                 return Ok(Verdict::Unclear(Unclear::Interrupted));
             }
             trial.add(block);
-            if let Some(verdict) = trial.verdict(least_percent) {
+            let is_over = began.elapsed() + block_began.elapsed() > within;
+            if let Some(verdict) = trial.verdict(least_percent, is_over) {
                 return Ok(verdict);
             }
         }
     }
 
-    fn block(&mut self, sample: &mut Sample, meter: &mut Meter) -> Result<Result<Block, Unclear>> {
-        let mut block = Block::default();
-        for is_huge in order(fastrand::bool()) {
+    fn block(
+        &mut self,
+        sample: &mut Sample,
+        meter: &mut Meter,
+    ) -> Result<Result<[Pair; 2], Unclear>> {
+        let order = order(fastrand::bool());
+        let mut periods = Vec::with_capacity(order.len());
+        for is_huge in order {
             if is_huge && !self.has_memory(sample)? {
                 self.sleep(RELIEF)?;
                 return Ok(Err(Unclear::NoRoom));
@@ -199,14 +214,12 @@ impl Session {
             let spent = self.period(sample.process, meter)?.ok_or(Unclear::NoWork);
             let is_as_wanted = sample.is_as_wanted(is_huge, self.count_huge(sample)?);
             match (spent, is_as_wanted) {
-                (Ok(spent), Ok(())) => {
-                    let side = if is_huge { &mut block.huge } else { &mut block.base };
-                    *side = side.plus(spent);
-                }
+                (Ok(spent), Ok(())) => periods.push(spent),
                 (Err(why), _) | (_, Err(why)) => return Ok(Err(why)),
             }
         }
-        Ok(Ok(block))
+        let periods = periods.try_into().expect("one for each of the order");
+        Ok(Ok(pairs(order, periods)))
     }
 
     /// The processor time and the work of one period; `None` if no work was counted.

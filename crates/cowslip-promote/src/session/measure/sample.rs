@@ -19,7 +19,7 @@ const MOSTLY_PERCENT: usize = 90;
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(200);
 
-/// A random half of some regions.
+/// Regions of a process.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) process: ProcessId,
@@ -39,11 +39,9 @@ struct Place {
 }
 
 impl Sample {
-    /// Half of these regions, which are of one process, on base pages, and not few.
-    pub(super) fn half_of(mut wanted: Vec<Decision>, settings: &Settings) -> Self {
+    /// These regions, which are of one process and on base pages, in an order by chance.
+    pub(super) fn from_regions(mut wanted: Vec<Decision>, settings: &Settings) -> Self {
         fastrand::shuffle(&mut wanted);
-        wanted.truncate(wanted.len() / 2);
-        wanted.sort_by_key(|decision| decision.address);
         let percent = u32::from(settings.threshold_percent);
         let place = |decision: &Decision| Place {
             address: decision.address,
@@ -94,8 +92,32 @@ impl Session {
     /// that has changed meanwhile, or that the kernel refuses, stays. Making it huge ends when the operator wants that;
     /// splitting it then does not rest any more.
     pub(super) fn turn(&mut self, sample: &mut Sample, is_huge: bool) -> Result<usize> {
+        self.turn_until(sample, is_huge, None)
+    }
+
+    /// Makes as many regions huge as this time allows: those are the sample from here on. The change of the cost grows
+    /// with the sample, and so does the time for each of its turns.
+    pub(super) fn turn_some(&mut self, sample: &mut Sample, within: Duration) -> Result<()> {
+        let deadline = Instant::now() + within;
+        self.turn_until(sample, true, Some(deadline))?;
+        if Instant::now() >= deadline && sample.regions.iter().any(|place| place.is_huge) {
+            sample.regions.retain(|place| place.is_huge);
+        }
+        sample.regions.sort_by_key(|place| place.address);
+        Ok(())
+    }
+
+    fn turn_until(
+        &mut self,
+        sample: &mut Sample,
+        is_huge: bool,
+        deadline: Option<Instant>,
+    ) -> Result<usize> {
         let mut acts = 0;
         for index in 0..sample.regions.len() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break;
+            }
             let Place { address, is_huge: was_huge, .. } = sample.regions[index];
             if was_huge == is_huge {
                 continue;
