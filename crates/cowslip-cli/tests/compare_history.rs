@@ -258,6 +258,24 @@ fn machines_are_kept_apart_and_said_to_be() {
 }
 
 #[test]
+fn a_setting_that_changed_comes_with_the_way_back() {
+    let folder = Folder::new("history-setting");
+    series(&folder, "a", &[(40, "6", 0.100), (10, "6", 0.120)]);
+    let file = folder.0.join("cowslip-history/a.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let changed = |(index, line): (usize, &str)| match index {
+        ..40 => format!("{line}\n"),
+        _ => line.replace("\"always\"", "\"madvise\"") + "\n",
+    };
+    fs::write(&file, text.lines().enumerate().map(changed).collect::<String>()).unwrap();
+    let ran = compare(&folder, &["history", "a", "--newest", "20", "--ignore", "thp.enabled"]);
+    let words = "thp.enabled changed from always to madvise (to return: echo always > \
+                 /sys/kernel/mm/transparent_hugepage/enabled)";
+    let said: Vec<&str> = ran.stdout.split_whitespace().collect();
+    assert!(said.join(" ").contains(words), "{}", ran.stdout);
+}
+
+#[test]
 fn json_and_junit_have_the_changes() {
     let folder = Folder::new("history-formats");
     series(&folder, "a", &[(40, "6", 0.100), (8, "6", 0.110)]);

@@ -123,7 +123,8 @@ fn two_modes_of_a_side_are_named_with_the_counter_that_tells_them_apart() {
         .arg("--")
         .arg(&bad));
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    let settings = "not the same: thp.enabled is always in good runs, never in bad ones";
+    let settings = "not the same: thp.enabled is always in good runs, never in bad ones (to return: echo always > \
+                    /sys/kernel/mm/transparent_hugepage/enabled)";
     assert_eq!(lines[1], settings, "{}", ran.stdout);
     let line = lines[2];
     assert!(

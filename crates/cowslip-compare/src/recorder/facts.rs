@@ -20,6 +20,26 @@ const FILES: [(&str, &str); 12] = [
     ("cpu.governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
 ];
 
+/// The facts that are settings, which a command changes at once.
+const SETTINGS: [&str; 4] = ["thp.", "hugetlb.", "vm.", "kernel.numa_balancing"];
+
+/// The command that gives a setting among the facts a value back; `None` for what no command changes.
+///
+/// ```
+/// use cowslip_compare::recorder::way_back;
+/// let back = way_back("thp.enabled", "always");
+/// assert_eq!(back.as_deref(), Some("echo always > /sys/kernel/mm/transparent_hugepage/enabled"));
+/// assert_eq!(way_back("kernel", "6.12"), None);
+/// ```
+pub fn way_back(name: &str, value: &str) -> Option<String> {
+    let is_setting = SETTINGS.iter().any(|beginning| name.starts_with(beginning));
+    // A file of results may say anything; the command is one to be copied.
+    let is_plain = !value.is_empty()
+        && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_+".contains(&byte));
+    let (_, path) = FILES.iter().find(|(known, _)| *known == name)?;
+    (is_setting && is_plain).then(|| format!("echo {value} > {path}"))
+}
+
 /// Kernel, settings of huge pages and memory, processor, without those that cannot be read.
 pub fn facts() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).ok();

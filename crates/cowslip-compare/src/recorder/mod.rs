@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::recording::RecordingWriter;
 use tree::Tree;
 
-pub use facts::facts;
+pub use facts::{facts, way_back};
 pub use prices::prices;
 pub use tree::Watch;
 

@@ -174,15 +174,18 @@ fn advice(analysis: &Analysis, group: &Group) -> String {
 }
 
 fn private_advice(analysis: &Analysis) -> String {
+    const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
     const RUN: &str =
         "madvise(MADV_HUGEPAGE), or `cowslip run` for a program that cannot be changed";
     match thp::policy(&analysis.header.machine) {
-        Some(Policy::Never) => {
-            "transparent huge pages are off (transparent_hugepage/enabled: never)".into()
-        }
-        Some(Policy::Madvise) => {
-            format!("transparent huge pages come to whom asks (enabled: madvise): {RUN}")
-        }
+        Some(Policy::Never) => format!(
+            "transparent huge pages are off (transparent_hugepage/enabled: never): echo madvise > {SETTING}, and \
+             madvise(MADV_HUGEPAGE)"
+        ),
+        Some(Policy::Madvise) => format!(
+            "transparent huge pages come to whom asks (enabled: madvise): {RUN}; for all programs, as it may have \
+             been before: echo always > {SETTING}"
+        ),
         Some(Policy::Always) => "huge pages are for everybody (enabled: always) and did not come: see \
                                  transparent_hugepage/defrag, free memory in one piece, PR_SET_THP_DISABLE"
             .into(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cowslip_compare::history::{Change, Drift, Group, History, MACHINE, Point};
+use cowslip_compare::recorder::way_back;
 use cowslip_compare::{Cause, Certainty};
 use cowslip_report::text::{count, printable};
 
@@ -118,7 +119,9 @@ pub(super) fn entry(point: &Point) -> String {
 pub(super) fn facts(change: &Change) -> Vec<String> {
     let phrase = |(name, (before, after)): (&String, &(Option<String>, Option<String>))| {
         let value = |fact: &Option<String>| fact.as_deref().map_or("unknown".to_owned(), printable);
-        format!("{} changed from {} to {}", printable(name), value(before), value(after))
+        let back = before.as_deref().and_then(|before| way_back(name, before));
+        let back = back.map_or_else(String::new, |way| format!(" (to return: {way})"));
+        format!("{} changed from {} to {}{back}", printable(name), value(before), value(after))
     };
     change.facts.iter().map(phrase).collect()
 }

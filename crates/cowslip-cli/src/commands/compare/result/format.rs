@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cowslip_compare::recorder::way_back;
 use cowslip_compare::stats::{Estimate, median};
 use cowslip_compare::{Comparison, FactDifference, Row, TimePart, TimeSplit, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
@@ -245,7 +246,10 @@ pub(super) fn settings(facts: &[FactDifference]) -> Option<String> {
     };
     let of = |fact: &FactDifference| {
         let (good, bad) = (list(&fact.good), list(&fact.bad));
-        format!("{} is {good} in good runs, {bad} in bad ones", fact.name)
+        let one = fact.good.first().filter(|_| fact.good.len() == 1);
+        let back = one.and_then(|good| way_back(&fact.name, good));
+        let back = back.map_or_else(String::new, |way| format!(" (to return: {way})"));
+        format!("{} is {good} in good runs, {bad} in bad ones{back}", fact.name)
     };
     let all: Vec<String> = facts.iter().filter(|fact| fact.name != "command").map(of).collect();
     (!all.is_empty()).then(|| format!("not the same: {}", all.join("; ")))
