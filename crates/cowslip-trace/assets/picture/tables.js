@@ -69,6 +69,7 @@ const tables = {
     const chosen = view.chosen[part.dimension];
     const rows = Array.from(counts.keys()).filter(index => counts[index] || index === chosen);
     rows.sort((a, b) => counts[b] - counts[a]);
+    if (part.dimension === "pattern") keepEqual(rows, counts);
     // A pattern's sentence has numbers of its own, whatever is in view.
     const isOfAll = part.dimension !== "pattern" || total === trace.faults.count;
     part.head.textContent = part.name + (isOfAll ? "" : ", told of the whole trace") + (rows.length > ROWS ? ` (${ROWS} of ${whole(rows.length)})` : "");
@@ -92,6 +93,15 @@ const tables = {
     }));
   },
 };
+
+// Patterns with about as many faults keep their order: the one whose advice saves the most comes first.
+function keepEqual(rows, counts) {
+  for (let from = 0, to; from < rows.length; from = to) {
+    to = rows.findIndex((row, at) => at > from && counts[row] < .9 * counts[rows[from]]);
+    if (to < 0) to = rows.length;
+    rows.splice(from, to - from, ...rows.slice(from, to).sort((a, b) => a - b));
+  }
+}
 
 function cell(text) {
   const element = document.createElement("td");

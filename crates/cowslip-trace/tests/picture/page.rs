@@ -218,6 +218,32 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
+/// The kernel takes all faults: that pattern has a few more than the one of the memory, whose advice saves more.
+#[test]
+fn of_equal_patterns_the_page_begins_with_that_of_the_report() {
+    let Some(mut browser) = Browser::start("equal") else { return };
+    let mut trace = Trace::default();
+    let mut then = |what| {
+        let time_ns = 1_000 * trace.events.len() as u64;
+        trace.events.push(Event { time_ns, pid: PID, tid: PID, what });
+    };
+    for (start, pages) in [(1 << 40, 4096), (2 << 40, 20)] {
+        let range = VirtRange::new(start, pages * 4096);
+        then(EventKind::Map(Map { range, protection: 3, flags: 0x22, ..Map::default() }));
+        for page in 0..pages {
+            let fault = Fault::at((start + page * 4096) as u64, 1 << 63);
+            then(EventKind::Fault(Fault { in_user_mode: Some(false), ..fault }));
+        }
+    }
+    let picture = Picture::new(&trace, None);
+    let patterns = cowslip_trace::patterns::find(picture.analysis());
+    assert!(patterns.len() == 2 && patterns[0].faults < patterns[1].faults, "{patterns:?}");
+    let folder = Folder::new("equal");
+    browser.open(&folder.write("page.html", &picture.html().unwrap()));
+    let first = browser.text("#patterns tbody tr");
+    assert!(first.contains(&patterns[0].sentence), "{first}");
+}
+
 /// A telephone's window, and a laptop's: nothing is wider than the window, and the picture has most of it.
 #[test]
 fn the_page_fits_narrow_and_wide_windows() {
