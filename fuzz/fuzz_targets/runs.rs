@@ -3,6 +3,9 @@
 //! An input is the good runs, and behind a line of dashes the bad ones; without it they are the same.
 #![no_main]
 
+use std::fs;
+use std::path::Path;
+
 use cowslip_compare::inputs;
 use cowslip_compare::{Options, compare};
 use cowslip_fuzz::{seed, seed_from};
@@ -12,6 +15,11 @@ const DASHES: &str = "\n---\n";
 
 fn seeds() {
     seed_from("cowslip-compare/tests/data/inputs");
+    for file in ["sample.json", "estimates.json"] {
+        let data = "../crates/cowslip-compare/tests/data/inputs/criterion/alone/new";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(data).join(file);
+        seed(&format!("criterion-{file}"), &fs::read(path).expect("test data"));
+    }
     let row = |row: u32| format!("{row},{},{}\n", row * row % 7, row * 3 % 5);
     let table = |rows: std::ops::Range<u32>| rows.map(row).collect::<String>();
     let csv =

@@ -17,9 +17,14 @@ static MEMORY: Cap<System> = Cap::new(System, 1 << 30);
 
 /// The variable that names the folder of the corpus.
 const CORPUS: &str = "COWSLIP_FUZZ_CORPUS";
+/// The variable that names the only seed, if there is only one.
+const SEED: &str = "COWSLIP_FUZZ_SEED";
 
 /// Adds an input to the corpus, where there is one.
 pub fn seed(name: &str, bytes: &[u8]) {
+    if std::env::var_os(SEED).is_some_and(|only| only != name) {
+        return;
+    }
     if let Some(corpus) = std::env::var_os(CORPUS) {
         fs::write(Path::new(&corpus).join(format!("seed-{name}")), bytes).expect("a seed");
     }
