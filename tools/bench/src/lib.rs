@@ -56,6 +56,7 @@ pub mod report;
 pub mod restore;
 pub mod save;
 pub mod trace;
+pub mod vm;
 
 mod bench;
 mod child;

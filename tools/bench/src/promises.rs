@@ -3,7 +3,7 @@
 use crate::promise::Promise;
 
 /// The promises of each bench, in the order of the pages.
-pub(crate) const BENCHES: [(&str, &[Promise]); 8] = [
+pub(crate) const BENCHES: [(&str, &[Promise]); 9] = [
     ("cow", &crate::cow::PROMISES),
     ("fork", &crate::fork::PROMISES),
     ("save", &crate::save::PROMISES),
@@ -11,6 +11,7 @@ pub(crate) const BENCHES: [(&str, &[Promise]); 8] = [
     ("bloat", &crate::bloat::PROMISES),
     ("trace", &crate::trace::PROMISES),
     ("process", &crate::process::PROMISES),
+    ("vm", &crate::vm::PROMISES),
     ("demo", &crate::demo::redis::PROMISES),
 ];
 
@@ -19,7 +20,7 @@ mod tests {
     use super::*;
 
     /// Enough for all that a user chooses by.
-    const MOST_PROMISES: usize = 45;
+    const MOST_PROMISES: usize = 56;
 
     #[test]
     fn the_specification_has_every_promise_and_its_bound() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
-use cowslip_bench::{bloat, cow, fork, process, restore, save, trace};
+use cowslip_bench::{bloat, cow, fork, process, restore, save, trace, vm};
 
 use super::demo;
 use super::output::OutputArgs;
@@ -39,6 +39,8 @@ pub(crate) enum Action {
     Trace(BenchArgs<trace::Part>),
     /// Whole processes: the pause of a hold, copies, roll backs, warm starts [default size: 1 GiB]
     Process(BenchArgs<process::Part>),
+    /// Guest memory: a guest of KVM frozen while it writes, clones, roll backs, lazy restores [default size: 1 GiB]
+    Vm(BenchArgs<vm::Part>),
     /// Write BENCHMARKS.md, and figures and the picture in other pages, from the results of runs
     Report(ReportArgs),
     /// One restore in a process of its own, for `restore`

@@ -15,7 +15,7 @@ use clap::ValueEnum;
 use cowslip::units::ByteCount;
 use cowslip_bench::report::{Report, figures, summary};
 use cowslip_bench::{
-    Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, process, restore, save, trace,
+    Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, process, restore, save, trace, vm,
 };
 use cowslip_report::{Progress, sink};
 use cowslip_sys::exit_code::USAGE;
@@ -41,6 +41,7 @@ pub(super) fn run(action: Action) -> CommandResult {
         Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
         Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),
         Action::Process(args) => measure("process", args, process::SIZE, process::run),
+        Action::Vm(args) => measure("vm", args, vm::SIZE, vm::run),
         Action::BloatProcess => bloat_process(),
         Action::Report(args) => report(args),
         Action::RestoreProcess(args) => restore_process(args),

@@ -27,7 +27,7 @@ pub(crate) struct UffdWp {
 #[derive(Debug)]
 struct Shared {
     uffd: Uffd,
-    memory: Memory,
+    memory: Arc<Memory>,
     pages: Anonymous,
     wake: OwnedFd,
     closing: AtomicBool,
@@ -40,7 +40,7 @@ impl UffdWp {
         ))?;
         let uffd = Uffd::new(fd, Features::PAGEFAULT_FLAG_WP)
             .map_err(during("ask userfaultfd for write protection"))?;
-        let memory = Memory::anonymous(bytes, pages)?;
+        let memory = Arc::new(Memory::anonymous(bytes, pages)?);
         uffd.register(memory.range(), RegisterMode::WP).map_err(during("register memory"))?;
         let messages = uffd.as_fd().try_clone_to_owned().map_err(during("copy a descriptor"))?;
         let wake = process::eventfd().map_err(during("make an eventfd"))?;
@@ -48,6 +48,11 @@ impl UffdWp {
         let theirs = Arc::clone(&shared);
         let handler = thread::spawn(move || theirs.serve(File::from(messages)));
         Ok(Self { handler: Some(handler), shared })
+    }
+
+    /// Its memory for a guest.
+    pub(crate) fn shared_memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.shared.memory)
     }
 }
 
