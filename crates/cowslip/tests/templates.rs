@@ -54,16 +54,19 @@ fn kernel_is_at_least(wanted: (u32, u32)) -> bool {
     (numbers.next().unwrap(), numbers.next().unwrap()) >= wanted
 }
 
-/// Clones in other processes may map later content of the files of earlier templates.
+/// Each freeze has other chunks in another file. A clone maps them from there; a process that gets the template, and an
+/// arena that is made of it, have them in one file.
 #[test]
-fn a_template_of_what_lies_in_files_of_earlier_ones_has_a_file_of_its_own() {
+fn templates_of_memory_in_several_files_are_exact_here_and_elsewhere() {
     let _alone = alone();
     let _watchdog = Watchdog::start("several templates");
     let (arena, mut words) = patterned(Backing::Thp);
+    let chunk_words = CHUNK_BYTES / 8;
     let mut templates = Vec::new();
     for round in 0..6 {
-        if round % 2 == 1 {
-            words[round * CHUNK_BYTES / 8] = round as u64;
+        if round > 0 {
+            let written = (0..words.len() / chunk_words).filter(|chunk| chunk % 4 == round % 4);
+            written.for_each(|chunk| words[chunk * chunk_words + round] = round as u64);
         }
         let template = match arena.freeze_timeout(Duration::ZERO) {
             Ok(frozen) => frozen.into_template().unwrap(),
@@ -75,9 +78,36 @@ fn a_template_of_what_lies_in_files_of_earlier_ones_has_a_file_of_its_own() {
         templates.push((template, words.to_vec()));
     }
     for (template, then) in &templates {
-        let clone = template.map(Place::Anywhere).unwrap();
+        let mut clone = template.map(Place::Anywhere).unwrap();
         assert!(clone.slice(&words)[..] == then[..]);
+        clone.slice_mut(&words).iter_mut().step_by(512).for_each(|word| *word = 0);
+        clone.reset().unwrap();
+        assert!(clone.slice(&words)[..] == then[..], "after a reset");
+
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        template.send(&ours).unwrap();
+        // SAFETY: the sender is this process.
+        let received = unsafe { Template::receive(&theirs) }.unwrap();
+        assert!(received.map(Place::Anywhere).unwrap().slice(&words)[..] == then[..], "sent");
+
+        let again = template.restore(template.arena_builder(Place::Anywhere).unwrap()).unwrap();
+        let place = template.range_in(&again, words.value_range());
+        // SAFETY: no other slice has this memory.
+        let restored = unsafe { again.adopt_slice::<u64>(place) }.unwrap();
+        assert!(restored[..] == then[..], "an arena of its own");
     }
+    let kept: Vec<_> = templates
+        .iter()
+        .map(|(template, then)| (template.map(Place::Anywhere).unwrap(), then.clone()))
+        .collect();
+    drop(templates);
+    words.fill(0);
+    for (clone, then) in &kept {
+        assert!(clone.slice(&words)[..] == then[..], "after the template, and later writes");
+    }
+    drop(kept);
+    assert!(arena.wait_live(PATIENCE));
+    assert!(words.iter().all(|word| *word == 0));
 }
 
 #[test]

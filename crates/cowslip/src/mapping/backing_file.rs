@@ -101,18 +101,23 @@ impl BackingFile {
 
     /// Another file of the same kind, `len_bytes` long.
     pub(crate) fn another(&self, len_bytes: u64) -> Result<Self, Errno> {
+        Self::of_kind(self.pages, len_bytes)
+    }
+
+    /// A file with pages of this kind, `len_bytes` long. There is no other file of hugetlb pages.
+    pub(crate) fn of_kind(pages: Pages, len_bytes: u64) -> Result<Self, Errno> {
         // Beyond the limit the kernel sends a signal that ends the program.
         if MemoryLimit::FileSize.current().is_some_and(|limit| limit.0 < len_bytes) {
             return Err(Errno::FBIG);
         }
-        let file = ReservedFd::open(|| match self.pages {
+        let file = ReservedFd::open(|| match pages {
             Pages::HugeTmpfs => tmpfs::huge_file(len_bytes),
             Pages::HugeMemfd | Pages::Base => {
                 memfile::memfd("cowslip", MemfdKind::Shmem, len_bytes)
             }
             Pages::Hugetlb => Err(Errno::NOTSUP),
         })?;
-        Self::new(file, self.pages)
+        Self::new(file, pages)
     }
 
     fn new(file: ReservedFd, pages: Pages) -> Result<Self, Errno> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use cowslip_sys::error::Result;
 use cowslip_sys::process;
 
+use super::content::Content;
 use super::file::File;
 use super::layout::Layout;
 use super::offer::Offered;
@@ -15,8 +16,7 @@ use crate::arena::readers::Pin;
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) pin: Arc<Pin>,
-    /// Read-only.
-    pub(super) file: File,
+    pub(super) content: Content,
     /// The file of the regions that clones share, if there are any.
     pub(super) shared: Option<File>,
     pub(super) layout: Layout,
@@ -37,8 +37,9 @@ pub(super) struct Owner {
 impl Base {
     /// The base for receivers, and true if it is made of huge pages.
     pub(super) fn file_to_offer(&self) -> Result<(&File, bool)> {
-        let file = self.offered.file(&self.file, &self.layout)?;
-        Ok((file, self.is_huge && core::ptr::eq(file, &self.file)))
+        let own = self.content.in_one(&self.layout)?;
+        let file = self.offered.file(own, &self.layout)?;
+        Ok((file, self.is_huge && core::ptr::eq(file, own)))
     }
 
     /// A token that the next receiver can map.

@@ -6,17 +6,22 @@ use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{AsFd, process};
+use cowslip_sys::{AsFd, Errno, process};
 
 use super::base::{Base, Owner};
+use super::content::Content;
 use super::layout::{Inherit, Layout, Region};
 use super::offer::Offered;
 use super::{File, Template};
 use crate::arena::file_table::FrozenPiece;
 use crate::freeze::Frozen;
-use crate::mapping::backing_file::Pages;
+use crate::mapping::backing_file::{BackingFile, Pages};
 
 const OPERATION: &str = "make a template";
+/// Parts that clones map each by itself. Of more, each clone would cost too many mappings and calls.
+const MOST_PARTS: usize = 64;
+/// Content that is gathered in one file if that needs no other file: other processes get one.
+const FEW_BYTES: usize = 2 << 20;
 
 /// How to make a [`Template`], region by region.
 ///
@@ -89,17 +94,33 @@ impl TemplateBuilder {
         };
         // The view holds the base until the pin does.
         let mut state = shared.lock();
-        let (pieces, shown) = (&*self.frozen.layout, |part| self.frozen.shown(part));
-        let home = match shared.gather(&mut state, pieces, shown).during(OPERATION)? {
-            Some(home) => home,
-            None => {
+        let pieces = &*self.frozen.layout;
+        let shown = |part| self.frozen.shown(part);
+        let many = pieces.len() > MOST_PARTS;
+        let home = match many || bytes_apart(pieces) <= FEW_BYTES {
+            true => shared.gather(&mut state, pieces, shown).during(OPERATION)?,
+            false => None,
+        };
+        let home = match home {
+            None if many => {
                 drop(state);
                 let home = shared.gather_apart(pieces, shown).during(OPERATION)?;
                 state = shared.lock();
-                home
+                Some(home)
             }
+            home => home,
         };
-        let file = home.for_readers().during(OPERATION).map_err(|e| {
+        let (files, parts) = match home {
+            Some(home) => (vec![home], vec![(layout.extent(), 0)]),
+            None => in_their_files(pieces),
+        };
+        let open = |home: &Arc<BackingFile>| {
+            home.check_identity()?;
+            let file = ReservedFd::hold(home.for_readers()?);
+            Ok(File { fd: file, identity: home.identity() })
+        };
+        let opened: Result<Vec<File>, Errno> = files.iter().map(open).collect();
+        let opened = opened.during(OPERATION).map_err(|e| {
             e.because("the arena's file is opened for reading only by /proc").advise("mount /proc")
         })?;
         let pin = state.generations.pin()?;
@@ -107,12 +128,12 @@ impl TemplateBuilder {
             users.forbid_takeover();
         }
         // Clones in other processes could read later content through their descriptor.
-        home.set_exposed();
+        files.iter().for_each(|file| file.set_exposed());
         state.files.forget_target();
         drop(state);
         let base = Base {
             pin: Arc::new(pin),
-            file: File { fd: ReservedFd::hold(file), identity: home.identity() },
+            content: Content::of_files(opened, parts, shared.pages),
             shared: shared_file,
             layout,
             is_huge: shared.pages.is_huge(),
@@ -159,4 +180,27 @@ impl TemplateBuilder {
         }
         File::new(ReservedFd::hold(file))
     }
+}
+
+/// Files with content, and its parts: each with the index of its file.
+type Homes = (Vec<Arc<BackingFile>>, Vec<(VirtRange, usize)>);
+
+fn in_their_files(pieces: &[FrozenPiece]) -> Homes {
+    let (mut files, mut parts) = (Vec::<Arc<BackingFile>>::new(), Vec::new());
+    for piece in pieces {
+        let known = files.iter().position(|file| Arc::ptr_eq(file, &piece.file));
+        parts.push((piece.range, known.unwrap_or(files.len())));
+        if known.is_none() {
+            files.push(Arc::clone(&piece.file));
+        }
+    }
+    (files, parts)
+}
+
+/// Bytes that are not in the file with the most of them.
+fn bytes_apart(pieces: &[FrozenPiece]) -> usize {
+    let (files, parts) = in_their_files(pieces);
+    let mut bytes = vec![0; files.len()];
+    parts.iter().for_each(|(part, file)| bytes[*file] += part.len);
+    bytes.iter().sum::<usize>() - bytes.iter().max().unwrap_or(&0)
 }

@@ -102,17 +102,19 @@ impl TemplateClone {
     /// Maps the regions of the `wanted` kinds, for the first time or anew. No reference into them may be left.
     pub(super) fn map_regions(&self, wanted: impl Fn(Inherit) -> bool) -> Result<(), Errno> {
         let base = &*self.base;
-        let file = base.file.fd()?;
         let shared = base.shared.as_ref().map(File::fd).transpose()?;
         for region in base.layout.regions().iter().filter(|region| wanted(region.inherit)) {
             let Region { range, prot, inherit } = *region;
-            let (here, at) = (self.here(range), base.layout.offset(*region));
             match inherit {
-                Inherit::Copied => here.map_file(file, at, Sharing::Private, prot)?,
-                Inherit::Fresh => here.map_anonymous(prot)?,
+                Inherit::Copied => base.content.each_part(range, |part, file| {
+                    let at = (part.start - base.layout.origin()) as u64;
+                    self.here(part).map_file(file, at, Sharing::Private, prot)
+                })?,
+                Inherit::Fresh => self.here(range).map_anonymous(prot)?,
                 Inherit::Shared => {
                     let shared = shared.ok_or(Errno::BADF)?;
-                    here.map_file(shared, at, Sharing::Shared, prot)?;
+                    let at = base.layout.offset(*region);
+                    self.here(range).map_file(shared, at, Sharing::Shared, prot)?;
                 }
             }
         }

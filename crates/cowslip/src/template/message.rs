@@ -25,6 +25,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 
 use super::File;
 use super::base::Base;
+use super::content::Content;
 use super::layout::{Inherit, Layout, Region};
 use super::offer::Offered;
 use crate::arena::readers::Pin;
@@ -162,7 +163,8 @@ fn accept(
     let hold = |file| File::new(ReservedFd::hold(file)).during(RECEIVE);
     let (file, shared) = (hold(base)?, shared.map(hold).transpose()?);
     let (pin, offered) = (Arc::new(pin), Offered::default());
-    Ok(Base { pin, file, shared, layout, is_huge, offered, _owner: None })
+    let content = Content::of_file(file, &layout);
+    Ok(Base { pin, content, shared, layout, is_huge, offered, _owner: None })
 }
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {

@@ -19,6 +19,7 @@
 mod base;
 mod builder;
 mod clone;
+mod content;
 mod file;
 mod identity;
 mod layout;

@@ -10,9 +10,10 @@
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip_sys::{AsFd, Errno, memfile};
+use cowslip_sys::{AsFd, Errno};
 
 use super::base::Base;
+use super::file::File;
 use super::layout::{Inherit, Region};
 use super::{Place, Template};
 use crate::arena::borrowed_base::{BorrowedBase, UNREAD};
@@ -32,8 +33,8 @@ impl Template {
     /// # Errors
     /// An error of the kernel, if the program closed the template's descriptor.
     pub fn arena_builder(&self, place: Place) -> Result<ArenaBuilder> {
-        let file = self.base.file.fd().during(OPERATION)?;
-        let builder = Arena::builder(ByteCount(memfile::len_bytes(file).during(OPERATION)?));
+        let len_bytes = self.base.content.arena_len().during(OPERATION)?;
+        let builder = Arena::builder(ByteCount(len_bytes));
         Ok(match place {
             Place::Anywhere => builder,
             Place::Original => builder.at(self.base.layout.origin()),
@@ -125,7 +126,8 @@ impl Template {
         let mut state = shared.lock();
         hand_out(pieces, shared, &mut state)?;
         let token = base.token_to_offer()?;
-        let lender = borrow(base, &token, shared.range).during(OPERATION)?;
+        let file = base.content.in_one(&base.layout)?;
+        let lender = borrow(base, file, &token, shared.range).during(OPERATION)?;
         let borrowed = match can_borrow {
             true => to_borrow(base, shared.range, &lender).during(OPERATION)?,
             false => Vec::new(),
@@ -175,13 +177,13 @@ fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) ->
 }
 
 /// A handle on the base that belongs to the arena.
-fn borrow(base: &Base, token: &Pin, arena: VirtRange) -> Result<BorrowedBase, Errno> {
+fn borrow(base: &Base, file: &File, token: &Pin, arena: VirtRange) -> Result<BorrowedBase, Errno> {
     let again =
         |fd: cowslip_sys::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| errno_of(&error));
     let pin = Pin::new(again(token.fd())?)?;
     let extent = base.layout.extent();
     let here = VirtRange::new(arena.start + (extent.start - base.layout.origin()), extent.len);
-    BorrowedBase::new(again(base.file.fd()?.as_fd())?, pin, arena, here)
+    BorrowedBase::new(again(file.fd()?.as_fd())?, pin, arena, here)
 }
 
 /// Runs of chunks that consist only of copied regions.
