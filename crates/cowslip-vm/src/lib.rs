@@ -32,9 +32,9 @@
 //! # The instant of a machine
 //!
 //! A [`Snapshot`] has the RAM of one instant: a store is in it if a later one of any processor is. Registers and
-//! devices are the monitor's. To keep a whole machine, stop its processors, read their state and that of the devices,
-//! take the snapshot, and let the processors go on: all that is done with the RAM afterwards needs no stop. A snapshot
-//! without a stop is for readers of memory alone, such as introspection.
+//! devices are the monitor's. To keep a whole machine, [prepare](GuestRam::prepare_snapshot), stop its processors, read
+//! their state and that of the devices, take the snapshot, and let the processors go on: all that is done with the RAM
+//! afterwards needs no stop. A snapshot without a stop is for readers of memory alone, such as introspection.
 //!
 //! A processor that touches RAM during the freeze waits in the kernel until it is over; that needs userfaultfd.
 //!

@@ -127,6 +127,16 @@ impl GuestRam {
         &self.arena
     }
 
+    /// Does most of the work of a [snapshot](Self::snapshot) that comes while an earlier one lives or thaws: moves what was
+    /// written since, 2 MiB at a time, while processors and devices run. Call it just before the processors are stopped:
+    /// the snapshot then holds them for little more than if all RAM were live.
+    ///
+    /// # Errors
+    /// Those of [`Arena::prepare_freeze`]; all content is as before.
+    pub fn prepare_snapshot(&self) -> Result<()> {
+        self.arena.prepare_freeze()
+    }
+
     /// Freezes all regions at one instant, while processors and devices run. Waits up to `timeout` for memory that is
     /// [held](Self::hold_for_io).
     ///

@@ -53,8 +53,11 @@ fn fifty_snapshots_of_running_processors_are_one_instant_each() {
     let (ram, processors) = running();
     let mut kept = VecDeque::new();
     let mut last = 0;
-    for _ in 0..50 {
+    for round in 0..50 {
         processors.wait(1_000);
+        if round % 2 == 1 {
+            ram.prepare_snapshot().expect("a preparation");
+        }
         let view = snapshot(&ram);
         let writes = check_snapshot(&view);
         assert!(writes > last, "{writes} after {last}");

@@ -22,7 +22,9 @@ use crate::smaps;
 pub(super) const WRITE_PROTECTION: &str = "uffd-wp";
 /// Time for which the processor stands still: its registers are read, and the RAM is frozen.
 pub(super) const HELD: &str = "processor_held";
-/// The same while memory thaws of the freeze before.
+/// Time for which a processor that is not stopped waits, if it touches RAM.
+const STEP: &str = "freeze_step";
+/// While memory thaws of the freeze before, once the snapshot is prepared.
 const IN_THAW: &str = "in a thaw";
 /// Time to make a template of a snapshot while the guest runs.
 pub(super) const TEMPLATE: &str = "template_of_running";
@@ -78,12 +80,16 @@ impl Subject<'_> {
     fn freezes(&self, bench: &mut Bench<'_>) -> Result<()> {
         let (mut views, mut wrong) = (0, 0);
         for (variant, share) in [(None, 0.4), (Some(IN_THAW), 0.4)] {
-            let mut held = Latencies::new();
+            let (mut held, mut step) = (Latencies::new(), Latencies::new());
             for round in bench.clock.rounds(share, LEAST, MOST) {
                 bench.progress.set(u64::from(round), u64::from(MOST));
                 self.running.write(WRITTEN)?;
+                if variant.is_some() {
+                    self.ram.prepare_snapshot()?;
+                }
                 let (time, snapshot) = self.freeze()?;
                 held.record(time);
+                step.record_ns(self.ram.arena().metrics().last_freeze_ns);
                 self.running.write(WRITTEN)?;
                 wrong += u64::from(wrong_in_view(&snapshot, self.bytes)? > 0);
                 views += 1;
@@ -96,6 +102,7 @@ impl Subject<'_> {
                 }
             }
             held.push(bench.report, COWSLIP, HELD, Some(self.bytes), variant);
+            step.push(bench.report, COWSLIP, STEP, Some(self.bytes), variant);
             wait_live(self.ram)?;
         }
         let row = Row::new(COWSLIP, WRONG, "value", wrong as f64, "count");
