@@ -137,13 +137,21 @@ fn terminate(command: &mut Running) {
 fn copies_go_on_from_one_instant_and_so_does_the_machine() {
     let Some(machine) = Machine::under_cowslip() else { return };
     let then = check(&machine.path("console")).unwrap();
-    let mut copies = machine.start_vm(&["branch", "qmp", "-n", "3", "-o", "copies"]);
+    let words = ["branch", "qmp", "-n", "3", "-o", "copies", "--json", "copies.json"];
+    let mut copies = machine.start_vm(&words);
     let consoles = ["0", "1", "2"].map(|n| machine.path("copies").join(n).join("serial0"));
     for console in &consoles {
         eventually("a copy counts", || check(console) > Some(then));
     }
     are_of_one_instant(&consoles);
     machine.counts_on();
+    let told = fs::read_to_string(machine.path("copies.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["schema"], &told["command"]), (&"cowslip.vm/1".into(), &"branch".into()));
+    let folders = told["copies"].as_array().unwrap().iter().map(|copy| copy["folder"].as_str());
+    let consoles_told: Vec<_> =
+        folders.map(|folder| Path::new(folder.unwrap()).join("serial0")).collect();
+    assert_eq!(consoles_told, consoles);
     // Again, with memory that is frozen already.
     let mut others = machine.start_vm(&["branch", "qmp", "-o", "others"]);
     let other = machine.path("others/0/serial0");

@@ -352,7 +352,7 @@ impl<'a> Injection<'a> {
     }
 
     /// Makes calls that change the process; ends with the first that fails.
-    pub(crate) fn make(mut self, calls: &[(c_long, [u64; 4])]) -> Result<()> {
+    pub(crate) fn make<const N: usize>(mut self, calls: &[(c_long, [u64; N])]) -> Result<()> {
         for (number, arguments) in calls {
             if let (errno @ -4095..0, _) = self.call(*number, *arguments)? {
                 return Err(Errno::from_raw_os_error(-errno as i32));
@@ -394,12 +394,13 @@ impl<'a> Injection<'a> {
     }
 
     /// Makes one call. The frames stay as they are until this is dropped.
-    fn call(
+    fn call<const N: usize>(
         &mut self,
         number: c_long,
-        [rdi, rsi, rdx, r10]: [u64; 4],
+        given: [u64; N],
     ) -> Result<(i64, Option<Tracee>)> {
-        let arguments = [rdi, rsi, rdx, r10, 0, 0];
+        let mut arguments = [0; 6];
+        arguments[..N].copy_from_slice(&given);
         let injected =
             Registers { rsp: self.at, ..self.sites.call(&self.registers, number, arguments) };
         // Before the mask: the frame has the thread's own.

@@ -136,6 +136,11 @@ pub fn set_signal_mask(blocked: u64) {
     }
 }
 
+/// Lets processes that are started from here on inherit a descriptor, under its number (`FD_CLOEXEC`).
+pub fn keep_across_exec(fd: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())
+}
+
 /// A counter that wakes a poll (`eventfd(2)`).
 pub fn eventfd() -> Result<OwnedFd> {
     rustix::event::eventfd(

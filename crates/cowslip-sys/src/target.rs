@@ -158,6 +158,11 @@ impl Target {
         self.open_as(name, OFlags::RDONLY)
     }
 
+    /// Opens one of its files in `/proc` for reading and writing.
+    pub fn open_writable(&self, name: &str) -> Result<OwnedFd> {
+        self.open_as(name, OFlags::RDWR)
+    }
+
     /// Opens its memory for reading and writing (`proc_pid_mem(5)`). A process that is traced can be written through it.
     pub fn open_memory(&self) -> Result<OwnedFd> {
         self.open_as("mem", OFlags::RDWR)

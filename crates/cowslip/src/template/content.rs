@@ -1,8 +1,8 @@
 //! The memory that clones of a template copy: in the files in which a freeze found it.
 //!
-//! A chunk has the same place in each file of an arena, so a clone maps each part of it from its own file. Memory of a program
-//! that writes on between freezes lies in many files; to gather it in one copies most of it. That is done only for
-//! readers that get one file: other processes, and arenas of their own.
+//! A chunk has the same place in each file of an arena, so a clone maps each part of it from its own file. Memory of a
+//! program that writes on between freezes lies in many files; to gather it in one copies most of it. That is done only
+//! for readers that get one file: other processes, and arenas of their own.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, Errno};
+use cowslip_sys::{BorrowedFd, Errno};
 
 use super::file::File;
 use super::layout::{Inherit, Layout};

@@ -203,8 +203,8 @@ pub(super) fn has_kvm() -> bool {
     Kvm::new().is_ok()
 }
 
-/// Counts words that cannot have been in memory at one instant, where `read` reads memory of a guest with RAM of `len` bytes: a
-/// processor that writes in order leaves one step, of one.
+/// Counts words that cannot have been in memory at one instant, where `read` reads memory of a guest with RAM of `len`
+/// bytes: a processor that writes in order leaves one step, of one.
 pub(super) fn wrong_words(len: u64, read: impl Fn(u64) -> Result<u32>) -> Result<u64> {
     let first = read(FIRST)?;
     let (mut last, mut wrong) = (first, 0);

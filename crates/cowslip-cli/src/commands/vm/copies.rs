@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use cowslip_process::Loan;
 use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::{AsFd, AsRawFd, OwnedFd};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::instant::ram_address;
 use super::machine::Machine;
 use super::qmp::Qmp;
 use crate::commands::signals::Signals;
@@ -47,11 +49,12 @@ struct Copy {
 }
 
 impl Copies {
-    /// Starts `count` machines in folders of their own in `folder`, which is made. They stand still.
+    /// Starts `count` machines in folders of their own in `folder`, which is made. They stand still. Their RAM is a file's, but
+    /// for parts of a loan.
     pub(super) fn start(
         machine: &Machine,
         count: u32,
-        ram: &OwnedFd,
+        (ram, loan): (&OwnedFd, Option<&Loan>),
         devices: &[u8],
         folder: &Path,
     ) -> Result<Self, Failure> {
@@ -74,7 +77,7 @@ impl Copies {
             copies.0.push(Copy { child: command.spawn().map_err(failed)?, place, qmp: None });
         }
         for copy in &mut copies.0 {
-            copy.load(devices).map_err(|failure| copy.failed(failure))?;
+            copy.load(devices, loan).map_err(|failure| copy.failed(failure))?;
         }
         Ok(copies)
     }
@@ -91,13 +94,27 @@ impl Copies {
         Ok(())
     }
 
-    /// Says where they are, and waits for their ends.
-    pub(super) fn wait(mut self) -> CommandResult {
-        let failed = || exit::io("wait for machines");
-        let mut signals = Signals::listen(None).map_err(failed())?;
+    /// Says where they are.
+    pub(super) fn print(&self) {
         for (number, copy) in self.0.iter().enumerate() {
             outln!("copy {number}: process {}, {}", copy.child.id(), copy.place.display());
         }
+    }
+
+    /// The same for programs.
+    pub(super) fn to_json(&self) -> Value {
+        let copies = self.0.iter().enumerate();
+        copies
+            .map(|(number, copy)| {
+                json!({"number": number, "pid": copy.child.id(), "folder": copy.place})
+            })
+            .collect()
+    }
+
+    /// Waits for their ends.
+    pub(super) fn wait(mut self) -> CommandResult {
+        let failed = || exit::io("wait for machines");
+        let mut signals = Signals::listen(None).map_err(failed())?;
         let mut code = 0;
         while !self.0.is_empty() && !signals.stops() {
             let mut left = Vec::new();
@@ -126,8 +143,8 @@ impl Drop for Copies {
 }
 
 impl Copy {
-    /// Gives it its devices' state.
-    fn load(&mut self, devices: &[u8]) -> Result<(), Failure> {
+    /// Gives it its RAM, and its devices' state.
+    fn load(&mut self, devices: &[u8], loan: Option<&Loan>) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         let late = || Failure::new(FAILED, format!("it has not started in {PATIENCE:?}"));
         let socket = self.place.join("qmp");
@@ -142,6 +159,9 @@ impl Copy {
             std::thread::sleep(NAP);
         }
         let mut qmp = Qmp::connect(&socket)?;
+        if let Some(loan) = loan {
+            loan.map_in(self.child.id() as i32, ram_address(&mut qmp)?)?;
+        }
         qmp.ignore_shared(true)?;
         let incoming = self.place.join("devices");
         qmp.ask("migrate-incoming", json!({"uri": format!("unix:{}", incoming.display())}))?;

@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cowslip_process::{Holder, Plan, look};
+use cowslip_process::{Holder, Loan, Plan, look};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, packets};
 use serde_json::{Value, json};
@@ -37,7 +37,8 @@ pub(super) struct Taken {
     /// The time for which the machine was stopped.
     pub(super) pause: Duration,
     /// Keeps the RAM.
-    _holder: Holder,
+    holder: Holder,
+    range: VirtRange,
 }
 
 impl Taken {
@@ -72,7 +73,14 @@ impl Taken {
         let (devices, holder) = taken?;
         resumed?;
         let ram = Ram::new(holder.pid(), range)?;
-        Ok(Self { machine, devices, ram, pause, _holder: holder })
+        Ok(Self { machine, devices, ram, pause, holder, range })
+    }
+}
+
+impl Taken {
+    /// The RAM, for copies to map. `None` where only a copy of it can be had.
+    pub(super) fn lend(&self) -> Option<Loan> {
+        self.holder.lend_memory(self.range).ok()
     }
 }
 
@@ -131,7 +139,7 @@ fn describe(qmp: &mut Qmp, pid: i32) -> Result<Machine, Failure> {
 }
 
 /// The place of the machine's RAM in its process.
-fn ram_address(qmp: &mut Qmp) -> Result<usize, Failure> {
+pub(super) fn ram_address(qmp: &mut Qmp) -> Result<usize, Failure> {
     let asked = json!({"command-line": "gpa2hva 0"});
     let answer = qmp.ask("human-monitor-command", asked)?;
     let address = answer.as_str().and_then(|text| {

@@ -69,8 +69,10 @@ impl Machine {
                 "-object" if value.contains(&format!("id={}", self.backend)) => {
                     backends += 1;
                     let (id, size, ram) = (&self.backend, self.ram_bytes, ram.display());
-                    let backend =
-                        format!("memory-backend-file,id={id},size={size},mem-path={ram},share=off");
+                    // Aligned, so that parts of an arena are mapped by huge entries.
+                    let backend = format!(
+                        "memory-backend-file,id={id},size={size},mem-path={ram},share=off,align=2M"
+                    );
                     copy.extend([word, backend]);
                 }
                 "-chardev" if OF_ONE.iter().any(|word| value.contains(word)) => {
@@ -120,13 +122,13 @@ mod tests {
     fn a_copy_has_its_own_memory_monitor_and_console() {
         let line = "qemu -m 1G --object memory-backend-memfd,id=ram,size=1G,share=on -machine \
                     q35,memory-backend=ram -nographic -qmp unix:/q,server=on -S -net none,id=%i";
-        let wanted = "qemu -m 1G --object memory-backend-file,id=ram,size=4096,mem-path=/ram,share=off \
+        let wanted = "qemu -m 1G --object memory-backend-file,id=ram,size=4096,mem-path=/ram,share=off,align=2M \
                       -machine q35,memory-backend=ram -display none -net none,id=3 \
                       -serial file:/c/serial0 -qmp unix:/c/qmp,server=on,wait=off -incoming defer";
         assert_eq!(copy(line).unwrap(), wanted);
         let line = "qemu -object memory-backend-memfd,id=ram -serial file:/x -serial null \
                     -chardev null,id=a -incoming";
-        let wanted = "qemu -object memory-backend-file,id=ram,size=4096,mem-path=/ram,share=off \
+        let wanted = "qemu -object memory-backend-file,id=ram,size=4096,mem-path=/ram,share=off,align=2M \
                       -serial file:/c/serial0 -serial null -chardev null,id=a \
                       -qmp unix:/c/qmp,server=on,wait=off -incoming defer";
         assert_eq!(copy(line).unwrap(), wanted);

@@ -11,12 +11,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cowslip::image::{Compression, Image, Progress as Done, Root, SaveOptions, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ArenaSlice, Error, ErrorKind, Result};
-use cowslip_report::Progress;
+use cowslip_report::{Progress, json};
+use serde_json::json;
 
 use self::copies::{Copies, ms, ram_file, write_ram};
 use self::instant::Taken;
@@ -60,6 +61,9 @@ pub(crate) struct SnapshotArgs {
     /// none, lz4, zstd or zstd:LEVEL
     #[arg(long, default_value_t)]
     compression: Compression,
+    /// Write the result as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -86,11 +90,16 @@ pub(crate) struct CopyArgs {
     /// The folder to make, with a folder for each copy: its QMP `qmp`, its first console `serial0`, its `log`
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
+    /// Write the copies as JSON to a file, or `-` for stdout, once they run
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// The copies' command line, with %i for the number of each [default: the machine's]
     #[arg(last = true)]
     command: Vec<String>,
 }
 
+/// Of the results as JSON.
+const SCHEMA: &str = "cowslip.vm/1";
 const RAM: &str = "vm.ram";
 const DEVICES: &str = "vm.devices";
 const MACHINE: &str = "vm.machine";
@@ -138,13 +147,25 @@ fn snapshot(args: &SnapshotArgs) -> CommandResult {
     };
     let saved = save(&[&arena.freeze()?], &args.output, &options, &mut advanced)?;
     progress.finish();
-    outln!(
-        "{}: {} of RAM in {}; the machine stood still for {}",
-        args.output.display(),
-        ByteCount(machine.ram_bytes),
-        ByteCount(saved.file_bytes),
-        ms(pause)
-    );
+    if let Some(file) = &args.json {
+        let result = json!({
+            "schema": SCHEMA,
+            "command": "snapshot",
+            "image": args.output,
+            "ram_bytes": machine.ram_bytes,
+            "image_bytes": saved.file_bytes,
+            "pause_ns": pause.as_nanos() as u64,
+        });
+        json::write(&result, file).map_err(exit::io("write the result"))?;
+    } else {
+        outln!(
+            "{}: {} of RAM in {}; the machine stood still for {}",
+            args.output.display(),
+            ByteCount(machine.ram_bytes),
+            ByteCount(saved.file_bytes),
+            ms(pause)
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -181,10 +202,16 @@ fn restore(args: &RestoreArgs) -> CommandResult {
         Ok(())
     })?;
     let machine = with_command(machine, &args.copies)?;
-    let mut copies = Copies::start(&machine, 1, &file, &state, &args.copies.output)?;
+    let mut copies = Copies::start(&machine, 1, (&file, None), &state, &args.copies.output)?;
     copies.go_on()?;
     drop(file);
-    outln!("the machine runs after {}", ms(began.elapsed()));
+    let ready = began.elapsed();
+    if let Some(file) = &args.copies.json {
+        write_copies(file, "restore", &machine, None, ready, &copies)?;
+    } else {
+        outln!("the machine runs after {}", ms(ready));
+        copies.print();
+    }
     copies.wait()
 }
 
@@ -221,15 +248,46 @@ fn branch(args: &BranchArgs) -> CommandResult {
     let taken = Taken::take(&args.socket)?;
     let began = Instant::now();
     let file = ram_file(taken.machine.ram_bytes)?;
-    taken.ram.read(|piece, at| write_ram(&file, piece, at))?;
+    let loan = taken.lend();
+    let write = |piece: &[u8], at| write_ram(&file, piece, at);
+    match &loan {
+        Some(loan) => taken.ram.read_parts(loan.own_parts(), write)?,
+        None => taken.ram.read(write)?,
+    }
     let (machine, devices, pause) = (taken.machine.clone(), taken.devices.clone(), taken.pause);
-    // From here on the machine's memory thaws.
-    drop(taken);
     let machine = with_command(machine, &args.copies)?;
-    let mut copies = Copies::start(&machine, args.count, &file, &devices, &args.copies.output)?;
+    let ram = (&file, loan.as_ref());
+    let mut copies = Copies::start(&machine, args.count, ram, &devices, &args.copies.output)?;
+    // From here on the machine's memory thaws that no copy reads.
+    drop(taken);
     copies.go_on()?;
     drop(file);
-    let (pause, after) = (ms(pause), ms(began.elapsed()));
-    outln!("the machine stood still for {pause}; {} copies run after {after}", args.count);
+    let ready = began.elapsed();
+    if let Some(file) = &args.copies.json {
+        write_copies(file, "branch", &machine, Some(pause), ready, &copies)?;
+    } else {
+        let (pause, after) = (ms(pause), ms(ready));
+        outln!("the machine stood still for {pause}; {} copies run after {after}", args.count);
+        copies.print();
+    }
     copies.wait()
+}
+
+fn write_copies(
+    file: &Path,
+    command: &str,
+    machine: &Machine,
+    pause: Option<Duration>,
+    ready: Duration,
+    copies: &Copies,
+) -> Result<(), Failure> {
+    let result = json!({
+        "schema": SCHEMA,
+        "command": command,
+        "ram_bytes": machine.ram_bytes,
+        "pause_ns": pause.map(|pause| pause.as_nanos() as u64),
+        "ready_ns": ready.as_nanos() as u64,
+        "copies": copies.to_json(),
+    });
+    json::write(&result, file).map_err(exit::io("write the result"))
 }

@@ -56,10 +56,19 @@ impl Ram {
     }
 
     /// Reads all of it, a piece after the other: `take` gets each with its place from the beginning. Other memory is zeroes.
-    pub(super) fn read(&self, mut take: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+    pub(super) fn read(&self, take: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+        self.read_parts(&self.parts, take)
+    }
+
+    /// Reads these parts of it in the same way.
+    pub(super) fn read_parts(
+        &self,
+        parts: &[VirtRange],
+        mut take: impl FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<()> {
         let memory = File::from(self.held.open_file("mem").map_err(failed)?);
         let mut bytes = vec![0; PIECE];
-        for part in &self.parts {
+        for part in parts {
             for at in (part.start..part.end()).step_by(PIECE) {
                 let piece = &mut bytes[..PIECE.min(part.end() - at)];
                 let read = memory.read_exact_at(piece, (self.range.start + at) as u64);
