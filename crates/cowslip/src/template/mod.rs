@@ -92,7 +92,8 @@ impl Template {
     }
 
     /// Sends the template to the process at the other end of `socket`, which calls [`Self::receive`]. It may be dropped
-    /// here once the other process confirms that it has it.
+    /// here once the other process confirms that it has it. The process gets one file: content that freezes in a row have
+    /// left in several is gathered the first time, which copies all of it.
     ///
     /// # Errors
     /// An error of the kernel; `EPIPE` if the other end is closed. The socket is unusable
