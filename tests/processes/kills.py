@@ -294,9 +294,12 @@ class RollBackKeeper(RollBack):
         wait_until(lambda: not self.keepers(), "the process that keeps the mark is gone", SOON_S)
         try:
             self.check()
-        except (Failed, OSError):
-            if self.program.child.poll() is None:
-                raise
+        except (Failed, OSError) as error:
+            # A program that was killed closes its files before it has ended.
+            try:
+                self.program.child.wait(SOON_S)
+            except subprocess.TimeoutExpired:
+                raise error from None
             self.program = Program(self.place, self.starter)
 
 

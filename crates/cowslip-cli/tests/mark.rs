@@ -321,3 +321,19 @@ fn threads_at_work_in_the_library_are_taken_back() {
     drop(input);
     assert!(program.wait().unwrap().success());
 }
+
+#[test]
+fn memory_that_has_left_its_arena_is_named() {
+    let code = "import ctypes, json, sys\n\
+        memory, libc = bytearray(64 << 20), ctypes.CDLL(None)\n\
+        place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))\n\
+        assert libc.mlock(place, 4096) == 0 and libc.munlock(place, 4096) == 0\n\
+        print('ready', flush=True)\n\
+        for line in sys.stdin: print(json.dumps(line.strip()), flush=True)";
+    let starter = [COWSLIP, "run", "--", PYTHON];
+    let Some(mut program) = Program::start_by(&starter, code, None) else { return };
+    let ran = cowslip("mark", &program, &[]);
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("has left its arenas"), "{}", ran.stderr);
+    assert_eq!(program.ask("go on"), "go on");
+}

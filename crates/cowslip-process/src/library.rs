@@ -10,9 +10,8 @@ use cowslip_sys::reserved_fd::Table;
 use cowslip_sys::target::Target;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
-use object::Endianness;
-use object::elf::{FileHeader64, PT_LOAD};
-use object::read::elf::{FileHeader as _, ProgramHeader as _};
+
+use crate::loaded::Loaded;
 
 /// A part of the name of its file.
 const NAME: &str = "/libcowslip_preload";
@@ -129,10 +128,10 @@ impl Library {
         memory: BorrowedFd<'_>,
         area: VirtRange,
     ) -> Result<Vec<VirtRange>> {
-        let is_library = |mapping: &Mapping<'_>| mapping.name.contains(NAME);
-        let first = mappings(maps).find(is_library).ok_or(Errno::NOENT)?;
+        let mut loaded = Loaded::all(maps, memory);
+        let library = loaded.find(|loaded| loaded.name.contains(NAME)).ok_or(Errno::NOENT)?;
         let mut all = self.arenas.clone();
-        all.extend([area, image(memory, first.range.start)?]);
+        all.extend([area, library.range()]);
         all.sort_by_key(|range| range.start);
         Ok(all)
     }
@@ -163,22 +162,6 @@ impl Own {
         let after = self.0.partition_point(|own| own.end() <= range.start);
         self.0.get(after).is_some_and(|own| own.covers(range))
     }
-}
-
-/// The memory of a loaded file that begins at `start`, with its last pages, which are not the file's (`elf(5)`).
-fn image(memory: BorrowedFd<'_>, start: usize) -> Result<VirtRange> {
-    const LITTLE: Endianness = Endianness::Little;
-    let mut head = [0; 4096];
-    memfile::read_exact_at(memory, &mut head, start as u64)?;
-    let header = FileHeader64::<Endianness>::parse(&head[..]).map_err(|_| Errno::NOEXEC)?;
-    let segments = header.program_headers(LITTLE, &head[..]).map_err(|_| Errno::NOEXEC)?;
-    let loaded = segments.iter().filter(|segment| segment.p_type(LITTLE) == PT_LOAD);
-    let ends =
-        loaded.map(|segment| segment.p_vaddr(LITTLE).saturating_add(segment.p_memsz(LITTLE)));
-    let len = ends
-        .max()
-        .and_then(|end| usize::try_from(end).ok()?.checked_next_multiple_of(page_size_bytes()));
-    Ok(VirtRange::new(start, len.ok_or(Errno::NOEXEC)?))
 }
 
 /// The text of `maps` without the parts of mappings that lie in `ranges`, which are in order.

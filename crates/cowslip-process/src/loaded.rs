@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use cowslip_sys::procfs::{Mapping, mappings};
 use cowslip_sys::target::Target;
-use cowslip_sys::units::VirtRange;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno, Result, memfile};
 use object::elf::{self, DynamicTag, FileHeader64};
 use object::pod::{self, Pod};
@@ -37,6 +37,8 @@ pub(crate) struct Loaded<'a> {
     memory: BorrowedFd<'a>,
     /// The difference between its addresses in memory and in its file.
     bias: u64,
+    /// The end of its memory, of which the last pages are not the file's.
+    end: u64,
     dynamic: Vec<Dynamic>,
 }
 
@@ -69,10 +71,24 @@ impl<'a> Loaded<'a> {
             return Err(Errno::NOEXEC);
         };
         let bias = base.wrapping_sub(first.p_vaddr.get(NativeEndian));
+        let ends =
+            segments.iter().filter(|segment| segment.p_type.get(NativeEndian) == elf::PT_LOAD);
+        let ends = ends.map(|segment| {
+            bias.wrapping_add(segment.p_vaddr.get(NativeEndian))
+                .wrapping_add(segment.p_memsz.get(NativeEndian))
+        });
+        let end = ends.max().unwrap_or(base);
         let place = bias.wrapping_add(dynamic.p_vaddr.get(NativeEndian));
         let count = dynamic.p_memsz.get(NativeEndian) as usize / size_of::<Dynamic>();
         let dynamic = read(memory, place, count)?;
-        Ok(Self { name: parts[0].name, parts, memory, bias, dynamic })
+        Ok(Self { name: parts[0].name, parts, memory, bias, end, dynamic })
+    }
+
+    /// All of its memory.
+    pub(crate) fn range(&self) -> VirtRange {
+        let start = self.parts[0].range.start;
+        let end = (self.end as usize).checked_next_multiple_of(page_size_bytes());
+        VirtRange::between(start, end.unwrap_or(start).max(start))
     }
 
     fn value(&self, tag: DynamicTag) -> Option<u64> {

@@ -116,6 +116,7 @@ impl<'a> Arenas<'a> {
         match self.tell(threads, Word::Go, Word::Back) {
             Ok(()) => {}
             Err(errno @ (Errno::AGAIN | Errno::SRCH | Errno::NXIO)) => {
+                stop_running(threads).map_err(failed)?;
                 ends_with_us(threads, false)?;
                 return Err(not_taken(errno));
             }
@@ -145,14 +146,19 @@ impl<'a> Arenas<'a> {
         caller.go_on()?;
         let passing = || threads.pass_on();
         self.request.wait_for(answer, self.memory, PATIENCE_TO_FREEZE, passing)?;
-        let mut running = threads.all.iter_mut().filter(|tracee| !tracee.is_stopped());
-        running.try_for_each(interrupt)
+        stop_running(threads)
     }
 
     /// Lets all threads go on as they are.
     pub(super) fn cancel(&self, threads: &mut Threads) -> Result<()> {
         self.request.cancel(threads).map_err(failed)
     }
+}
+
+/// Stops the threads that run.
+fn stop_running(threads: &mut Threads) -> Result<(), Errno> {
+    let mut running = threads.all.iter_mut().filter(|tracee| !tracee.is_stopped());
+    running.try_for_each(interrupt)
 }
 
 fn not_taken(errno: Errno) -> Error {
