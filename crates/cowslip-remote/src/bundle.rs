@@ -330,9 +330,9 @@ mod tests {
 
     #[test]
     fn other_objects_name_no_files() {
-        let of = |manifest: &Manifest| serde_json::to_vec(manifest).unwrap();
-        assert!(Manifest::decode(&of(&manifest(SCHEMA, "0a", "a"))).is_some());
-        assert!(Manifest::decode(&of(&manifest("cowslip.pointer/1", "0a", "a"))).is_none());
+        let bytes_of = |manifest: &Manifest| serde_json::to_vec(manifest).unwrap();
+        assert!(Manifest::decode(&bytes_of(&manifest(SCHEMA, "0a", "a"))).is_some());
+        assert!(Manifest::decode(&bytes_of(&manifest("cowslip.pointer/1", "0a", "a"))).is_none());
         assert!(Manifest::decode(b"COWSLIPI").is_none());
     }
 }

@@ -98,7 +98,7 @@ pub(crate) struct CopyArgs {
     command: Vec<String>,
 }
 
-/// Of the results as JSON.
+/// The schema of results as JSON.
 const SCHEMA: &str = "cowslip.vm/1";
 const RAM: &str = "vm.ram";
 const DEVICES: &str = "vm.devices";
