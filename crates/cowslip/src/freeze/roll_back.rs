@@ -77,7 +77,7 @@ pub(crate) fn roll_back(arena: &Arena, view: &Frozen, scope: Scope) -> Result<()
         use_as(&mut state, view, &now);
         return put;
     }
-    shared.count_used(&mut state);
+    shared.count_used(&state);
     match scope {
         Scope::Content => zero_newer(shared, &mut state, view),
         Scope::HandedOut => {
