@@ -71,7 +71,8 @@ for line in iter(sys.stdin.readline, ''):
 /// The program as it is, and under `cowslip run`. Empty without Python.
 fn programs() -> impl Iterator<Item = (Program, bool)> {
     let start = |under_run: bool| {
-        let starter: &[&str] = if under_run { &[COWSLIP, "run", "--", PYTHON] } else { &[PYTHON] };
+        let starter: &[&str] =
+            if under_run { &[COWSLIP, "run", "--", PYTHON, "-c"] } else { &[PYTHON, "-c"] };
         Some((Program::start_by(starter, PROGRAM, None)?, under_run))
     };
     [false, true].into_iter().filter_map(start)
@@ -330,7 +331,7 @@ fn memory_that_has_left_its_arena_is_named() {
         assert libc.mlock(place, 4096) == 0 and libc.munlock(place, 4096) == 0\n\
         print('ready', flush=True)\n\
         for line in sys.stdin: print(json.dumps(line.strip()), flush=True)";
-    let starter = [COWSLIP, "run", "--", PYTHON];
+    let starter = [COWSLIP, "run", "--", PYTHON, "-c"];
     let Some(mut program) = Program::start_by(&starter, code, None) else { return };
     let ran = cowslip("mark", &program, &[]);
     assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);

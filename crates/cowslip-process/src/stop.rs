@@ -39,8 +39,9 @@ impl Threads {
             }
             match Tracee::seize(thread) {
                 Ok(tracee) => self.all.push(tracee),
-                // It has ended since.
+                // It has ended since: until it is gone the kernel refuses it like another's.
                 Err(Errno::SRCH) => {}
+                Err(Errno::PERM) if has_ended(self.pid, thread) => {}
                 Err(errno) => return Err(errno),
             }
         }
@@ -162,6 +163,15 @@ impl Drop for Threads {
             drop(tracee);
         }
     }
+}
+
+/// True for a thread that has ended, by its state in `/proc` (`proc_pid_stat(5)`).
+fn has_ended(pid: i32, thread: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")) else {
+        return true;
+    };
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('Z' | 'X'))
 }
 
 /// Stops a thread, or finds that it has ended.
