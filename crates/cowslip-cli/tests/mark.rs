@@ -324,17 +324,27 @@ fn threads_at_work_in_the_library_are_taken_back() {
 }
 
 #[test]
-fn memory_that_has_left_its_arena_is_named() {
-    let code = "import ctypes, json, sys\n\
-        memory, libc = bytearray(64 << 20), ctypes.CDLL(None)\n\
-        place = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))\n\
-        assert libc.mlock(place, 4096) == 0 and libc.munlock(place, 4096) == 0\n\
-        print('ready', flush=True)\n\
-        for line in sys.stdin: print(json.dumps(line.strip()), flush=True)";
-    let starter = [COWSLIP, "run", "--", PYTHON, "-c"];
-    let Some(mut program) = Program::start_by(&starter, code, None) else { return };
-    let ran = cowslip("mark", &program, &[]);
-    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
-    assert!(ran.stderr.contains("has left its arenas"), "{}", ran.stderr);
-    assert_eq!(program.ask("go on"), "go on");
+fn memory_that_is_not_its_arenas_is_named() {
+    // PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED
+    for change in [
+        "libc.mlock(place, 4096) == 0 and libc.munlock(place, 4096) == 0",
+        "libc.mmap(place, ctypes.c_size_t(4096), 7, 0x32, -1, ctypes.c_long(0)) == place.value",
+    ] {
+        let code = format!(
+            "import ctypes, json, sys\n\
+            memory, libc = bytearray(64 << 20), ctypes.CDLL(None)\n\
+            libc.mmap.restype = ctypes.c_void_p\n\
+            start = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n\
+            place = ctypes.c_void_p(start + (1 << 20) & -4096)\n\
+            assert {change}\n\
+            print('ready', flush=True)\n\
+            for line in sys.stdin: print(json.dumps(line.strip()), flush=True)"
+        );
+        let starter = [COWSLIP, "run", "--", PYTHON, "-c"];
+        let Some(mut program) = Program::start_by(&starter, &code, None) else { return };
+        let ran = cowslip("mark", &program, &[]);
+        assert_eq!(ran.status.code(), Some(3), "{change}: {}", ran.stderr);
+        assert!(ran.stderr.contains("mlock(2)"), "{change}: {}", ran.stderr);
+        assert_eq!(program.ask("go on"), "go on");
+    }
 }

@@ -90,6 +90,21 @@ impl Library {
         Ok(Self { arenas: Ranges::read(&arenas), ..*self })
     }
 
+    /// Finds memory among its own mappings that is known to be the program's: of a file, the heap or the stack.
+    pub(crate) fn other_in(maps: &str, area: VirtRange) -> Option<&str> {
+        let is_own = |name: &str| {
+            FILES.iter().chain(&FILES_OF_ARENAS).any(|file| name.starts_with(file))
+                || name.contains(NAME)
+                || name.starts_with("[anon")
+        };
+        let is_other = |mapping: &Mapping<'_>| {
+            !mapping.name.is_empty()
+                && !is_own(mapping.name)
+                && !mapping.range.intersect(area).is_empty()
+        };
+        mappings(maps).find(is_other).map(|mapping| mapping.name)
+    }
+
     /// Returns true if a stopped thread is in it, or a function that it has called is, by the addresses on the stack. Some of
     /// them may be older: then it is not.
     pub(crate) fn is_called_by(&self, registers: &Registers, memory: BorrowedFd<'_>) -> bool {
@@ -215,5 +230,19 @@ mod tests {
         );
         assert_eq!(without(maps, &[VirtRange::between(0, 0x9000)]), "");
         assert_eq!(without(maps, &[]), maps);
+    }
+
+    #[test]
+    fn memory_of_the_program_is_known_among_the_librarys() {
+        let area = VirtRange::between(0x1000, 0x9000);
+        let own = "1000-2000 rw-p 00000000 00:00 0 \n\
+            2000-3000 rw-s 00000000 00:01 9 /memfd:cowslip-users (deleted)\n\
+            3000-4000 rw-s 00000000 00:29 2 /#2 (deleted)\n\
+            9000-a000 rw-p 00000000 00:00 0 [heap]\n";
+        assert_eq!(Library::other_in(own, area), None);
+        for name in ["[heap]", "/usr/bin/redis-server"] {
+            let maps = format!("{own}8000-9000 rw-p 00000000 08:01 7 {name}\n");
+            assert_eq!(Library::other_in(&maps, area), Some(name));
+        }
     }
 }

@@ -112,7 +112,8 @@ mod apart {
     /// Smaller mappings lie together, so that they need few page tables.
     const SMALL_BYTES: usize = 2 << 20;
     const SMALL_AREA_BYTES: usize = 1 << 40;
-    const LARGE_AREA_BYTES: usize = 32 << 40;
+    /// Ends above the place of position-independent programs and of their heaps.
+    const LARGE_AREA_BYTES: usize = 4 << 40;
 
     /// The end of the area: 0 means that it is not known yet, 1 that there is none.
     static END: AtomicUsize = AtomicUsize::new(0);

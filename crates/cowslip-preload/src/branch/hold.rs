@@ -172,11 +172,14 @@ fn clone() -> Result<c_int, Errno> {
 /// Waits for an answer while the other process lives, for some time.
 fn wait<T>(exchange: &Exchange, look: impl Fn() -> Option<Result<T, Errno>>) -> Result<T, Errno> {
     let until_ns = process::now_ns() + MOST_NS;
-    while process::now_ns() < until_ns && !exchange.is_alone() {
+    loop {
+        // First: this thread may have been stopped until then, with the answer there.
         if let Some(answer) = look() {
             return answer;
         }
+        if process::now_ns() >= until_ns || exchange.is_alone() {
+            return Err(Errno::TIMEDOUT);
+        }
         waiting::nap(NAP)?;
     }
-    Err(Errno::TIMEDOUT)
 }

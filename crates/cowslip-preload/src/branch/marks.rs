@@ -3,12 +3,17 @@
 //! Another process keeps the program's other memory, in a child of this one; each arena keeps a view of the same instant until
 //! that child ends. All other threads of the program are stopped at both, outside of this library.
 
+use std::fs;
+
 use cowslip::raw::{Usage, is_any_at_rest};
-use cowslip::{Arena, Frozen, freeze_all};
+use cowslip::units::VirtRange;
+use cowslip::{Arena, Frozen, Prot, freeze_all};
 use cowslip_sys::Errno;
+use cowslip_sys::procfs::mappings;
 
 use crate::arena::registry::arenas;
 use crate::hooks::heap;
+use crate::rt::fork_state::is_any_forking;
 use crate::rt::guard::errno_of;
 use crate::rt::log::say;
 
@@ -19,6 +24,9 @@ pub(super) fn prepare(may_start: bool) -> Result<(), Errno> {
     }
     if lacking().next().is_none() {
         return Ok(());
+    }
+    if may_start {
+        return Err(Errno::NODEV);
     }
     // It cannot be started here.
     heap::note_thread();
@@ -31,22 +39,32 @@ fn lacking() -> impl Iterator<Item = &'static Arena> {
 
 /// Views of all arenas.
 pub(super) fn views() -> Result<Vec<Frozen>, Errno> {
-    if is_any_at_rest() {
-        return Err(Errno::AGAIN);
-    }
-    let is_outside = |usage| matches!(usage, Usage::Detached | Usage::Left);
-    let has_left = |arena: &Arena| {
-        let parts = arena.raw().parts(arena.range());
-        parts.iter().any(|(_, usage, _)| is_outside(*usage))
-    };
-    if arenas().any(has_left) {
-        return Err(Errno::NXIO);
-    }
+    check()?;
     let all: Vec<_> = arenas().collect();
     freeze_all(&all).map_err(|error| {
         say!("no mark: {error}");
         errno_of(&error)
     })
+}
+
+/// Fails if a thread has the library's locks, or memory in an arena is not the arena's: neither it nor the other process
+/// would take that back.
+fn check() -> Result<(), Errno> {
+    if is_any_at_rest() || is_any_forking() {
+        return Err(Errno::AGAIN);
+    }
+    let maps = fs::read_to_string("/proc/self/maps").map_err(|_| Errno::IO)?;
+    let is_mapped = |range: VirtRange| {
+        mappings(&maps).any(|mapping| !mapping.range.intersect(range).is_empty())
+    };
+    let is_outside = |(range, usage, _): &(VirtRange, Usage, Prot)| match usage {
+        Usage::Detached | Usage::Left => true,
+        // Something else may have been mapped there, and be gone.
+        Usage::Foreign => is_mapped(*range),
+        Usage::Free | Usage::Hole | Usage::Used => false,
+    };
+    let has_others = |arena: &Arena| arena.raw().parts(arena.range()).iter().any(is_outside);
+    if arenas().any(has_others) { Err(Errno::NXIO) } else { Ok(()) }
 }
 
 /// Keeps the views until a child ends.
@@ -60,9 +78,7 @@ pub(super) fn keep(child: i32, views: Vec<Frozen>) {
 
 /// Takes all arenas back to the views that are kept for a child. All or none.
 pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
-    if is_any_at_rest() {
-        return Err(Errno::AGAIN);
-    }
+    check()?;
     let all: Vec<_> = arenas().collect();
     if all.iter().any(|arena| arena.raw().with_kept_view(child, |_| ()).is_none()) {
         return Err(Errno::SRCH);

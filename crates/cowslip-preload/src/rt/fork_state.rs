@@ -50,6 +50,11 @@ pub(crate) fn is_forking_here() -> bool {
     forking != 0 && forking == process::thread_handle()
 }
 
+/// Returns true if a thread of this process is forking, and holds the arenas' locks.
+pub(crate) fn is_any_forking() -> bool {
+    FORKING.load(Ordering::Relaxed) != 0
+}
+
 /// The number of arenas that the forking thread has locked; 0 if this is another thread.
 pub(crate) fn locked() -> usize {
     if is_forking_here() { LOCKED.load(Ordering::Relaxed) } else { 0 }

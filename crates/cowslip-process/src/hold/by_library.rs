@@ -93,7 +93,12 @@ fn refused(errno: Errno) -> Error {
         ),
         Errno::NXIO => error(
             ErrorKind::Unsupported,
-            "some of its memory has left its arenas (mlock(2), O_DIRECT, io_uring(7))",
+            "some memory there is not, or no longer, its arenas': it was locked (mlock(2)), registered with the kernel, or \
+             mapped over (MAP_FIXED)",
+        ),
+        Errno::NODEV => error(
+            ErrorKind::Unsupported,
+            "its arenas are its parent's, or have no service thread, which needs userfaultfd(2)",
         ),
         Errno::TIMEDOUT | Errno::AGAIN | Errno::CANCELED => {
             error(ErrorKind::Busy, "its library of cowslip run could not fork in time")

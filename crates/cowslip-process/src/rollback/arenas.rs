@@ -82,8 +82,11 @@ impl<'a> Arenas<'a> {
                 services.push(tracee.thread());
             }
         }
-        let then = holder.services().unwrap_or_default();
-        if !services.into_iter().eq(then.iter().map(|service| service.id)) {
+        let then = holder.services().unwrap_or_default().iter().map(|service| service.id);
+        let mut then: Vec<_> = then.collect();
+        then.sort_unstable();
+        services.sort_unstable();
+        if services != then {
             return Err(refused("the library of cowslip run has other threads since".into()));
         }
         if library.now(self.memory).map_err(failed)? != *library {
@@ -94,6 +97,9 @@ impl<'a> Arenas<'a> {
                 refused("memory of cowslip run's library lies among its own".into())
             })?;
         let maps = target.read_file("maps").map_err(failed)?;
+        if let Some(other) = Library::other_in(&maps, area) {
+            return Err(refused(format!("{other} lies among the memory of cowslip run's library")));
+        }
         self.own_memory = library.memory(&maps, self.memory, area).map_err(failed)?;
         self.own_descriptors = library.descriptors(self.memory).map_err(failed)?;
         Ok(true)
@@ -115,7 +121,7 @@ impl<'a> Arenas<'a> {
         self.request.let_services_go_on(threads).map_err(failed)?;
         match self.tell(threads, Word::Go, Word::Back) {
             Ok(()) => {}
-            Err(errno @ (Errno::AGAIN | Errno::SRCH | Errno::NXIO)) => {
+            Err(errno) if self.has_failed() => {
                 stop_running(threads).map_err(failed)?;
                 ends_with_us(threads, false)?;
                 return Err(not_taken(errno));
@@ -135,6 +141,11 @@ impl<'a> Arenas<'a> {
             let _ = target.end();
             failed(errno)
         })
+    }
+
+    /// Returns true if the library says that the arenas are as they were.
+    fn has_failed(&self) -> bool {
+        self.request.read(self.memory).is_ok_and(|found| found.word == Some(Word::Failed))
     }
 
     /// Says a word to the thread, which is stopped, waits for its answer, and stops all threads.
@@ -165,9 +176,10 @@ fn not_taken(errno: Errno) -> Error {
     match errno {
         Errno::SRCH => refused("the library of cowslip run keeps no view of that instant".into()),
         Errno::NXIO => {
-            refused("memory of its arenas was replaced since; its log has the reason".into())
-                .advise("cowslip run --log shows it")
+            refused("an arena could not be taken back, or memory there is not its own".into())
+                .advise("cowslip run --log shows the reason")
         }
+        errno if errno != Errno::AGAIN => failed(errno),
         _ => Error::new(ErrorKind::Busy, OPERATION)
             .because("its allocator is giving memory back")
             .advise("try again later"),
