@@ -17,12 +17,15 @@ use crate::rt::fork_state::is_any_forking;
 use crate::rt::guard::errno_of;
 use crate::rt::log::say;
 
-/// Has each arena a service thread, which a view needs. A thread that is started now is in the mark.
+/// Gives each arena a service thread, which a view needs, and does most of the freeze's work while other threads run. A thread
+/// that is started now is in the mark.
 pub(super) fn prepare(may_start: bool) -> Result<(), Errno> {
     if lacking().next().is_some() && may_start {
         heap::start_service();
     }
     if lacking().next().is_none() {
+        // An error here is one of the freeze.
+        arenas().for_each(|arena| _ = arena.prepare_freeze());
         return Ok(());
     }
     if may_start {
@@ -80,9 +83,6 @@ pub(super) fn keep(child: i32, views: Vec<Frozen>) {
 pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
     check()?;
     let all: Vec<_> = arenas().collect();
-    if all.iter().any(|arena| arena.raw().with_kept_view(child, |_| ()).is_none()) {
-        return Err(Errno::SRCH);
-    }
     let refused = |error: cowslip::Error| {
         say!("{error}");
         Errno::NXIO
@@ -94,15 +94,16 @@ pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
         let back = arena
             .raw()
             .with_kept_view(child, |view| unsafe { arena.raw().roll_back_handed_out(view) });
-        if let Err(error) = back.unwrap_or(Ok(())) {
+        let back = back.map_or(Err(Errno::SRCH), |back| back.map_err(refused));
+        if let Err(errno) = back {
             for (arena, now) in all[..i].iter().zip(&now) {
                 // SAFETY: as above.
                 if unsafe { arena.raw().roll_back_handed_out(now) }.is_err() {
-                    say!("{error}; an arena that was taken back stays so");
+                    say!("an arena that was taken back stays so, and another is not");
                     std::process::abort();
                 }
             }
-            return Err(refused(error));
+            return Err(errno);
         }
     }
     Ok(())
