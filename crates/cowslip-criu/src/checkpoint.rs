@@ -24,7 +24,7 @@ use crate::import::{Content, Imported, private_folder};
 use crate::instant;
 use crate::keys::Keys;
 use crate::partial::Partial;
-use crate::private::Private;
+use crate::private::PrivateFolder;
 
 pub(crate) const OPERATION: &str = "write a checkpoint";
 
@@ -145,7 +145,7 @@ pub struct NewCheckpoint<'a> {
     base: Option<(Chain, Vec<String>)>,
     partial: Partial,
     /// The place of all that is not encrypted, for an encrypted one.
-    private: Option<Private>,
+    private: Option<PrivateFolder>,
     dump: PathBuf,
 }
 
@@ -174,8 +174,9 @@ impl<'a> NewCheckpoint<'a> {
         });
         let base = base.transpose()?;
         let partial = Partial::create(folder)?;
-        let private = is_encrypted.then(Private::create).transpose()?;
-        let dump = private.as_ref().map_or(&partial.path, |private| &private.path).join("dump");
+        let private = is_encrypted.then(PrivateFolder::in_memory).transpose()?;
+        let dump =
+            private.as_ref().map_or(partial.path.as_path(), PrivateFolder::path).join("dump");
         private_folder(&dump).map_err(|error| file_error(OPERATION, &dump, error))?;
         Ok(Self { folder, options, base, partial, private, dump })
     }
@@ -195,7 +196,7 @@ impl<'a> NewCheckpoint<'a> {
         let (base, names) = base.unzip();
         let mut content = Content::read(&dump, base.as_ref())?;
         let words = chain::number_bases(&mut content.index, names.unwrap_or_default());
-        let place = private.as_ref().map_or(&partial.path, |private| &private.path);
+        let place = private.as_ref().map_or(partial.path.as_path(), PrivateFolder::path);
         let (rest, image) = (place.join(REST), place.join(MEMORY));
         content.write_rest(&dump, &rest)?;
         // The image would be beside it in memory.

@@ -40,6 +40,7 @@ pub use command::run_served;
 pub use import::{ImportOptions, Imported, import};
 pub use keys::Keys;
 pub use memory::Memory;
+pub use private::PrivateFolder;
 pub use restore::{Kept, RestoredProcess, restore};
 pub use server::Server;
 pub use session::{Served, serve};

@@ -1,4 +1,4 @@
-//! Folders of one command, held by a lock, and one in memory for files that must not reach a disk.
+//! Folders of one command, held by a lock: for temporary files, and in memory for those that must not reach a disk.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io;
@@ -14,27 +14,45 @@ use crate::import::private_folder;
 
 const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "cowslip-private-";
-const OPERATION: &str = "make a folder in memory";
+const OPERATION: &str = "make a private folder";
 
-/// A folder in memory, readable by its owner alone, and removed with this value. The next command removes that of a
-/// killed one.
-pub(crate) struct Private {
-    pub(crate) path: PathBuf,
+/// A folder that its owner alone can read, removed with this value. The next command removes that of a killed one.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
     _lock: File,
 }
 
-impl Private {
-    pub(crate) fn create() -> Result<Self> {
+impl PrivateFolder {
+    /// Makes one in the folder for temporary files, `TMPDIR` or `/tmp`.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn create() -> Result<Self> {
+        Self::create_in(&std::env::temp_dir())
+    }
+
+    /// Makes one for files that must not reach a disk.
+    pub(crate) fn in_memory() -> Result<Self> {
         let memory = Path::new(MEMORY);
-        let failed = |error| file_error(OPERATION, memory, error);
-        let place = File::open(memory).map_err(failed)?;
+        let place = File::open(memory).map_err(|error| file_error(OPERATION, memory, error))?;
         if !memfile::is_on_tmpfs(place.as_fd()) {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .of_file(memory)
                 .because("it is on no tmpfs, and decrypted files must not reach a disk")
                 .advise("mount one there: mount -t tmpfs -o mode=1777 tmpfs /dev/shm"));
         }
-        for entry in fs::read_dir(memory).map_err(failed)?.flatten() {
+        Self::create_in(memory)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn create_in(place: &Path) -> Result<Self> {
+        let failed = |error| file_error(OPERATION, place, error);
+        for entry in fs::read_dir(place).map_err(failed)?.flatten() {
             let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX))
                 && entry
                     .metadata()
@@ -46,7 +64,7 @@ impl Private {
         }
         loop {
             // In another PID namespace another process may have the same number.
-            let path = memory.join(format!("{PREFIX}{}-{}", process::pid(), process::now_ns()));
+            let path = place.join(format!("{PREFIX}{}-{}", process::pid(), process::now_ns()));
             match lock_folder(OPERATION, &path) {
                 // The next command took it for that of a killed one.
                 Err(error) if error.kind() == ErrorKind::Busy => {}
@@ -56,7 +74,7 @@ impl Private {
     }
 }
 
-impl Drop for Private {
+impl Drop for PrivateFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

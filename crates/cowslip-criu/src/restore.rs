@@ -26,7 +26,7 @@ use crate::command::{Criu, run_served};
 use crate::import::private_folder;
 use crate::keys::Keys;
 use crate::memory::Memory;
-use crate::private::Private;
+use crate::private::PrivateFolder;
 use crate::session::Served;
 
 const OPERATION: &str = "restore a process";
@@ -136,8 +136,8 @@ pub fn restore(
             (Work::create()?, rest.map_err(|error| file_error(OPERATION, &folder, error))?)
         }
         Rest::Packed(path, archive) => {
-            let private = Private::create()?;
-            let rest = private.path.join(REST);
+            let private = PrivateFolder::in_memory()?;
+            let rest = private.path().join(REST);
             archive.unpack(&path, &rest)?;
             (Work::Private(private), rest)
         }
@@ -236,7 +236,7 @@ fn wait_ready(child: &mut Child) -> Result<()> {
 /// A folder for sockets and logs, removed at the end. For an archive it is in memory, and has CRIU's files.
 enum Work {
     Plain(PathBuf),
-    Private(Private),
+    Private(PrivateFolder),
 }
 
 impl Work {
@@ -251,7 +251,7 @@ impl Work {
     fn path(&self) -> &Path {
         match self {
             Self::Plain(path) => path,
-            Self::Private(private) => &private.path,
+            Self::Private(private) => private.path(),
         }
     }
 }

@@ -3,40 +3,14 @@
 //! One is written to a folder first: a process is held for milliseconds, and a store takes its time. A memory in plain is read
 //! from the store while its process runs; an encrypted one is fetched before.
 
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use cowslip::image::OnProgress;
-use cowslip_criu::{Kept, Keys};
+use cowslip_criu::{Kept, Keys, PrivateFolder};
 
-use crate::exit::{self, Failure, USAGE};
+use crate::exit::{Failure, USAGE};
 use crate::remote::is_url;
-
-/// A folder for this user alone, removed with this value.
-pub(super) struct PrivateFolder(PathBuf);
-
-impl PrivateFolder {
-    pub(super) fn create() -> Result<Self, Failure> {
-        // In another PID namespace another process may have the same number.
-        let (pid, now_ns) = (std::process::id(), cowslip_sys::process::now_ns());
-        let path = std::env::temp_dir().join(format!("cowslip-stored-{pid}-{now_ns}"));
-        let created = fs::DirBuilder::new().mode(0o700).create(&path);
-        created.map_err(exit::io("make a folder for a checkpoint"))?;
-        Ok(Self(path))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for PrivateFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The place of a new checkpoint.
 pub(super) enum Destination<'a> {

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use cowslip_criu::{Kept, Keys, restore};
+use cowslip_criu::{Kept, Keys, PrivateFolder, restore};
 use cowslip_report::json;
 use serde_json::json;
 
 use super::Args;
 use crate::commands::signals;
-use crate::commands::stored::{PrivateFolder, Stored};
+use crate::commands::stored::Stored;
 use crate::exit::{self, CommandResult, Failure};
 
 pub(super) fn run(args: &Args) -> CommandResult {
