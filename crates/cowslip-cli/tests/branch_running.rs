@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,8 @@ use serde_json::Value;
 use support::process::redis_is_there;
 use support::python::{OTHER_USER, PYTHON, Program};
 use support::redis::Server;
-use support::{COWSLIP, Folder, Ran, compile, run};
+use support::working::Working;
+use support::{COWSLIP, Ran, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -186,30 +187,22 @@ fn copies_of_a_program_under_cowslip_run_are_like_others() {
 #[test]
 fn copies_go_on_with_work_in_the_library_of_cowslip_run() {
     const ROUNDS: usize = 5;
-    let folder = Folder::new("working");
-    let Some(program) = compile(&folder, "working") else { return };
-    let mut command = Command::new(COWSLIP);
-    command.args(["run", "--threshold", "64K", "--"]).arg(program);
-    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
-    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), "ready");
-    let file = |name: &str| folder.0.join(name);
+    let Some(mut working) = Working::start() else { return };
+    let folder = working.folder.0.clone();
+    let file = |name: &str| folder.join(name);
     (0..2).for_each(|copy| fs::write(file(&format!("{copy}.in")), "go on\n").unwrap());
     for round in 0..ROUNDS {
         let mut command = Command::new(COWSLIP);
-        command.args(["branch", &program.id().to_string(), "--running", "-n", "2", "--input"]);
+        command.args(["branch", &working.pid(), "--running", "-n", "2", "--input"]);
         let ran = run(command.arg(file("%i.in")).arg("--output").arg(file("%i.out")));
         assert!(ran.status.success(), "round {round}: {}", ran.stderr);
         for copy in 0..2 {
             let said = fs::read_to_string(file(&format!("{copy}.out"))).unwrap();
             assert_eq!(said, "right\n", "round {round}, copy {copy}: {}", ran.stderr);
         }
-        writeln!(input, "go on").unwrap();
-        assert_eq!(lines.next().unwrap(), "right", "round {round}: the program");
+        working.go_on();
     }
-    drop(input);
-    assert!(program.wait().unwrap().success());
+    working.end();
 }
 
 #[test]

@@ -2,15 +2,15 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::process::redis_is_there;
 use support::python::{OTHER_USER, PYTHON, Program};
 use support::redis::Server;
-use support::{COWSLIP, Folder, Ran, compile, run};
+use support::working::Working;
+use support::{COWSLIP, Folder, Ran, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -297,30 +297,18 @@ fn redis_forgets_what_came_after_the_mark() {
 /// Threads of the program are anywhere in the library of `cowslip run` when it is marked, and when it is taken back.
 #[test]
 fn threads_at_work_in_the_library_are_taken_back() {
-    let folder = Folder::new("mark-working");
-    let Some(program) = compile(&folder, "working") else { return };
-    let mut command = Command::new(COWSLIP);
-    command.args(["run", "--threshold", "64K", "--"]).arg(program);
-    let mut program = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
-    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
-    assert_eq!(lines.next().unwrap(), "ready");
-    let mut go_on = || {
-        writeln!(input, "go on").unwrap();
-        assert_eq!(lines.next().unwrap(), "right");
-    };
-    let pid = program.id().to_string();
+    let Some(mut working) = Working::start() else { return };
+    let pid = working.pid();
     for _ in 0..3 {
         good(&run(Command::new(COWSLIP).args(["mark", &pid])));
         for _ in 0..2 {
-            go_on();
+            working.go_on();
             good(&run(Command::new(COWSLIP).args(["rollback", &pid])));
-            go_on();
+            working.go_on();
         }
         good(&run(Command::new(COWSLIP).args(["mark", &pid, "--drop"])));
     }
-    drop(input);
-    assert!(program.wait().unwrap().success());
+    working.end();
 }
 
 #[test]

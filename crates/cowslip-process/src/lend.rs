@@ -19,13 +19,12 @@ use libc::{
 
 use crate::hold::{Holder, with_room};
 use crate::inject::{Injection, Sites};
+use crate::library::TOKENS;
 use crate::stop::Threads;
 
 const OPERATION: &str = "lend memory of a program's instant";
 /// Each is a mapping of each borrower.
 const MOST_PARTS: usize = 512;
-/// Names of the memfds by which an arena knows its readers.
-const TOKENS: [&str; 2] = ["/memfd:cowslip-readers ", "/memfd:cowslip-users "];
 
 /// A range of a holder's memory that other processes can map.
 #[derive(Debug)]
@@ -139,9 +138,7 @@ impl Loan {
         let (caller, room) = with_room(&mut threads, &maps, memory.as_fd(), |_| true)
             .ok_or_else(|| unsupported("none of its threads has room for a call"))?;
         let injection = Injection::prepare(caller, room, memory.as_fd(), sites).map_err(failed)?;
-        injection.make(&self.calls(at)).map_err(failed)?;
-        threads.go_on();
-        Ok(())
+        injection.make(&self.calls(at)).map_err(failed)
     }
 
     fn calls(&self, at: usize) -> Vec<(libc::c_long, [u64; 6])> {

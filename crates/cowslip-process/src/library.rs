@@ -19,9 +19,10 @@ const NAME: &str = "/libcowslip_preload";
 const HIDDEN: &str = "/#";
 /// Files of arenas: in memory, or hidden.
 const FILES_OF_ARENAS: [&str; 2] = ["/memfd:cowslip ", HIDDEN];
+/// Files in memory by which an arena knows its readers.
+pub(crate) const TOKENS: [&str; 2] = ["/memfd:cowslip-readers ", "/memfd:cowslip-users "];
 /// Files in memory that it has beside those of the arenas.
-const FILES: [&str; 3] =
-    ["/memfd:cowslip-readers ", "/memfd:cowslip-users ", "/memfd:cowslip-status "];
+const FILES: [&str; 3] = [TOKENS[0], TOKENS[1], "/memfd:cowslip-status "];
 
 /// The library in a program.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

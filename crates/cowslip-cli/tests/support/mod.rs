@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod process;
 pub mod python;
 pub mod redis;
+pub mod working;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

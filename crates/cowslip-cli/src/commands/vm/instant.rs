@@ -80,7 +80,8 @@ impl Taken {
 impl Taken {
     /// The RAM, for copies to map. `None` where only a copy of it can be had.
     pub(super) fn lend(&self) -> Option<Loan> {
-        self.holder.lend_memory(self.range).ok()
+        let lent = self.holder.lend_memory(self.range);
+        lent.inspect_err(|error| errln!("cowslip: the machine's memory is copied: {error}")).ok()
     }
 }
 
