@@ -14,7 +14,6 @@ use core::convert::Infallible;
 use core::ffi::c_int;
 use core::time::Duration;
 
-use cowslip::Frozen;
 use cowslip::raw::is_any_at_rest;
 use cowslip_sys::hold_point::{Exchange, HoldPoint, LEFT_ALONE, MOST_NS, Request, Word};
 use cowslip_sys::process::{self, BlockedSignals};
@@ -129,15 +128,10 @@ fn fork(exchange: &Exchange, is_mark: bool) -> Result<c_int, Errno> {
         0 => heap::note_thread(),
         _ => {}
     }
-    answer.inspect(|child| watch(*child, views))
-}
-
-/// Has the arenas watch for the end of a child, and keep the views of its instant until then.
-fn watch(child: c_int, views: Option<Vec<Frozen>>) {
-    match views {
-        Some(views) => marks::keep(child, views),
-        None => service::watch_child(child),
-    }
+    answer.inspect(|child| match views {
+        Some(views) => marks::keep(*child, views),
+        None => service::watch_child(*child),
+    })
 }
 
 fn fork_prepared(exchange: &Exchange, are_stopped: bool) -> Result<c_int, Errno> {
