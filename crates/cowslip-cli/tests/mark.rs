@@ -311,6 +311,47 @@ fn threads_at_work_in_the_library_are_taken_back() {
     working.end();
 }
 
+/// A program that a signal stops, before it is taken back or on the way, is taken back and stays stopped.
+#[test]
+fn a_program_that_a_signal_stops_is_taken_back() {
+    const CODE: &str = "import json, sys\n\
+        memory, count = bytearray(128 << 20), 0\n\
+        print('ready', flush=True)\n\
+        for line in sys.stdin:\n    \
+            if line == 'change\\n':\n        \
+                count += 1\n        \
+                memory[:] = bytes([count]) * len(memory)\n    \
+            print(json.dumps([count, memory.count(count)]), flush=True)";
+    let starter = [COWSLIP, "run", "--", PYTHON, "-c"];
+    let Some(mut program) = Program::start_by(&starter, CODE, None) else { return };
+    let pid = program.pid();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let before = program.ask("change");
+    good(&cowslip("mark", &program, &[]));
+    for round in 0..16 {
+        assert_ne!(program.ask("change"), before);
+        if round == 0 {
+            signal("-STOP");
+        }
+        let rollback = Command::new(COWSLIP).args(["rollback", &pid]).spawn().unwrap();
+        let began = Instant::now();
+        // Another moment in each round.
+        while began.elapsed() < Duration::from_millis(4 * round) {
+            std::thread::yield_now();
+        }
+        signal("-STOP");
+        assert!(rollback.wait_with_output().unwrap().status.success(), "round {round}");
+        let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        while !status().contains("\nState:\tT (stopped)") {
+            assert!(began.elapsed() < PATIENCE, "never: it stops");
+        }
+        signal("-CONT");
+        assert_eq!(program.ask("say"), before);
+    }
+}
+
 #[test]
 fn memory_that_is_not_its_arenas_is_named() {
     // PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED

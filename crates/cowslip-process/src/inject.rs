@@ -380,7 +380,7 @@ impl<'a> Injection<'a> {
         self.is_itself = false;
         self.tracee.set_registers(&entered)?;
         self.tracee.set_blocked_signals(!0)?;
-        self.tracee.go_on()?;
+        self.tracee.go_on_alone()?;
         Ok(Entered { exchange, child_stack: self.at + FRAME_PLACE as u64 })
     }
 

@@ -147,9 +147,18 @@ impl Threads {
 
     /// Lets threads go on that a signal has stopped.
     pub(crate) fn pass_on(&mut self) {
+        self.pass_on_by(Tracee::go_on);
+    }
+
+    /// Lets threads go on even if a signal stops the whole program, which it does once they are let go of.
+    pub(crate) fn run_on(&mut self) {
+        self.pass_on_by(Tracee::go_on_alone);
+    }
+
+    fn pass_on_by(&mut self, go_on: impl Fn(&mut Tracee) -> Result<()>) {
         for tracee in &mut self.all {
             if let Ok(Some(_)) = tracee.poll() {
-                let _ = tracee.go_on();
+                let _ = go_on(tracee);
             }
         }
     }

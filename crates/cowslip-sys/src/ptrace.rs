@@ -216,6 +216,11 @@ impl Tracee {
         self.resume(how)
     }
 
+    /// Lets it go on alone where a signal has stopped the program: the others stay, and it does once it is let go of.
+    pub fn go_on_alone(&mut self) -> Result<()> {
+        self.resume(libc::PTRACE_CONT)
+    }
+
     /// Keeps the signal from it that it was about to receive.
     pub fn forget_signal(&mut self) {
         self.signal = 0;

@@ -226,7 +226,7 @@ impl Request<'_> {
     fn until_forked(&self, tracee: &mut Tracee, patience: Duration) -> cowslip_sys::Result<Tracee> {
         let began = Instant::now();
         let mut is_asked = false;
-        tracee.go_on()?;
+        tracee.go_on_alone()?;
         loop {
             match tracee.poll()? {
                 Some(Stop::Cloned) => {
@@ -244,7 +244,7 @@ impl Request<'_> {
                     self.say(tracee, Word::Cancelled)?;
                     return Err(Errno::TIMEDOUT);
                 }
-                Some(_) => tracee.go_on()?,
+                Some(_) => tracee.go_on_alone()?,
                 None => {
                     let found = self.read(self.memory)?;
                     if found.word == Some(Word::Failed) {

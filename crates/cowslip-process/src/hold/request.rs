@@ -179,7 +179,7 @@ impl<'a> Request<'a> {
     pub(crate) fn let_services_go_on(&self, threads: &mut Threads) -> Result<()> {
         for tracee in threads.all.iter_mut().filter(|tracee| tracee.is_stopped()) {
             if is_service(tracee, self.target.pid())? {
-                tracee.go_on()?;
+                tracee.go_on_alone()?;
             }
         }
         Ok(())

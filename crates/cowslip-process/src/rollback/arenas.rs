@@ -154,8 +154,9 @@ impl<'a> Arenas<'a> {
         if !self.request.say(caller, word)? {
             return Err(Errno::TIMEDOUT);
         }
-        caller.go_on()?;
-        let passing = || threads.pass_on();
+        caller.go_on_alone()?;
+        // A signal that stops the program now must wait: it is neither as then nor as now.
+        let passing = || threads.run_on();
         self.request.wait_for(answer, self.memory, PATIENCE_TO_FREEZE, passing)?;
         stop_running(threads)
     }
