@@ -194,9 +194,12 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
     in_memory(target, &maps, &own, &mut lacks).map_err(failed)?;
     let smaps = target.read_file("smaps").map_err(failed)?;
     in_flags(&smaps, &own, &mut lacks);
-    if namespace(&pid.to_string(), "pid_for_children") != namespace(&pid.to_string(), "pid") {
-        // A holder would be its first process, without which there can be no other.
-        lack(&mut lacks, "a PID namespace for its children", things::NAMESPACE);
+    // A holder is a child: the first process of its PID namespace, without which there can be no other, or with another time.
+    for (kind, name) in [("pid", "PID"), ("time", "time")] {
+        let of_children = namespace(&pid.to_string(), &format!("{kind}_for_children"));
+        if of_children != namespace(&pid.to_string(), kind) {
+            lack(&mut lacks, format!("a {name} namespace for its children"), things::NAMESPACE);
+        }
     }
     // CRIU gives each process that it restores a time namespace.
     for kind in ["pid", "net", "mnt", "ipc", "uts", "user", "cgroup"] {

@@ -44,8 +44,8 @@ import ctypes, fcntl, mmap, os, struct, sys, tempfile
 shared = mmap.mmap(-1, 65 << 20)
 libc = ctypes.CDLL(None)
 watch = libc.inotify_init()
-CLONE_NEWPID = 0x20000000
-is_apart = libc.unshare(CLONE_NEWPID) == 0
+CLONE_NEWPID, CLONE_NEWTIME = 0x20000000, 0x80
+is_apart, has_time = (libc.unshare(kind) == 0 for kind in (CLONE_NEWPID, CLONE_NEWTIME))
 file = tempfile.TemporaryFile()
 fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack('hhqqi', fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 IO_SETUP = 206
@@ -54,7 +54,7 @@ ends = os.pipe()
 MEMFD_SECRET, libc.mmap.argtypes = 447, [ctypes.c_long] * 6
 secret = libc.syscall(MEMFD_SECRET, 0)
 has_secret = secret >= 0 and not os.truncate(secret, 4096) and libc.mmap(0, 4096, 3, mmap.MAP_SHARED, secret, 0) != -1
-print(is_apart, has_secret, flush=True)
+print(is_apart, has_time, has_secret, flush=True)
 sys.stdin.read()
 ";
     let Some(mut command) = python(SCRIPT) else { return };
@@ -72,7 +72,11 @@ sys.stdin.read()
         (false, "locks of files"),
         (false, "pipe:["),
     ];
-    let of_kernel = ["a PID namespace for its children", "the kernel shows it to no other process"];
+    let of_kernel = [
+        "a PID namespace for its children",
+        "a time namespace for its children",
+        "the kernel shows it to no other process",
+    ];
     for (has, part) in line.split_ascii_whitespace().zip(of_kernel) {
         match has {
             "True" => expected.push((true, part)),
