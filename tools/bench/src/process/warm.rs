@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cowslip_sys::procfs::MappingUse;
 
-use super::COWSLIP;
+use super::{COWSLIP, FORK};
 use crate::bench::Bench;
 use crate::error::{Error, Result, during};
 use crate::program::{self, Folder, Running};
@@ -47,6 +47,19 @@ if __name__ == '__main__':
         if turn:
             print(took)";
 const SERVED_STARTS: u32 = 20;
+/// The same program forked by itself, as many at once: prints the rate last.
+const FORKED: &str = "import numpy, os, sys, time
+starts, at_once = int(sys.argv[1]), int(sys.argv[2])
+began = time.monotonic()
+for start in range(starts):
+    if start >= at_once:
+        os.wait()
+    if os.fork() == 0:
+        print(numpy.arange(1000).sum(), flush=True)
+        sys.exit()
+for _ in range(at_once):
+    os.wait()
+print(starts / (time.monotonic() - began))";
 /// Starts for the rate, by this many commands at once.
 const STARTS: u32 = 100;
 const AT_ONCE: u32 = 4;
@@ -95,6 +108,13 @@ pub(super) fn measure(bench: &mut Bench<'_>, runs: u32) -> Result<()> {
     })?;
     let rate = f64::from(STARTS) / began.elapsed().as_secs_f64();
     bench.report.row(Row::new(COWSLIP, RATE, "value", rate, "1/s").n(STARTS.into()));
+    let script = folder.write("forked.py", FORKED)?;
+    let mut command = Command::new(PYTHON);
+    command.arg(script).args([STARTS, AT_ONCE].map(|number| number.to_string()));
+    let printed = folder.finish(&mut command, bench.stop)?;
+    let rate = printed.lines().last().and_then(|line| line.parse().ok());
+    let rate = rate.ok_or_else(|| Error::Failed(format!("no rate of forks: {printed}")))?;
+    bench.report.row(Row::new(FORK, RATE, "value", rate, "1/s").n(STARTS.into()));
 
     bench.progress.phase("Python's fork server");
     let script = folder.write("served.py", SERVED)?;
