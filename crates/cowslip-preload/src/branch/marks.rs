@@ -7,7 +7,7 @@ use std::fs;
 
 use cowslip::raw::{Usage, is_any_at_rest};
 use cowslip::units::VirtRange;
-use cowslip::{Arena, Frozen, Prot, freeze_all};
+use cowslip::{Arena, ErrorKind, Frozen, Prot, freeze_all};
 use cowslip_sys::Errno;
 use cowslip_sys::procfs::mappings;
 
@@ -85,7 +85,7 @@ pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
     let all: Vec<_> = arenas().collect();
     let refused = |error: cowslip::Error| {
         say!("{error}");
-        Errno::NXIO
+        if error.kind() == ErrorKind::Busy { Errno::AGAIN } else { Errno::NXIO }
     };
     // One arena goes back whole or not at all.
     let now = if all.len() > 1 { freeze_all(&all).map_err(refused)? } else { Vec::new() };
