@@ -15,7 +15,7 @@ mod values;
 use std::collections::BTreeMap;
 
 use crate::inputs::{Run, WALL, find_counters};
-use crate::stats::adjusted;
+use crate::stats::{adjusted, max_t};
 use crate::{Error, Result};
 
 pub use facts::FactDifference;
@@ -92,14 +92,21 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     Ok(comparison)
 }
 
-/// Gives each row its p among all. The one metric that was chosen beforehand does not pay for the others, and a copy
+/// Gives each row its p among all: of few runs by arranging them anew, else by the false discovery rate. The one metric that was chosen beforehand does not pay for the others, and a copy
 /// counts once: it has the p of its original, if that is larger.
 fn judge(comparison: &mut Comparison, options: &Options) {
     let primary = comparison.primary.clone();
     let is_primary = |row: &Row| Some(&row.metric) == primary.as_ref();
-    let counts = |row: &Row| !is_primary(row) && row.copy_of.is_none();
-    let p = comparison.rows.iter().map(|row| if counts(row) { row.p } else { f64::NAN });
-    let adjusted = adjusted(&p.collect::<Vec<_>>());
+    let counts = |row: &&Row| !is_primary(row) && row.copy_of.is_none();
+    let tested: Vec<&Row> = comparison.rows.iter().filter(counts).collect();
+    let values: Vec<_> = tested.iter().map(|row| (&row.good[..], &row.bad[..])).collect();
+    let of_runs = (comparison.unit == Unit::Run).then(|| max_t(&values)).flatten();
+    let of_tested =
+        of_runs.unwrap_or_else(|| adjusted(&tested.iter().map(|row| row.p).collect::<Vec<_>>()));
+    let mut of_tested = of_tested.into_iter();
+    let mut next = |row: &Row| if counts(&row) { of_tested.next() } else { None };
+    let adjusted: Vec<f64> =
+        comparison.rows.iter().map(|row| next(row).unwrap_or(f64::NAN)).collect();
     let of_originals: BTreeMap<String, f64> =
         comparison.rows.iter().zip(&adjusted).map(|(row, p)| (row.metric.clone(), *p)).collect();
     for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted) {

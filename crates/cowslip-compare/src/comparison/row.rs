@@ -39,7 +39,8 @@ pub struct Row {
     pub rank: RankTest,
     /// The p that decides the verdict: that of Welch's test, or of the rank test if both sides are constant.
     pub p: f64,
-    /// `p`, adjusted for the number of metrics (Benjamini and Hochberg).
+    /// `p`, adjusted for the number of metrics: of 6 to 20 runs a side by [`max_t`](crate::stats::max_t), else by
+    /// [`adjusted`](crate::stats::adjusted).
     pub adjusted_p: f64,
     /// Hedges' g* of bad over good.
     pub effect: Option<Estimate>,
