@@ -61,6 +61,7 @@
 //!   new MAC, `KVM_SET_CLOCK`.
 //! * One arena of ordinary pages costs a view of it next to nothing; hugetlb makes no templates.
 
+pub mod firecracker;
 mod layout;
 mod ram;
 mod region;

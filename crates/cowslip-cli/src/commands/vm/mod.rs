@@ -2,6 +2,7 @@
 
 mod copies;
 mod guard;
+mod import;
 mod instant;
 mod machine;
 mod qmp;
@@ -13,10 +14,11 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use cowslip::image::{Compression, Image, Progress as Done, Root, SaveOptions, save};
+use cowslip::image::{Compression, Image, Progress as Done, Root, SaveOptions, Saved, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ArenaSlice, Error, ErrorKind, Result};
 use cowslip_report::{Progress, json};
+use cowslip_vm::firecracker::RAM;
 use serde_json::json;
 
 use self::copies::{Copies, ms, ram_file, write_ram};
@@ -47,6 +49,8 @@ pub(crate) enum Action {
     /// Start copies of a running machine
     #[command(after_help = EXAMPLES)]
     Branch(BranchArgs),
+    /// Make an image of a file of RAM, for `cowslip serve --firecracker`
+    Import(import::Args),
     #[command(name = guard::NAME, hide = true)]
     Guard(guard::Args),
 }
@@ -100,7 +104,6 @@ pub(crate) struct CopyArgs {
 
 /// The schema of results as JSON.
 const SCHEMA: &str = "cowslip.vm/1";
-const RAM: &str = "vm.ram";
 const DEVICES: &str = "vm.devices";
 const MACHINE: &str = "vm.machine";
 
@@ -109,14 +112,13 @@ pub(super) fn run(action: &Action) -> CommandResult {
         Action::Snapshot(args) => snapshot(args),
         Action::Restore(args) => restore(args),
         Action::Branch(args) => branch(args),
+        Action::Import(args) => import::run(args),
         Action::Guard(args) => guard::run(args),
     }
 }
 
 fn snapshot(args: &SnapshotArgs) -> CommandResult {
     let taken = Taken::take(&args.socket)?;
-    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
-    let room = |bytes: usize| bytes.next_multiple_of(CHUNK_BYTES) as u64;
     let ram_bytes = taken.machine.ram_bytes as usize;
     let arena = Arena::new(ByteCount(room(ram_bytes) + room(taken.devices.len())))?;
     let mut ram = arena.slice::<u8>(ram_bytes)?;
@@ -139,14 +141,7 @@ fn snapshot(args: &SnapshotArgs) -> CommandResult {
         user: [(MACHINE.to_owned(), words)].into(),
         ..SaveOptions::default()
     };
-    let mut progress = Progress::new();
-    progress.phase(&format!("writing {}", args.output.display()));
-    let mut advanced = |done: Done| {
-        progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
-        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let saved = save(&[&arena.freeze()?], &args.output, &options, &mut advanced)?;
-    progress.finish();
+    let saved = write_image(&arena, &args.output, &options)?;
     if let Some(file) = &args.json {
         let result = json!({
             "schema": SCHEMA,
@@ -167,6 +162,25 @@ fn snapshot(args: &SnapshotArgs) -> CommandResult {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whole chunks with room for so many bytes.
+fn room(bytes: usize) -> u64 {
+    bytes.next_multiple_of(CHUNK_BYTES) as u64
+}
+
+/// Writes an image, until Ctrl-C.
+fn write_image(arena: &Arena, path: &Path, options: &SaveOptions) -> Result<Saved, Failure> {
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
+    let mut progress = Progress::new();
+    progress.phase(&format!("writing {}", path.display()));
+    let mut advanced = |done: Done| {
+        progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
+        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let saved = save(&[&arena.freeze()?], path, options, &mut advanced)?;
+    progress.finish();
+    Ok(saved)
 }
 
 /// Reads a place of an image, chunk by chunk: `take` gets each part that has content.

@@ -1,5 +1,7 @@
 //! `cowslip serve`: images in memory, once a machine, for all processes that restore them.
 
+mod machines;
+
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +23,8 @@ use crate::remote;
 #[command(after_help = "Examples:\n  cowslip serve store.image index.image --memory 8G\n  \
     cowslip serve s3://models/llama/latest --cache-size 100G\n  \
     COWSLIP_SERVE=/run/cowslip-serve.socket ./worker\n  \
-    cowslip serve --metrics\n\nOnly processes of the same user, and of root, get anything. An image that is \
+    cowslip serve --metrics\n  \
+    cowslip serve guest.cowslip --firecracker /run/vm/pages.socket\n\nOnly processes of the same user, and of root, get anything. An image that is \
     given up, and a server that ends, harm nobody who has restored. The server gives up its rights, and reads \
     only the folders of its images.")]
 pub(crate) struct Args {
@@ -49,9 +52,18 @@ pub(crate) struct Args {
     /// Print the server's counters, in Prometheus' format, and end
     #[arg(long, conflicts_with_all = ["images", "memory"])]
     metrics: bool,
+    /// Give the RAM of the image to machines of Firecracker that connect to this socket, instead
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["socket", "memory", "cache", "metrics"])]
+    firecracker: Option<PathBuf>,
+    /// Bring in all pages of each machine, which then needs this command no more
+    #[arg(long, requires = "firecracker")]
+    whole: bool,
 }
 
 pub(super) fn run(args: Args) -> CommandResult {
+    if let Some(socket) = args.firecracker {
+        return machines::run(&args.images, socket, args.clients, args.whole);
+    }
     let path = args.socket.unwrap_or_else(default_socket);
     if args.metrics {
         let text = metrics_of(&path);
