@@ -3,8 +3,8 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -212,6 +212,92 @@ fn machines_that_cannot_be_copied_are_refused() {
     assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("virtio0"), "{}", refused.stderr);
     assert!(!machine.path("image").exists());
+    machine.counts_on();
+}
+
+/// Runs a command of QEMU's own on the disk of a machine, by its QMP.
+fn on_disk(qmp: &Path, command: &str) {
+    let stream = UnixStream::connect(qmp).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let line = format!("qemu-io virtio0 \"{command}\"");
+    let ask = serde_json::json!({
+        "execute": "human-monitor-command", "arguments": {"command-line": line}, "id": 1,
+    });
+    let mut asked = &stream;
+    asked.write_all(b"{\"execute\": \"qmp_capabilities\"}\n").unwrap();
+    asked.write_all(format!("{ask}\n").as_bytes()).unwrap();
+    let answers = BufReader::new(&stream).lines().map(Result::unwrap);
+    let answers = answers.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
+    let answer = answers.into_iter().find(|answer| answer["id"] == 1).unwrap();
+    assert_eq!(answer["return"], "", "{answer}");
+}
+
+/// The first byte of a disk, whatever its format.
+fn first_byte(disk: &Path) -> u8 {
+    let raw = disk.with_extension("converted");
+    let mut command = Command::new("qemu-img");
+    let read = run(command.args(["convert", "-U", "-O", "raw"]).arg(disk).arg(&raw));
+    assert!(read.status.success(), "{}", read.stderr);
+    fs::read(raw).unwrap()[0]
+}
+
+#[test]
+fn copies_write_to_disks_of_their_own() {
+    if !is_there("qemu-img") {
+        return;
+    }
+    let under = [COWSLIP, "run", "--guest-memory", "--"];
+    let disk = std::env::temp_dir().join(format!("cowslip-vm-disk-{}", std::process::id()));
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let drive = format!("file={},format=raw,if=virtio", disk.display());
+    let Some(machine) = Machine::start(&under, &["-drive", &drive]) else { return };
+    on_disk(&machine.path("qmp"), "write -P 0x11 0 64k");
+    let words = ["branch", "qmp", "-n", "2", "-o", "copies", "--disks", "disks"];
+    let mut copies = machine.start_vm(&words);
+    let places = ["0", "1"].map(|number| machine.path("copies").join(number));
+    places.iter().for_each(|place| counts_on(&place.join("serial0")));
+    on_disk(&machine.path("qmp"), "write -P 0x22 0 64k");
+    on_disk(&places[0].join("qmp"), "write -P 0x33 0 64k");
+    // Again, of a machine that has an overlay already.
+    let mut again = machine.start_vm(&["branch", "qmp", "-o", "again", "--disks", "disks2"]);
+    counts_on(&machine.path("again/0/serial0"));
+    on_disk(&machine.path("qmp"), "write -P 0x44 0 64k");
+    machine.counts_on();
+    for running in [&mut copies, &mut again] {
+        terminate(running);
+    }
+    let bytes = [
+        (disk.clone(), 0x11),
+        (machine.path("disks/disk0.qcow2"), 0x22),
+        (places[0].join("disk0.qcow2"), 0x33),
+        (places[1].join("disk0.qcow2"), 0x11),
+        (machine.path("again/0/disk0.qcow2"), 0x22),
+        (machine.path("disks2/disk0.qcow2"), 0x44),
+    ];
+    for (disk, wanted) in bytes {
+        assert_eq!(first_byte(&disk), wanted, "{}", disk.display());
+    }
+    // A folder that is there is not written to, and the machine keeps its disk.
+    let refused = machine.vm(&["branch", "qmp", "-o", "more", "--disks", "disks"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    machine.counts_on();
+    on_disk(&machine.path("qmp"), "write -P 0x55 0 64k");
+    assert_eq!(first_byte(&machine.path("disks2/disk0.qcow2")), 0x55);
+    drop(machine);
+    let _ = fs::remove_file(disk.with_extension("converted"));
+    fs::remove_file(disk).unwrap();
+}
+
+#[test]
+fn disks_without_a_file_of_the_command_line_are_refused() {
+    let under = [COWSLIP, "run", "--guest-memory", "--"];
+    let disk = ["-blockdev", "driver=null-co,node-name=none,size=1048576"];
+    let device = ["-device", "virtio-blk-pci,drive=none,id=nothing"];
+    let Some(machine) = Machine::start(&under, &[disk, device].concat()) else { return };
+    let refused = machine.vm(&["branch", "qmp", "-o", "copies", "--disks", "disks"]);
+    assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no file"), "{}", refused.stderr);
+    assert!(!machine.path("disks").exists() && !machine.path("copies").exists());
     machine.counts_on();
 }
 

@@ -13,6 +13,7 @@ use cowslip_sys::memfile::{self, MemfdKind};
 use cowslip_sys::{AsFd, AsRawFd, OwnedFd};
 use serde_json::{Value, json};
 
+use super::disks;
 use super::instant::ram_address;
 use super::machine::Machine;
 use super::qmp::Qmp;
@@ -66,6 +67,7 @@ impl Copies {
         for number in 0..count {
             let place = folder.join(number.to_string());
             private_folder(&place)?;
+            disks::overlay(&machine.disks, &machine.folder, &place)?;
             let words = machine.copy(number, &place, Path::new(&ram))?;
             let log =
                 File::create_new(place.join("log")).and_then(|log| Ok((log.try_clone()?, log)));
@@ -185,7 +187,8 @@ impl Copy {
     }
 }
 
-fn private_folder(path: &Path) -> Result<(), Failure> {
+/// Makes a folder that is the user's alone.
+pub(super) fn private_folder(path: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().mode(0o700).create(path);
     made.map_err(exit::io(format!("make the folder {}", path.display())))
 }

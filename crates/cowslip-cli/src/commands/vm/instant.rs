@@ -17,6 +17,8 @@ use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, packets};
 use serde_json::{Value, json};
 
+use super::copies::private_folder;
+use super::disks::{self, Disk};
 use super::guard::{self, Guard};
 use super::machine::{Machine, words};
 use super::qmp::Qmp;
@@ -42,8 +44,9 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Takes the instant of the machine with its QMP at `socket`.
-    pub(super) fn take(socket: &Path) -> Result<Self, Failure> {
+    /// Takes the instant of the machine with its QMP at `socket`. Disks that it writes to get overlays in `overlays`,
+    /// which is made; without it the machine is refused.
+    pub(super) fn take(socket: &Path, overlays: Option<&Path>) -> Result<Self, Failure> {
         let mut qmp = Qmp::connect(socket)?;
         let peer = packets::peer(qmp.stream().as_fd())
             .map_err(|errno| exit::system("look for the process of a machine")(errno.into()))?;
@@ -53,8 +56,19 @@ impl Taken {
             let fix = "start QEMU by cowslip run --guest-memory, with memory-backend-memfd";
             return Err(Failure::new(UNSUPPORTED, format!("{why}: {fix}")));
         }
-        refuse_disks(&qmp.ask("query-block", json!({}))?)?;
-        let machine = describe(&mut qmp, peer.pid)?;
+        let mut machine = describe(&mut qmp, peer.pid)?;
+        machine.disks = disks::written(&qmp.ask("query-block", json!({}))?)?;
+        let overlays = match overlays {
+            Some(folder) => {
+                disks::check(&machine.disks, &machine.arguments, &machine.folder)?;
+                private_folder(folder)?;
+                std::path::absolute(folder).map_err(exit::io("find the folder"))?
+            }
+            None => {
+                disks::refuse(&machine.disks, "see cowslip vm branch --disks")?;
+                PathBuf::new()
+            }
+        };
         let range = VirtRange::new(ram_address(&mut qmp)?, machine.ram_bytes as usize);
 
         let door = Door::open(peer.pid)?;
@@ -62,7 +76,7 @@ impl Taken {
         let guard = Guard::start(&qmp, &door.folder, was_paused)?;
         let before = qmp.ignore_shared(true)?;
         let began = Instant::now();
-        let taken = freeze(&mut qmp, plan, &door);
+        let taken = freeze(&mut qmp, plan, &door, (&machine.disks, &overlays));
         let resumed = guard::go_on(&mut qmp, was_paused);
         let pause = began.elapsed();
         // Another migration of the machine would be without its RAM.
@@ -85,9 +99,24 @@ impl Taken {
     }
 }
 
-/// Stops the machine, and takes its devices' state and its memory.
-fn freeze(qmp: &mut Qmp, plan: Plan, door: &Door) -> Result<(Vec<u8>, Holder), Failure> {
+/// Stops the machine, gives it overlays, and takes its devices' state and its memory.
+fn freeze(
+    qmp: &mut Qmp,
+    plan: Plan,
+    door: &Door,
+    (disks, overlays): (&[Disk], &Path),
+) -> Result<(Vec<u8>, Holder), Failure> {
     qmp.ask("stop", json!({}))?;
+    // A migration takes the disks from it.
+    disks::freeze(qmp, disks, overlays)?;
+    state(qmp, plan, door).map_err(|failure| match disks {
+        [] => failure,
+        _ => failure.after(format!("the machine goes on in overlays in {}", overlays.display())),
+    })
+}
+
+/// Takes the devices' state and the memory of a machine that stands still.
+fn state(qmp: &mut Qmp, plan: Plan, door: &Door) -> Result<(Vec<u8>, Holder), Failure> {
     qmp.ask("migrate", json!({"uri": format!("unix:{}", door.path().display())}))?;
     let mut stream = door.accept(qmp)?;
     let mut devices = Vec::new();
@@ -104,19 +133,6 @@ fn freeze(qmp: &mut Qmp, plan: Plan, door: &Door) -> Result<(Vec<u8>, Holder), F
 fn not_migrated(state: &Value) -> Failure {
     let why = state["error-desc"].as_str().unwrap_or("its migration failed");
     Failure::new(FAILED, format!("the machine does not tell its devices' state: {why}"))
-}
-
-/// Refuses a machine that writes to disks: its copies would write to the same.
-fn refuse_disks(blocks: &Value) -> Result<(), Failure> {
-    let mut all = blocks.as_array().into_iter().flatten();
-    let written =
-        all.find(|block| block["inserted"].is_object() && block["inserted"]["ro"] != true);
-    written.map_or(Ok(()), |block| {
-        let name = block["device"].as_str().filter(|name| !name.is_empty());
-        let name = name.or_else(|| block["qdev"].as_str()).unwrap_or("without a name");
-        let why = format!("the machine writes to its disk {name}, which its copies would share");
-        Err(Failure::new(UNSUPPORTED, format!("{why}: give it read-only, with changes in RAM")))
-    })
 }
 
 fn describe(qmp: &mut Qmp, pid: i32) -> Result<Machine, Failure> {
@@ -136,7 +152,8 @@ fn describe(qmp: &mut Qmp, pid: i32) -> Result<Machine, Failure> {
     let cmdline = fs::read(format!("/proc/{pid}/cmdline")).map_err(failed())?;
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).map_err(failed())?;
     let folder = folder.to_string_lossy().into_owned();
-    Ok(Machine { arguments: words(&cmdline), folder, backend: id.to_owned(), ram_bytes })
+    let (arguments, backend) = (words(&cmdline), id.to_owned());
+    Ok(Machine { arguments, folder, backend, ram_bytes, disks: Vec::new() })
 }
 
 /// The place of the machine's RAM in its process.

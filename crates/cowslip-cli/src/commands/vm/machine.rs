@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::disks::{self, Disk};
 use crate::exit::{Failure, USAGE};
 
 /// All that a copy of a machine needs to know, but for its memory and its devices' state.
@@ -19,6 +20,9 @@ pub(super) struct Machine {
     pub(super) backend: String,
     /// The size of its RAM.
     pub(super) ram_bytes: u64,
+    /// The disks that copies have overlays of. An image has none.
+    #[serde(skip)]
+    pub(super) disks: Vec<Disk>,
 }
 
 /// Options with a value that a copy does not have: it has its own, or none.
@@ -52,12 +56,15 @@ impl Machine {
                 copy.extend(["-display", "none"].map(String::from));
                 continue;
             }
-            if ![&DROPPED[..], &["-serial", "-object", "-chardev"]].concat().contains(&option) {
+            let is_drive = disks::is_drive(option);
+            let looked_at = [&DROPPED[..], &["-serial", "-object", "-chardev"]].concat();
+            if !is_drive && !looked_at.contains(&option) {
                 copy.push(word);
                 continue;
             }
             let Some(value) = words.next() else { break };
             match option {
+                _ if is_drive => copy.extend([word, disks::drive(&value, &self.disks, place)?]),
                 "-serial" => {
                     let value = match &value[..] {
                         "none" | "null" => value,
@@ -114,6 +121,7 @@ mod tests {
             folder: "/".into(),
             backend: "ram".into(),
             ram_bytes: 4096,
+            disks: Vec::new(),
         };
         machine.copy(3, Path::new("/c"), Path::new("/ram")).map(|words| words.join(" "))
     }

@@ -1,6 +1,7 @@
 //! `cowslip vm`: machines of QEMU, kept and copied while they run.
 
 mod copies;
+mod disks;
 mod guard;
 mod import;
 mod instant;
@@ -36,7 +37,7 @@ const EXAMPLES: &str = "Examples:
   cowslip vm branch shop.qmp -n 8 -o copies
 
 The machine goes on after some milliseconds. It needs the right to trace QEMU's process. A machine that writes to disks \
-is refused.";
+is branched with --disks alone.";
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Action {
@@ -85,6 +86,10 @@ pub(crate) struct BranchArgs {
     /// Number of copies
     #[arg(short = 'n', default_value_t = 1, value_parser = whole(1..=1024u32))]
     count: u32,
+    /// The folder to make for the disks that the machine writes to: it goes on in overlays there, and each copy in
+    /// overlays of its own. The files that it wrote to before are written no more
+    #[arg(long, value_name = "FOLDER")]
+    disks: Option<PathBuf>,
     #[command(flatten)]
     copies: CopyArgs,
 }
@@ -118,7 +123,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
 }
 
 fn snapshot(args: &SnapshotArgs) -> CommandResult {
-    let taken = Taken::take(&args.socket)?;
+    let taken = Taken::take(&args.socket, None)?;
     let ram_bytes = taken.machine.ram_bytes as usize;
     let arena = Arena::new(ByteCount(room(ram_bytes) + room(taken.devices.len())))?;
     let mut ram = arena.slice::<u8>(ram_bytes)?;
@@ -259,7 +264,7 @@ fn with_command(mut machine: Machine, args: &CopyArgs) -> Result<Machine, Failur
 }
 
 fn branch(args: &BranchArgs) -> CommandResult {
-    let taken = Taken::take(&args.socket)?;
+    let taken = Taken::take(&args.socket, args.disks.as_deref())?;
     let began = Instant::now();
     let file = ram_file(taken.machine.ram_bytes)?;
     let loan = taken.lend();
@@ -282,6 +287,9 @@ fn branch(args: &BranchArgs) -> CommandResult {
     } else {
         let (pause, after) = (ms(pause), ms(ready));
         outln!("the machine stood still for {pause}; {} copies run after {after}", args.count);
+        if let Some(disks) = args.disks.as_ref().filter(|_| !machine.disks.is_empty()) {
+            outln!("the machine goes on with overlays of its disks in {}", disks.display());
+        }
         copies.print();
     }
     copies.wait()
