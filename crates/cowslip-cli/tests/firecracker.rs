@@ -354,12 +354,13 @@ fn client() {
 fn a_client_that_dies_is_forgotten() {
     let folder = Folder::new("firecracker-dies");
     let image = image(&folder);
-    let handler = Handler::start(&folder, &image, &["--clients", "1"]);
+    // One of them for the connection by which the test found that it listens.
+    let handler = Handler::start(&folder, &image, &["--clients", "2"]);
     if uffd::open().is_err() {
         println!("SKIPPED: userfaultfd: not permitted");
         return;
     }
-    for _ in 0..3 {
+    for _ in 0..4 {
         eventually("the one before is forgotten", || {
             !fs::read_dir(format!("/proc/{}/task", handler.child.id())).unwrap().any(|task| {
                 let name = fs::read_to_string(task.unwrap().path().join("comm"));

@@ -49,6 +49,9 @@ pub(crate) enum Action {
     /// One of many processes that restore the same image, for `restore`
     #[command(hide = true)]
     RestoreWorker(restore::WorkerArgs),
+    /// One of many monitors of machines, for `vm`
+    #[command(hide = true)]
+    FleetMonitor(vm::MonitorArgs),
 }
 
 #[derive(clap::Args, Debug)]

@@ -46,6 +46,7 @@ pub(super) fn run(action: Action) -> CommandResult {
         Action::Report(args) => report(args),
         Action::RestoreProcess(args) => restore_process(args),
         Action::RestoreWorker(args) => restore_worker(args),
+        Action::FleetMonitor(args) => fleet_monitor(args),
     }
 }
 
@@ -122,6 +123,11 @@ fn bloat_process() -> CommandResult {
 fn restore_process(args: &restore::ProcessArgs) -> CommandResult {
     let observed = restore::process(args)?;
     print(&observed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fleet_monitor(args: &vm::MonitorArgs) -> CommandResult {
+    vm::monitor(args)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -30,6 +30,7 @@ use super::{Bench, MIB, Options, parts};
 use sample::Sample;
 
 pub use process::{ProcessArgs, run as process};
+pub(crate) use workers::{Worker, tell};
 pub use workers::{WorkerArgs, run as worker};
 
 pub(crate) use promises::PROMISES;

@@ -69,7 +69,7 @@ fn work(view: View) -> Result<()> {
 }
 
 /// Reports a step, and waits until it may go on.
-fn tell(what: &str) -> Result<()> {
+pub(crate) fn tell(what: &str) -> Result<()> {
     let said = writeln!(io::stdout(), "{what}").and_then(|()| io::stdout().flush());
     said.and_then(|()| io::stdin().read_exact(&mut [0])).map_err(during("talk to the bench"))
 }
@@ -171,13 +171,13 @@ fn push(report: &mut Report, name: &str, rounds: &[Round], bytes: u64) {
 }
 
 /// A worker, ended when this is dropped.
-struct Worker {
+pub(crate) struct Worker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    fn start(command: &mut Command) -> Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -188,20 +188,24 @@ impl Worker {
         Ok(Self { child, lines: BufReader::new(stdout).lines() })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn said(&mut self) -> Result<String> {
         let line = self.lines.next();
         let line = line.ok_or_else(|| Error::Failed("a worker ended too early".into()))?;
         line.map_err(during("listen to a worker"))
     }
 
-    fn expect(&mut self, what: &str) -> Result<()> {
+    pub(crate) fn expect(&mut self, what: &str) -> Result<()> {
         match self.said()? {
             said if said == what => Ok(()),
             said => Err(Error::Failed(format!("a worker said {said:?}, not {what:?}"))),
         }
     }
 
-    fn go_on(&mut self) -> Result<()> {
+    pub(crate) fn go_on(&mut self) -> Result<()> {
         let told = self.child.stdin.as_mut().map(|stdin| stdin.write_all(&[1]));
         told.unwrap_or(Ok(())).map_err(during("talk to a worker"))
     }

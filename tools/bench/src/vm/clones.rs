@@ -38,7 +38,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
     warm(ByteCount(2 * bytes), bench.stop)?;
     let template = ram.snapshot(PATIENCE)?.into_template()?;
 
-    let before = own_bytes()?;
+    let before = own_bytes(std::process::id())?;
     let (mut clones, mut one) = (Vec::new(), Latencies::new());
     let began = Instant::now();
     for _ in 0..CLONES {
@@ -79,16 +79,16 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
 }
 
 fn push_memory(bench: &mut Bench<'_>, bytes: u64, before: u64, variant: &str) -> Result<()> {
-    let each = (own_bytes()? - before) as f64 / CLONES as f64;
+    let each = (own_bytes(std::process::id())? - before) as f64 / CLONES as f64;
     let row = Row::new(COWSLIP, MEMORY, "mean", each, "bytes").size_bytes(bytes);
     bench.report.row(row.variant(variant).n(CLONES as u64));
     Ok(())
 }
 
-/// Pages that are this process' alone, and its page tables.
-fn own_bytes() -> Result<u64> {
+/// Pages that are a process' alone, and its page tables.
+pub(super) fn own_bytes(pid: u32) -> Result<u64> {
     let read = |name: &str| {
-        let path = format!("/proc/self/{name}");
+        let path = format!("/proc/{pid}/{name}");
         fs::read_to_string(&path).map_err(during(path))
     };
     let (status, memory) = (read("status")?, read("smaps_rollup")?);

@@ -166,6 +166,10 @@ impl<R: Ram> Guest<R> {
         }
     }
 
+    pub(super) fn ram_bytes(&self) -> u64 {
+        self.ram.range().len as u64
+    }
+
     /// Writes the next [`STRETCH`].
     pub(super) fn stretch(&mut self) -> Result<()> {
         match &mut self.processor {

@@ -1,26 +1,29 @@
-//! Lazy restores of a guest's RAM: from an image, and from a server that has it in memory, beside a private mapping of
-//! a tmpfs that has it.
+//! Lazy restores of a guest's RAM: from an image, from a server that has it in memory, and by the handler of Firecracker's
+//! page faults, which has that server's memory, beside a private mapping of a tmpfs that has it.
 
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cowslip::image::{Image, RestoreOptions, SaveOptions, Via};
-use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip_sys::memory::Advice;
-use cowslip_sys::tmpfs;
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::{AsFd, socket, tmpfs};
 use cowslip_vm::{GuestRam, GuestTemplate};
+use serde_json::json;
 
 use super::guest::{FIRST, Guest, PAGE, Ram, read_page, wrong_in};
 use super::{COWSLIP, PATIENCE};
 use crate::bench::Bench;
 use crate::error::{Error, Result, during};
 use crate::host::warm;
-use crate::memory::Memory;
+use crate::memory::{Anonymous, Memory};
 use crate::program::{self, Folder, Running};
 use crate::report::Row;
 use crate::rows::push_durations;
@@ -34,6 +37,8 @@ pub(super) const FIRST_PAGE: &str = "lazy_first_page";
 pub(super) const ALL: &str = "lazy_all";
 const FROM_IMAGE: &str = "image";
 pub(super) const SERVED: &str = "served";
+const BY_FAULTS: &str = "firecracker";
+const WHOLE: &str = "firecracker, whole";
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64, runs: u32) -> Result<()> {
@@ -43,8 +48,15 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64, runs: u32) -> Result<()
     save(bytes, &path)?;
     let image = Image::open(&path)?;
     let server = Server::start(&folder, &path, &image)?;
-    let ways: [(&str, Option<&str>); 3] =
-        [(COWSLIP, Some(FROM_IMAGE)), (COWSLIP, Some(SERVED)), (MAPPED, None)];
+    let handlers =
+        [Handler::start(&server, &path, &[])?, Handler::start(&server, &path, &["--whole"])?];
+    let ways: [(&str, Option<&str>); 5] = [
+        (COWSLIP, Some(FROM_IMAGE)),
+        (COWSLIP, Some(SERVED)),
+        (COWSLIP, Some(BY_FAULTS)),
+        (COWSLIP, Some(WHOLE)),
+        (MAPPED, None),
+    ];
     let file = match in_tmpfs(&image, bytes) {
         Ok(file) => Some(file),
         Err(Error::Failed(why)) => {
@@ -53,7 +65,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64, runs: u32) -> Result<()
         }
         Err(error) => return Err(error),
     };
-    let mut times = [const { [const { Vec::new() }; 3] }; 3];
+    let mut times = [const { [const { Vec::new() }; 3] }; 5];
     for round in bench.clock.rounds(1.0, 3, 1 + runs) {
         for (way, times) in times.iter_mut().enumerate() {
             bench.stop.check()?;
@@ -63,6 +75,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64, runs: u32) -> Result<()
             let took = match (way, &file) {
                 (0, _) => from_image(&path)?,
                 (1, _) => served(&path, &server.socket)?,
+                (2 | 3, _) => by_faults(&handlers[way - 2].socket, bytes)?,
                 (_, Some(file)) => mapped(file, bytes)?,
                 _ => continue,
             };
@@ -82,7 +95,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64, runs: u32) -> Result<()
 }
 
 /// Saves a guest that has written all of its RAM.
-fn save(bytes: u64, path: &Path) -> Result<()> {
+pub(super) fn save(bytes: u64, path: &Path) -> Result<()> {
     let ram = super::ram(bytes)?;
     let mut guest = Guest::new(ram.memory())?;
     guest.pass()?;
@@ -128,6 +141,26 @@ fn served(path: &Path, socket: &Path) -> Result<[Duration; 3]> {
     checked(&memory, took)
 }
 
+/// Memory as Firecracker's, whose missing pages a handler brings.
+fn by_faults(socket: &Path, bytes: u64) -> Result<[Duration; 3]> {
+    let began = Instant::now();
+    let memory = Memory::anonymous(bytes as usize, Anonymous::Base)?;
+    let (fd, _) = uffd::open().map_err(during("open a userfaultfd"))?;
+    let uffd = Uffd::new(fd, Features::empty()).map_err(during("agree on features"))?;
+    let range = memory.range();
+    uffd.register(range, RegisterMode::MISSING).map_err(during("register memory"))?;
+    let stream = UnixStream::connect(socket).map_err(during("connect to a handler"))?;
+    let page = page_size_bytes();
+    let region = json!({
+        "base_host_virt_addr": range.start, "size": range.len, "offset": 0, "page_size": page,
+    });
+    let message = json!([region]).to_string();
+    let sent = socket::send(stream.as_fd(), message.as_bytes(), &[uffd.as_fd()]);
+    sent.map_err(during("hand a userfaultfd over"))?;
+    let took = touch(&&memory, began);
+    checked(&&memory, took)
+}
+
 fn mapped(file: &File, bytes: u64) -> Result<[Duration; 3]> {
     let began = Instant::now();
     let file = file.try_clone().map_err(during("copy a descriptor"))?;
@@ -150,14 +183,39 @@ fn in_tmpfs(image: &Image, bytes: u64) -> Result<File> {
     Ok(file)
 }
 
-/// A server that has the image in memory.
-struct Server {
+/// A handler of page faults, with the memory of a server.
+struct Handler {
     _process: Running,
     socket: PathBuf,
 }
 
+impl Handler {
+    fn start(server: &Server, path: &Path, more: &[&str]) -> Result<Self> {
+        let socket = server.socket.with_extension(format!("pages{}", more.concat()));
+        let file = |name: &str| socket.with_extension(name);
+        let mut command = Command::new(program::cowslip()?);
+        command.env("COWSLIP_SERVE", &server.socket);
+        command.arg("serve").arg(path).arg("--firecracker").arg(&socket).args(more);
+        let mut process = Running::start(&mut command, &file("out"), &file("err"))?;
+        let began = Instant::now();
+        while let Err(error) = UnixStream::connect(&socket) {
+            if process.ended()?.is_some() || began.elapsed() > PATIENCE {
+                return Err(during("start a handler of page faults")(error));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(Self { _process: process, socket })
+    }
+}
+
+/// A server that has the image in memory.
+pub(super) struct Server {
+    _process: Running,
+    pub(super) socket: PathBuf,
+}
+
 impl Server {
-    fn start(folder: &Folder, path: &Path, image: &Image) -> Result<Self> {
+    pub(super) fn start(folder: &Folder, path: &Path, image: &Image) -> Result<Self> {
         let file = |name: &str| folder.path().join(name);
         let socket = file("serve.socket");
         let mut command = Command::new(program::cowslip()?);

@@ -5,6 +5,7 @@
 //! on base pages, as monitors that branch a running machine do it; that of a lazy restore is a mapping of a tmpfs.
 
 mod clones;
+mod fleet;
 mod freeze;
 mod guest;
 mod lazy;
@@ -22,6 +23,7 @@ use vm_memory::GuestAddress;
 use super::error::{Error, Result};
 use super::{Bench, Options, parts};
 
+pub use fleet::{MonitorArgs, monitor};
 pub(crate) use promises::PROMISES;
 
 /// RAM of the guest.
@@ -40,8 +42,11 @@ pub enum Part {
     Clones,
     /// Roll backs of a tenth of the RAM
     RollBack,
-    /// Restores from an image and from a server of it: the first page, and all, beside a mapping of a tmpfs
+    /// Restores from an image, from a server of it, and by a handler of page faults: the first page, and all, beside a
+    /// mapping of a tmpfs
     Lazy,
+    /// A hundred monitors with a machine each: the time of a start, the memory of each at first and once it wrote 1 %
+    Fleet,
 }
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
@@ -57,6 +62,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Clones => clones::measure(bench, bytes),
         Part::RollBack => roll_back::measure(bench, bytes, options.runs),
         Part::Lazy => lazy::measure(bench, bytes, options.runs),
+        Part::Fleet => fleet::measure(bench, bytes),
     });
     promises::push(bench.report, bytes);
     measured
