@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::VirtRange;
 use cowslip_serve::metrics_of;
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::socket;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use support::{COWSLIP, Folder, run};
@@ -321,6 +322,37 @@ fn a_handler_that_is_killed_leaves_the_pages_that_came_and_another_takes_its_pla
     let mut command = Command::new(COWSLIP);
     let refused = run(command.arg("serve").arg(&image).arg("--firecracker").arg(&second.socket));
     assert_eq!(refused.status.code(), Some(70), "{}", refused.stderr);
+}
+
+#[test]
+fn huge_pages_come_whole() {
+    let folder = Folder::new("firecracker-huge");
+    let image = image(&folder);
+    let handler = Handler::start(&folder, &image, &[]);
+    // With its hole, and from a place that is no multiple of the huge page.
+    let (bytes, offset) = (HOLE.end, MIB);
+    let file = memfile::memfd("huge", MemfdKind::Hugetlb2M, bytes as u64).ok();
+    let map =
+        |file: OwnedFd| memory::map_file_reserved(bytes, file.as_fd(), 0, Sharing::Private).ok();
+    let (Some(range), Ok((fd, _))) = (file.and_then(map), uffd::open()) else {
+        println!("SKIPPED: hugetlb: no {bytes} bytes in the pool, or userfaultfd is not permitted");
+        return;
+    };
+    let memory = Memory(range);
+    let uffd = Uffd::new(fd, Features::empty()).unwrap();
+    uffd.register(range, RegisterMode::MISSING).unwrap();
+    let text = message(&[(range.start, bytes, offset)])
+        .replace(&format!(":{PAGE}"), &format!(":{}", 2 * MIB));
+    let stream = UnixStream::connect(&handler.socket).unwrap();
+    socket::send(stream.as_fd(), text.as_bytes(), &[uffd.as_fd()]).unwrap();
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        let words = (0..bytes).step_by(PAGE).map(|at| memory.word(at));
+        let _ = send.send(words.collect::<Vec<_>>());
+    });
+    let words = receive.recv_timeout(PATIENCE).expect("the pages come");
+    let wanted: Vec<u64> = (0..bytes).step_by(PAGE).map(|at| word(offset + at)).collect();
+    assert!(words == wanted, "{}", handler.log());
 }
 
 #[test]
