@@ -110,7 +110,11 @@ fn publish(
         1 => "1 process".to_owned(),
         several => format!("{several} processes"),
     };
-    manager.status(&format!("{processes}, {coverage} of their anonymous memory huge"));
+    let mut status = format!("{processes}, {coverage} of their anonymous memory huge");
+    if session.is_scarce() {
+        status += "; huge pages are scarce";
+    }
+    manager.status(&status);
     if round.acts > 0 {
         session.operator().tell(&Notice::Changed(round.acts, coverage));
     }

@@ -1,5 +1,6 @@
 //! Actions on regions, and their outcomes.
 
+use cowslip_sys::{Errno, target::Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::ProcessId;
@@ -25,6 +26,14 @@ pub enum Effect {
     /// The region had changed since the decision: it is shared with a new child, released, or huge already.
     /// The kernel was not asked.
     Overtaken,
+}
+
+impl Effect {
+    /// True if the kernel found no huge page.
+    pub(crate) fn lacks_huge_page(self) -> bool {
+        matches!(self, Self::Refused(errno)
+            if Refusal::from_errno(Errno::from_raw_os_error(errno)) == Refusal::SlowDown)
+    }
 }
 
 /// The outcome of an action.

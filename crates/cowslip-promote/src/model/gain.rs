@@ -126,6 +126,8 @@ pub struct Measurement {
     pub verdict: Verdict,
     /// The change of processor time for a unit of work by huge pages, percent, with its interval.
     pub change_percent: Option<Estimate>,
+    /// Processor time that a huge page of the sample saved, ns a second.
+    pub saved_ns: Option<f64>,
     /// The unit, if there was one.
     pub unit: Option<UnitOfWork>,
     /// Blocks of four periods that count.

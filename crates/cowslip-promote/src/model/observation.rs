@@ -61,6 +61,9 @@ pub struct ProcessLook {
     /// The knowledge of its gain from huge pages.
     #[serde(default, skip_serializing_if = "is_assumed")]
     pub gain: GainState,
+    /// Processor time that each huge page saves it, ns a second, as measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved_ns: Option<f64>,
     /// The source of its regions' heat.
     pub heat_source: HeatSource,
     /// The source that tells which of its regions are huge.

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
 
+/// A region counts as in use from this much heat on.
+const HOT_PERCENT: u8 = 10;
+
 /// The kind of memory that a region belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -56,6 +59,10 @@ pub struct Region {
     /// Pages that another process maps too: copy-on-write after a fork.
     #[serde(skip_serializing_if = "is_zero")]
     pub shared_pages: u16,
+    /// Pages that the kernel merged with equal ones (KSM), as far as page frames are visible (to root); otherwise they
+    /// count as shared.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub merged_pages: u16,
     /// Pages that may be lazily freed (`MADV_FREE`): in memory, and not in use.
     #[serde(skip_serializing_if = "is_zero")]
     pub lazily_freed_pages: u16,
@@ -82,6 +89,21 @@ impl Region {
     /// Pages in memory that are in use for certain.
     pub fn used_pages(&self) -> u16 {
         self.present_pages().saturating_sub(self.lazily_freed_pages)
+    }
+
+    /// Pages in use that no other memory holds.
+    pub(crate) fn own_pages(&self) -> u16 {
+        self.used_pages().saturating_sub(self.merged_pages)
+    }
+
+    /// True if it is known to be in use.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.heat_percent.is_some_and(|heat| heat >= HOT_PERCENT)
+    }
+
+    /// True if it is known not to be in use.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.heat_percent.is_some_and(|heat| heat < HOT_PERCENT)
     }
 
     pub(crate) fn range(&self) -> VirtRange {

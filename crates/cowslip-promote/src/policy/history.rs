@@ -26,7 +26,12 @@ pub(super) struct RegionHistory {
 }
 
 impl RegionHistory {
-    fn see(&mut self, region: &Region, now_ns: u64) {
+    fn see(&mut self, region: &Region, now_ns: u64, settings: &Settings) {
+        if self.was_huge && region.merged_pages > 0 {
+            // Merged anew: copies do not last.
+            self.was_huge = false;
+            self.retry.exhaust(now_ns, settings);
+        }
         if self.looks > 0 && region.present_pages() < self.pages {
             self.released_at_ns = Some(now_ns);
         }
@@ -64,8 +69,6 @@ impl RegionHistory {
 pub(super) struct ProcessHistory {
     regions: BTreeMap<u64, RegionHistory>,
     pub(super) backoff: Backoff,
-    /// The kernel found no huge page for its last promotion.
-    pub(super) lacks_huge_page: bool,
     /// The time for which it may still be held up.
     stalls: Budget,
 }
@@ -73,12 +76,7 @@ pub(super) struct ProcessHistory {
 impl ProcessHistory {
     pub(super) fn new(now_ns: u64, settings: &Settings) -> Self {
         let stalls = Budget::new(settings.stall_percent, FIRST_GUESS_NS, now_ns, settings);
-        Self {
-            regions: BTreeMap::new(),
-            backoff: Backoff::default(),
-            lacks_huge_page: false,
-            stalls,
-        }
+        Self { regions: BTreeMap::new(), backoff: Backoff::default(), stalls }
     }
 
     /// Takes in a look; regions that it does not show are forgotten.
@@ -86,7 +84,7 @@ impl ProcessHistory {
         let mut before = std::mem::take(&mut self.regions);
         for region in &look.regions {
             let mut history = before.remove(&region.address).unwrap_or_default();
-            history.see(region, now_ns);
+            history.see(region, now_ns, settings);
             self.regions.insert(region.address, history);
         }
         self.stalls.pass(settings.stall_percent, now_ns, settings);
@@ -114,10 +112,7 @@ impl ProcessHistory {
                 region.retry.reset();
                 region.was_huge = outcome.action == Action::Promote;
                 match outcome.action {
-                    Action::Promote => {
-                        region.pages = REGION_PAGES;
-                        self.lacks_huge_page = false;
-                    }
+                    Action::Promote => region.pages = REGION_PAGES,
                     Action::Demote => region.released_at_ns = Some(now_ns),
                 }
                 if outcome.took_ns > settings.slow_ms * 1_000_000 {
@@ -128,10 +123,8 @@ impl ProcessHistory {
             }
             Effect::Refused(errno) => match Refusal::from_errno(Errno::from_raw_os_error(errno)) {
                 Refusal::Retry => region.retry.grow(now_ns, settings),
-                Refusal::SlowDown => {
-                    self.lacks_huge_page = true;
-                    self.backoff.grow(now_ns, settings);
-                }
+                // The lack of huge pages is the whole machine's.
+                Refusal::SlowDown => {}
                 Refusal::GiveUp => {
                     region.is_given_up = true;
                     region.retry.exhaust(now_ns, settings);

@@ -18,6 +18,9 @@ pub(super) fn judge(
     if region.shared_pages > 0 {
         return Reason::Shared;
     }
+    if region.merged_pages > 0 && !region.is_hot() {
+        return Reason::Merged;
+    }
     if history.retry.is_waiting(now_ns) {
         return if history.is_given_up { Reason::GivenUp } else { Reason::RetryLater };
     }

@@ -7,6 +7,7 @@ mod history;
 mod judge;
 mod reason;
 mod share;
+mod shortage;
 mod trial;
 
 #[cfg(test)]
@@ -22,7 +23,8 @@ use crate::model::{
 };
 use budget::Budget;
 use history::ProcessHistory;
-use share::{Claimant, Means};
+use share::{Claimant, Means, Supply};
+use shortage::Shortage;
 
 /// Decides about every region of every look, and learns from the outcomes.
 ///
@@ -50,8 +52,9 @@ pub struct Policy {
     fruitless_splits: u32,
     /// Regions that the last look decided to take back.
     taken_back: BTreeSet<(ProcessId, u64)>,
-    /// Huge pages taken back, and not made anew in another process so far.
+    /// Huge pages taken back, and not made anew elsewhere so far.
     awaited: u64,
+    shortage: Shortage,
 }
 
 /// After so many of them, nothing is split any more.
@@ -71,6 +74,7 @@ impl Policy {
             fruitless_splits: 0,
             taken_back: BTreeSet::new(),
             awaited: 0,
+            shortage: Shortage::default(),
         })
     }
 
@@ -93,29 +97,37 @@ impl Policy {
         let mut decisions = Vec::new();
         let mut left = Vec::new();
         let mut claimants = Vec::new();
+        let saved_ns = share::mean_saved_ns(&look.processes);
         for (index, process) in look.processes.iter().enumerate() {
-            let (mut wanted, mut idle, mut wants_any) = (Vec::new(), Vec::new(), false);
+            let (mut wanted, mut given) = (Vec::new(), Vec::new());
             for (region, reason) in self.judge(process, look).into_iter().enumerate() {
                 let decision = decision(process, region, reason);
-                wants_any |= matches!(reason, Reason::Full | Reason::BackingOff);
                 match reason {
                     Reason::Full => wanted.push(region),
                     Reason::Huge if Claimant::may_give(&process.regions[region]) => {
-                        idle.push(region);
+                        given.push(region);
                     }
                     Reason::Sparse | Reason::PartiallyMapped => decisions.push(decision),
                     _ => left.push(decision),
                 }
             }
-            let history = &self.processes[&process.process];
-            let (allowed, lacks) =
-                (history.promotions_allowed(), history.lacks_huge_page && wants_any);
-            claimants.push((index, Claimant::new(process, wanted, idle, allowed, lacks)));
+            let allowed = self.processes[&process.process].promotions_allowed();
+            claimants.push((index, Claimant::new(process, wanted, given, allowed, saved_ns)));
         }
         let looks = &look.processes;
+        let compactions = u64::from(self.settings.compactions);
         // Where the kernel does not make huge pages of what was taken back, no more is.
-        let take_backs = u64::from(self.settings.compactions).saturating_sub(self.awaited);
-        let means = Means::new(look, self.cpu_actions(), take_backs, &self.settings);
+        let take_backs = match self.shortage.is_known() {
+            true => compactions.saturating_sub(self.awaited),
+            false => 0,
+        };
+        let supply = Supply {
+            huge_pages: self.shortage.huge_pages(compactions),
+            take_backs,
+            probes: self.shortage.probes(look.at_ns, compactions),
+            is_waiting: self.shortage.is_waiting(look.at_ns),
+        };
+        let means = Means::new(look, self.cpu_actions(), supply, &self.settings);
         self.taken_back.clear();
         share::share(looks, claimants, means, &self.settings, |process, region, reason| {
             let decision = decision(&looks[process], region, reason);
@@ -125,26 +137,44 @@ impl Policy {
             if reason.action().is_some() { decisions.push(decision) } else { left.push(decision) }
         });
         self.awaited += self.taken_back.len() as u64;
+        self.shortage.expect(self.taken_back.len() as u64);
         decisions.extend(left);
         decisions
     }
 
-    /// True if a process gets no promotion at `now_ns`, because one in it was slow or found no huge page.
-    /// That also stops promotions decided before. Its huge pages may still be split.
+    /// True if a process gets no promotion at `now_ns`, because one in it was slow, or one in any process found no huge
+    /// page. That also stops promotions decided before. Its huge pages may still be split.
     pub fn is_backing_off(&self, process: ProcessId, now_ns: u64) -> bool {
-        self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
+        self.shortage.is_waiting(now_ns)
+            || self
+                .processes
+                .get(&process)
+                .is_some_and(|history| history.backoff.is_waiting(now_ns))
     }
 
     /// The time when [`Self::is_backing_off`] ends or ended, in nanoseconds of the monotonic clock.
     pub fn backs_off_until_ns(&self, process: ProcessId) -> u64 {
-        self.processes.get(&process).map_or(0, |history| history.backoff.until_ns())
+        let own = self.processes.get(&process).map_or(0, |history| history.backoff.until_ns());
+        own.max(self.shortage.until_ns())
+    }
+
+    /// True while huge pages are scarce: from a promotion that found none to one that found a free one.
+    pub fn is_scarce(&self) -> bool {
+        self.shortage.is_known()
     }
 
     /// Takes in the outcome of an action.
     pub fn learn(&mut self, outcome: &ActionOutcome) {
         let was_taken_back = self.taken_back.contains(&(outcome.process, outcome.address));
-        if (outcome.action, outcome.effect) == (Action::Promote, Effect::Done) {
-            self.awaited = self.awaited.saturating_sub(1);
+        match (outcome.action, outcome.effect) {
+            (Action::Promote, Effect::Done) => {
+                self.shortage.found();
+                self.awaited = self.awaited.saturating_sub(1);
+            }
+            (Action::Promote, effect) if effect.lacks_huge_page() => {
+                self.shortage.refused(outcome.at_ns, &self.settings);
+            }
+            _ => {}
         }
         if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) && !was_taken_back {
             let is_fruitless = outcome.freed_pages == 0;
@@ -167,6 +197,7 @@ impl Policy {
     }
 
     fn remember(&mut self, look: &Look) {
+        self.shortage.see(look.system.free_huge_pages);
         let settings = &self.settings;
         let percent = settings.promotion_cpu_percent;
         let fresh = || Budget::new(percent, FIRST_GUESS_NS, look.at_ns, settings);

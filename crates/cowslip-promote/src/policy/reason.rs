@@ -17,7 +17,7 @@ pub enum Reason {
     Sparse,
     /// It was huge, part of it was released, and the kernel may still hold that part: split.
     PartiallyMapped,
-    /// It is huge and idle, and another target has a greater claim to a huge page, of which none is free: split.
+    /// It is huge, and another target or region has a greater claim to a huge page, of which none is free: split.
     TakenBack,
     /// It is huge, and not known to be nearly empty.
     Huge,
@@ -29,6 +29,8 @@ pub enum Reason {
     LazilyFreed,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
+    /// Pages of it are merged with equal ones (KSM), and it is not known to be in use: a promotion would copy them.
+    Merged,
     /// It is shared memory, or text, that a target before this one maps too, and is promoted there.
     Elsewhere,
     /// It is part of an arena that is frozen, being thawed or being restored.
@@ -88,7 +90,7 @@ impl Reason {
                 "split: it was huge, part of it was released, and the kernel may hold that part still"
             }
             Self::TakenBack => {
-                "split: it is huge and idle, and a target with a greater claim finds no huge page"
+                "split: it is huge, and a target or region with a greater claim finds no huge page"
             }
             Self::Huge => "left: it is huge, and not known to be nearly empty",
             Self::Filling => "left: it is huge and nearly empty, and may be filling up",
@@ -100,6 +102,10 @@ impl Reason {
             Self::Shared => {
                 "left: another process shares pages of it, as a child that saves does, and a \
                  promotion would copy them"
+            }
+            Self::Merged => {
+                "left: pages of it are merged with equal ones (KSM), and it is not known to be in use; a promotion would \
+                 copy them"
             }
             Self::Elsewhere => {
                 "left: another target maps the same part of the file, and is promoted first"

@@ -7,6 +7,7 @@ mod operator;
 mod page_size;
 mod reclaim;
 mod report;
+mod scarcity;
 mod search;
 mod system;
 mod tally;
@@ -30,6 +31,7 @@ use crate::promoter::Promoter;
 use crate::record::{Event, Recorder};
 use heat::Heat;
 use page_size::PageSize;
+use scarcity::Scarcity;
 
 pub use operator::{Notice, Operator};
 pub use search::{Found, missing};
@@ -60,6 +62,7 @@ pub struct Session {
     measure_at_ns: BTreeMap<ProcessId, u64>,
     page_size: PageSize,
     fruitless_steps: reclaim::Fruitless,
+    scarcity: Scarcity,
 }
 
 /// One look and its consequences.
@@ -102,6 +105,7 @@ impl Session {
             measure_at_ns: BTreeMap::new(),
             page_size: PageSize::default(),
             fruitless_steps: reclaim::Fruitless::default(),
+            scarcity: Scarcity::default(),
         })
     }
 
@@ -139,6 +143,11 @@ impl Session {
     /// The promoter.
     pub fn promoter(&self) -> &Promoter {
         &self.promoter
+    }
+
+    /// True while huge pages are scarce.
+    pub fn is_scarce(&self) -> bool {
+        self.scarcity.is_told()
     }
 
     /// The results so far.
@@ -237,6 +246,8 @@ impl Session {
             self.rest_after(&outcome);
         }
         self.tally.cover(&round.look);
+        let is_scarce = self.promoter.policy().is_scarce();
+        self.scarcity.see(is_scarce, &round.look, self.operator.as_mut());
         Ok(())
     }
 

@@ -81,6 +81,10 @@ pub enum Notice<'a> {
     FileText(&'a Path, &'a Answer),
     /// The size of pages at faults was weighed, with another result than before.
     PageSize(&'a SizeChoice),
+    /// The kernel finds no huge page for a target. These have some: name, huge pages, the most first.
+    Scarce(&'a [(String, u64)]),
+    /// For some looks, no target has lacked a huge page.
+    NoLongerScarce,
     /// This number of regions was changed, with this coverage now.
     Changed(usize, Coverage),
 }

@@ -22,6 +22,7 @@ impl Session {
             "settings": self.promoter.policy().settings(),
             "heat": self.heat.to_json(),
             "system": system::to_json(&tally.system),
+            "scarce": self.promoter.policy().is_scarce(),
             "page_size": self.page_size().map(page_size::to_json),
             "processes": processes,
             "coverage": {

@@ -41,6 +41,7 @@ impl Target {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let mut before = self.look_again(&scanner, address)?;
         if action == Action::Promote {
+            self.see_merged_now(&scanner, &mut before)?;
             before.lazily_freed_pages = self.lazily_freed_now(&scanner, &before)?;
         }
         let is_wanted = match (action, before.kind) {

@@ -48,6 +48,7 @@ impl Target {
         let maps = self.handle.read_file("maps")?;
         let survey = self.survey(&scanner, &maps, has_lazily_freed, systems)?;
         let Survey { mut regions, edge_bytes, huge_source, lazy_free_source } = survey;
+        self.see_merged(&scanner, &mut regions)?;
         let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
         let status = self.handle.read_file("status")?;
@@ -62,6 +63,7 @@ impl Target {
             anonymous_bytes: procfs::field_bytes(&status, "RssAnon").unwrap_or(0),
             is_disabled: procfs::thp_is_disabled(&status),
             gain: self.gain,
+            saved_ns: self.saved_ns,
             heat_source,
             huge_source,
             lazy_free_source,

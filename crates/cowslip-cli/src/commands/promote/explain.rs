@@ -116,6 +116,7 @@ pub(super) fn facts(region: &Region) -> String {
         (region.zero_pages, "only read"),
         (region.swapped_pages, "in swap"),
         (region.shared_pages, "shared with another process"),
+        (region.merged_pages, "merged with equal pages (KSM)"),
     ] {
         if pages > 0 {
             facts.push(format!("{pages} {what}"));

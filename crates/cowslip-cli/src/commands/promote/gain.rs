@@ -59,6 +59,7 @@ mod tests {
         let measured = |verdict, value, huge_bytes| Measurement {
             verdict,
             change_percent: Some(Estimate { value, interval: Some((value - 4.0, value + 4.0)) }),
+            saved_ns: None,
             unit: Some(UnitOfWork::Counter),
             blocks: 8,
             void_blocks: 0,

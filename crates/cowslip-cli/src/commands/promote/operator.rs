@@ -91,6 +91,26 @@ fn hint(answer: &Answer) -> String {
     }
 }
 
+/// Targets that a shortage names.
+const NAMED: usize = 5;
+
+fn scarce(holders: &[(String, u64)]) -> String {
+    let held = holders.iter().filter(|(_, huge)| *huge > 0);
+    let mut named: Vec<_> =
+        held.clone().take(NAMED).map(|(name, huge)| format!("{name} has {huge}")).collect();
+    match held.count().saturating_sub(NAMED) {
+        0 => {}
+        others => named.push(format!("{others} more have some")),
+    }
+    if named.is_empty() {
+        named.push("no target has any".to_owned());
+    }
+    format!(
+        "huge pages are scarce: free memory is in pieces, and the kernel cannot join them; {}; shared by weight from now on",
+        named.join(", ")
+    )
+}
+
 fn sentence(notice: &Notice<'_>) -> String {
     match notice {
         Notice::HeatFrom(source) => format!("heat is known {}", source.sentence()),
@@ -129,6 +149,8 @@ fn sentence(notice: &Notice<'_>) -> String {
             format!("no reclaim in {group}, huge pages are split: {answer}: {}{hint}", reply.detail)
         }
         Notice::PageSize(choice) => report::page_size(choice),
+        Notice::Scarce(holders) => scarce(holders),
+        Notice::NoLongerScarce => "huge pages are no longer scarce".to_owned(),
         Notice::Changed(regions, coverage) => {
             format!(
                 "{} changed, {coverage} of anonymous memory huge now",

@@ -45,6 +45,7 @@ impl Session {
         let mut measurement = Measurement {
             verdict: Verdict::Unclear(Unclear::TooLittle),
             change_percent: None,
+            saved_ns: None,
             unit: None,
             blocks: 0,
             void_blocks: 0,
@@ -68,6 +69,8 @@ impl Session {
         measurement.unit = Some(meter.unit());
         let mut sample = Sample::from_regions(wanted, self.promoter.policy().settings());
         let mut trial = Trial::default();
+        let began_ns = process::now_ns();
+        let cpu_before_ns = self.promoter.target(process)?.cpu_ns()?;
         let tried = self.run(&mut trial, &mut sample, &mut meter, &mut progress);
         let verdict = match tried {
             Ok(verdict) => verdict,
@@ -78,6 +81,8 @@ impl Session {
             }
         };
         measurement.verdict = verdict;
+        let cpu_ns = self.promoter.target(process)?.cpu_ns()?.saturating_sub(cpu_before_ns);
+        let busy = cpu_ns as f64 / (process::now_ns() - began_ns) as f64;
         if verdict == Verdict::Gain {
             self.turn(&mut sample, true)?;
         } else {
@@ -85,6 +90,9 @@ impl Session {
         }
         (measurement.blocks, measurement.void_blocks) = trial.counts();
         measurement.change_percent = trial.change_percent();
+        measurement.saved_ns = measurement.change_percent.map(|change| {
+            busy * 1e9 * -change.value / 100.0 / (sample.bytes() / CHUNK_BYTES as u64) as f64
+        });
         measurement.sample_bytes = sample.bytes();
         measurement.added_bytes = sample.added_bytes();
         measurement.huge_bytes = (self.count_huge(&sample)? * CHUNK_BYTES) as u64;
@@ -122,6 +130,7 @@ impl Session {
                 Verdict::NoGain => GainState::NotShown,
                 Verdict::Unclear(_) => GainState::Unmeasured,
             };
+            target.saved_ns = measurement.saved_ns.filter(|_| measurement.verdict == Verdict::Gain);
         }
         self.measure_at_ns.insert(process, process::now_ns() + RETRY_NS);
         self.tally.processes.entry(process).or_default().measured = Some(measurement);
@@ -179,7 +188,7 @@ impl Session {
         let within = Duration::from_secs(settings.measure_within_s);
         let began = Instant::now();
         if self.has_memory(sample)? {
-            self.turn_some(sample, within / TURNS)?;
+            self.turn_some(sample, within / TURNS, LEAST_REGIONS)?;
         }
         loop {
             progress(trial.counts().0, MOST_BLOCKS);

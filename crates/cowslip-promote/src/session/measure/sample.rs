@@ -95,13 +95,21 @@ impl Session {
         self.turn_until(sample, is_huge, None)
     }
 
-    /// Makes as many regions huge as this time allows: those are the sample from here on. The change of the cost grows
-    /// with the sample, and so does the time for each of its turns.
-    pub(super) fn turn_some(&mut self, sample: &mut Sample, within: Duration) -> Result<()> {
+    /// Makes as many regions huge as this time and the free huge pages allow: those are the sample from here on, unless
+    /// too few are free. The change of the cost grows with the sample, and so does the time for each of its turns.
+    pub(super) fn turn_some(
+        &mut self,
+        sample: &mut Sample,
+        within: Duration,
+        least: usize,
+    ) -> Result<()> {
         let deadline = Instant::now() + within;
         self.turn_until(sample, true, Some(deadline))?;
-        if Instant::now() >= deadline && sample.regions.iter().any(|place| place.is_huge) {
+        let huge = sample.regions.iter().filter(|place| place.is_huge).count();
+        let is_scarce = sample.lacked_room && huge >= least;
+        if is_scarce || (Instant::now() >= deadline && huge > 0) {
             sample.regions.retain(|place| place.is_huge);
+            sample.lacked_room = false;
         }
         sample.regions.sort_by_key(|place| place.address);
         Ok(())
@@ -136,8 +144,7 @@ impl Session {
             };
             check_alive(&outcome)?;
             self.did(&outcome)?;
-            let is_refused = matches!(outcome.effect, Effect::Refused(errno)
-                if Refusal::from_errno(Errno::from_raw_os_error(errno)) == Refusal::SlowDown);
+            let is_refused = outcome.effect.lacks_huge_page();
             sample.lacked_room |= is_refused;
             if is_refused {
                 break;
