@@ -42,6 +42,27 @@ impl Pool {
         }
         Ok(pool)
     }
+
+    /// Takes all huge pages that are free, or that the kernel can make of free memory, up to `most`.
+    pub(crate) fn with_all_free(most: u64) -> Result<Self> {
+        let before = read(SIZE).map_err(during(format_args!("read {DIRECTORY}/{SIZE}")))?;
+        let path = format!("{DIRECTORY}/{SIZE}");
+        let setting = || File::options().write(true).open(&path);
+        let opened = setting().map_err(during("change vm.nr_hugepages"))?;
+        let pool = Self { _restorer: Some(Child::executor(vec![(opened, before.to_string())])?) };
+        let wanted = (before + most).to_string();
+        let set = setting().and_then(|mut file| file.write_all(wanted.as_bytes()));
+        set.map_err(during(format_args!("set vm.nr_hugepages to {wanted}")))?;
+        Ok(pool)
+    }
+
+    /// Makes so many of its pages free for other uses.
+    pub(crate) fn give_back(&self, pages: u64) -> Result<()> {
+        let path = format!("{DIRECTORY}/{SIZE}");
+        let now = read(SIZE).map_err(during(format_args!("read {path}")))?;
+        let left = now.saturating_sub(pages).to_string();
+        fs::write(&path, left).map_err(during("change vm.nr_hugepages"))
+    }
 }
 
 fn read(name: &str) -> io::Result<u64> {

@@ -3,6 +3,9 @@
 //! A process takes memory as base pages, the hugetlb pool takes the huge pages that are left free, and then the process
 //! gives back all but one page of each few. The free memory is then in small pieces, between pages that the kernel can
 //! move together if it takes the time.
+//!
+//! Or the pages in between are [pinned](super::pinned), so that it cannot move them. All huge pages that it can still
+//! make are then in the pool, but for those that are to be left.
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip_sys::procfs::{available_bytes, buddy_orders};
@@ -15,6 +18,8 @@ use crate::pool::Pool;
 
 /// One page in this many stays.
 const KEEP_ONE_IN: usize = 16;
+/// One page in this many is pinned: half a huge page.
+const PIN_ONE_IN: usize = 256;
 /// Available memory that is left unused meanwhile.
 const SPARED_BYTES: u64 = 1 << 30;
 /// Other processes take and free pages while the pool is filled.
@@ -66,6 +71,24 @@ impl Fragmented {
         fragmented.free_huge_pages = free_huge_pages()?;
         Ok(fragmented)
     }
+
+    /// Pins a page in each huge page of free memory, and leaves about this many huge pages free.
+    pub(super) fn pinned(bench: &Bench<'_>, huge_pages: u64) -> Result<Self> {
+        // These are not pinned.
+        let left = Pool::with_all_free(huge_pages)?;
+        let (_, total_bytes) = available_bytes().map_err(during("read /proc/meminfo"))?;
+        let spared_bytes = SPARED_BYTES.min(total_bytes / 8);
+        let bytes =
+            free_bytes()?.saturating_sub(spared_bytes) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64;
+        let mut holder = Target::start()?;
+        holder.tell(Command::Fill { bytes, base: true }, bench.stop)?;
+        holder.tell(Command::Pin { keep_one_in: PIN_ONE_IN }, bench.stop)?;
+        let all = Pool::with_all_free(total_bytes / CHUNK_BYTES as u64)?;
+        all.give_back(huge_pages)?;
+        let pools = vec![left, all];
+        let free_huge_pages = free_huge_pages()?;
+        Ok(Self { pools, _holder: holder, free_huge_pages })
+    }
 }
 
 impl Drop for Fragmented {
@@ -73,6 +96,12 @@ impl Drop for Fragmented {
         // Each pool restores the size that it found: the last one first.
         while self.pools.pop().is_some() {}
     }
+}
+
+fn free_bytes() -> Result<u64> {
+    let orders = buddy_orders().map_err(during("read /proc/buddyinfo"))?;
+    let pages: u64 = orders.free.iter().enumerate().map(|(order, blocks)| blocks << order).sum();
+    Ok(pages * page_size_bytes() as u64)
 }
 
 /// Free memory in pieces of at least a huge page, in huge pages.

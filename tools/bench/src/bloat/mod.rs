@@ -20,6 +20,7 @@ mod group;
 mod job;
 mod line_protocol;
 mod overhead;
+mod pinned;
 mod policy;
 mod process;
 mod programs;
@@ -27,6 +28,7 @@ mod promises;
 mod redis;
 mod requests;
 mod rocksdb;
+mod scarce;
 mod settings;
 mod sources;
 mod sqlite;
@@ -63,6 +65,8 @@ pub enum Part {
     Requests,
     /// Two equal processes started apart, and scarce huge pages
     Fairness,
+    /// Two and eight busy programs with weights of one and nine, where the kernel can make no more huge pages
+    Scarce,
     /// The daemon's processor time, and its effect on a busy process
     Overhead,
     /// Time until a process on base pages is on huge pages
@@ -84,8 +88,16 @@ pub enum Part {
 }
 
 /// Parts that a short run leaves out.
-const SLOW: [Part; 7] =
-    [Part::Sqlite, Part::Web, Part::Svm, Part::Graph, Part::Rocksdb, Part::Build, Part::Grep];
+const SLOW: [Part; 8] = [
+    Part::Scarce,
+    Part::Sqlite,
+    Part::Web,
+    Part::Svm,
+    Part::Graph,
+    Part::Rocksdb,
+    Part::Build,
+    Part::Grep,
+];
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
@@ -106,6 +118,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Fault => fault::measure(bench, options, &system),
         Part::Requests => requests::measure(bench, options, &system),
         Part::Fairness => fairness::measure(bench, options, &system),
+        Part::Scarce => scarce::measure(bench, options, &system),
         Part::Overhead => overhead::measure(bench, options, &system),
         Part::Coverage => coverage::measure(bench, options, &system),
         Part::Run => programs::measure(bench, options, &system),
@@ -134,5 +147,6 @@ fn weight(part: Part) -> f64 {
         Part::Svm | Part::Graph | Part::Rocksdb | Part::Build => 60.0,
         Part::Fault | Part::Requests | Part::Overhead | Part::Run | Part::Grep => 30.0,
         Part::Fairness => 22.0,
+        Part::Scarce => 240.0,
     }
 }

@@ -15,6 +15,9 @@ pub(super) enum HugePagePolicy {
     Always,
     /// The same, and a fault waits until the kernel has made a huge page (`defrag` is `always`)
     Direct,
+    /// The same, but a fault takes a base page at once, and the kernel makes huge pages meanwhile, except where the
+    /// program asked for them (`defrag` is `defer+madvise`)
+    Defer,
     /// The same with a khugepaged that never rests
     Eager,
     /// The same, but khugepaged skips regions with more than a tenth absent
@@ -73,6 +76,7 @@ impl HugePagePolicy {
             Self::Madvise => "thp-madvise",
             Self::Always => "thp-always",
             Self::Direct => "thp-always-defrag",
+            Self::Defer => "thp-always-defer",
             Self::Eager => "khugepaged-eager",
             Self::TenthAbsent => "khugepaged-51",
             Self::Reclaim => "thp-always-reclaim",
@@ -97,6 +101,7 @@ impl HugePagePolicy {
             Self::Madvise => Settings { enabled: "madvise", ..always },
             Self::Always => always,
             Self::Direct => Settings { defrag: "always", ..always },
+            Self::Defer => Settings { defrag: "defer+madvise", ..always },
             Self::Eager => Settings::EAGER,
             Self::TenthAbsent => Settings { max_ptes_none: 51, ..Settings::EAGER },
             Self::Reclaim => Settings { shrinks: true, max_ptes_none: 51, ..always },

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::pinned::PinnedPages;
 use crate::demo::redis::value::Random;
 use crate::error::{Error, Result, during};
 use crate::memory::{Anonymous, Memory};
@@ -26,6 +27,8 @@ pub(super) enum Command {
     Touch { portions: u64, bytes: u64, pause_ms: u64 },
     /// Gives back all pages but one in this many.
     Thin { keep_one_in: usize },
+    /// Pins one page in this many, and gives back all others.
+    Pin { keep_one_in: usize },
 }
 
 /// An answer.
@@ -51,11 +54,11 @@ pub(super) enum Said {
 pub fn run() -> Result<()> {
     // Makes the kernel choose this process if memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    let mut all = Vec::new();
+    let (mut all, mut pins) = (Vec::new(), PinnedPages::default());
     for line in io::stdin().lock().lines() {
         let line = line.map_err(during("read a command"))?;
         let command: Command = serde_json::from_str(&line).map_err(during("read a command"))?;
-        let said = obey(command, &mut all);
+        let said = obey(command, &mut all, &mut pins);
         let said = said.unwrap_or_else(|error| Said::Failed(error.to_string()));
         let text = serde_json::to_string(&said).map_err(during("answer"))?;
         writeln!(io::stdout(), "{text}").map_err(during("answer"))?;
@@ -95,7 +98,7 @@ impl Written {
     }
 }
 
-fn obey(command: Command, all: &mut Vec<Written>) -> Result<Said> {
+fn obey(command: Command, all: &mut Vec<Written>, pins: &mut PinnedPages) -> Result<Said> {
     match command {
         Command::Fill { bytes, base } => {
             let pages = if base { Anonymous::Base } else { Anonymous::Any };
@@ -130,6 +133,12 @@ fn obey(command: Command, all: &mut Vec<Written>) -> Result<Said> {
         }
         Command::Thin { keep_one_in } => {
             all.iter().try_for_each(|written| written.memory.thin_out(keep_one_in))?;
+            Ok(Said::Done)
+        }
+        Command::Pin { keep_one_in } => {
+            for mut written in all.drain(..) {
+                pins.pin(written.memory.bytes_mut(), keep_one_in)?;
+            }
             Ok(Said::Done)
         }
     }

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::report::{Latencies, Row};
 use stack::Stack;
 
-pub(super) const REQUEST: &str = "web_request";
+const REQUEST: &str = "web_request";
 pub(super) const REQUESTS: &str = "web_requests";
 const MEMORY: &str = "web_memory";
 const HUGE: &str = "web_huge";
@@ -25,8 +25,6 @@ const HUGE: &str = "web_huge";
 const CLIENTS: usize = 4;
 /// Memory of an event with its comment, in the database's cache.
 const EVENT_BYTES: u64 = 2600;
-/// Memory that becomes fragmented, over that of the database.
-const FRAGMENTED: u64 = 4;
 /// Huge pages that are free, over those that the database could use.
 const FREE_SHARE: u64 = 4;
 /// Time for promoters to see the database.
@@ -35,11 +33,12 @@ const ASKED: Duration = Duration::from_secs(8);
 const WARM: Duration = Duration::from_secs(2);
 const MOST_ROUNDS: u32 = 5;
 
-const POLICIES: [HugePagePolicy; 9] = [
+const POLICIES: [HugePagePolicy; 10] = [
     HugePagePolicy::Never,
     HugePagePolicy::Madvise,
     HugePagePolicy::Always,
     HugePagePolicy::Direct,
+    HugePagePolicy::Defer,
     HugePagePolicy::Eager,
     HugePagePolicy::TenthAbsent,
     HugePagePolicy::Reclaim,
@@ -89,7 +88,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     }
     bench.report.notes.push(format!(
         "web: {CLIENTS} clients that each wait for their page, on the machine of the servers; free memory was \
-         fragmented before these started, to a quarter of the huge pages that the database could use; memory and huge pages at the end. \
+         pinned in pieces before these started, but for a quarter of the huge pages that the database could use; memory and huge pages at the end. \
          MariaDB 10.11 disables huge pages for itself once its cache is allocated (prctl): promote then leaves \
          it alone, and a cache is huge only where the kernel made it so at once"
     ));
@@ -106,7 +105,7 @@ fn one_round(
     let (stop, events) = (bench.stop, bytes / EVENT_BYTES);
     system.set(&Settings::NEVER)?;
     let free = bytes / FREE_SHARE / cowslip::units::CHUNK_BYTES as u64;
-    let _fragmented = Fragmented::with(bench, bytes * FRAGMENTED, free)?;
+    let _fragmented = Fragmented::pinned(bench, free)?;
     system.set(&policy.settings()?)?;
     let stack = Stack::start(events, bytes, policy.environment(), stop)?;
     let daemon = match policy {
