@@ -12,10 +12,10 @@ mod go_bench;
 mod go_test;
 mod google_benchmark;
 mod hyperfine;
+mod iostat;
 mod jmh;
 mod json;
 mod k6;
-mod mpstat;
 mod perf_csv;
 mod perf_stat;
 mod pidstat;
@@ -26,6 +26,7 @@ mod recording;
 mod report;
 mod run;
 mod sadf;
+mod sar;
 mod sysstat_text;
 mod time;
 mod units;
@@ -174,6 +175,12 @@ fn text(bytes: &[u8]) -> Result<Option<String>> {
     let unit = match bytes {
         [0xff, 0xfe, ..] => u16::from_le_bytes,
         [0xfe, 0xff, ..] => u16::from_be_bytes,
+        // The magic number of sysstat, in the order of bytes of either kind of machine.
+        [0x96, 0xd5, ..] | [0xd5, 0x96, ..] if bytes.contains(&0) => {
+            return Err(Error::corrupt(
+                "it is a data file of sar; write it as text: `sadf -j FILE -- -A`, or `sar -A -f FILE`",
+            ));
+        }
         _ if bytes.contains(&0) => return Err(unknown("it is no text")),
         _ => return Ok(None),
     };
@@ -256,8 +263,8 @@ fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
 
 fn unknown(why: &str) -> Error {
     Error::corrupt(format!(
-        "neither a recording of cowslip, nor of `sadf -j`, pidstat, mpstat, vmstat, `perf stat -j` or `-x`, a range of \
-         Prometheus, a result of hyperfine, pytest-benchmark, pyperf, asv, Google Benchmark, criterion, JMH, \
+        "neither a recording of cowslip, nor of sar, sadf, iostat, mpstat, pidstat, vmstat, `perf stat -j` or `-x`, a \
+         range of Prometheus, a result of hyperfine, pytest-benchmark, pyperf, asv, Google Benchmark, criterion, JMH, \
          BenchmarkDotNet, `go test -bench`, bencher, github-action-benchmark, fio, k6, vegeta or wrk, nor CSV with a \
          header: {why}"
     ))

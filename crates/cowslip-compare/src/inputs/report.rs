@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::collect::unnamed;
-use super::{Benchmark, Run, go_bench, mpstat, perf_csv, pidstat, sysstat_text, vmstat, wrk};
+use super::{Benchmark, Run, go_bench, iostat, perf_csv, pidstat, sar, sysstat_text, vmstat, wrk};
 use crate::{Error, Result};
 
 /// Reads a report; `None` for any other text.
@@ -25,15 +25,16 @@ pub(super) fn parse(text: &str, name: &str) -> Option<Result<Vec<Benchmark>>> {
     go_bench::is_report(text).then(|| go_bench::parse(text, name))
 }
 
-/// Reads the tables of pidstat or of mpstat.
+/// Reads the tables of pidstat, of iostat, or of sar and mpstat.
 fn sysstat(text: &str, name: &str) -> Result<Run> {
-    for parse in [pidstat::parse, mpstat::parse] {
+    for parse in [pidstat::parse, iostat::parse, sar::parse] {
         let run = parse(text, name)?;
         if !run.metrics.is_empty() {
             return Ok(run);
         }
     }
     Err(Error::corrupt(
-        "a report of sysstat without rows of pidstat or mpstat; give it an interval, and of sar take `sadf -j`",
+        "a report of sysstat without rows of sar, mpstat, pidstat or iostat: no line with a time or a device is below a \
+         head; give the tool an interval, such as `sar -A 1 10`",
     ))
 }

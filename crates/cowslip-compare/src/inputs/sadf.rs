@@ -1,11 +1,11 @@
-//! `sadf -j` of sysstat: every number of every report is a metric, named by its path; sadf turns counters into rates.
+//! `sadf -j` and `-o JSON` of sysstat: every number of every report is a metric, named by its path; sadf turns counters into rates.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::collect::{clipped, facts};
-use super::{Benchmark, Metric, Run};
+use super::{Benchmark, Metric, Run, iostat};
 use crate::{Error, Result};
 
 const FACTS: [(&str, &str); 3] =
@@ -34,8 +34,13 @@ fn host(host: &Value, file: &str) -> Result<Benchmark> {
     let Some(statistics) = host.get("statistics").and_then(Value::as_array) else {
         return Err(Error::corrupt("a host of sadf without `statistics`"));
     };
+    // The first report of iostat holds the means since the start of the machine.
+    let skipped = usize::from(statistics.iter().any(is_of_iostat));
+    if skipped == statistics.len() && skipped > 0 {
+        return Err(Error::corrupt(iostat::NO_INTERVAL));
+    }
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for look in statistics {
+    for look in &statistics[skipped..] {
         for (report, content) in look.as_object().into_iter().flatten() {
             if report != "timestamp" {
                 collect(report, content, &mut samples);
@@ -49,6 +54,10 @@ fn host(host: &Value, file: &str) -> Result<Benchmark> {
         run.add(&name, Metric::levels(samples));
     }
     Ok(Benchmark { name, runs: vec![run] })
+}
+
+fn is_of_iostat(look: &Value) -> bool {
+    look.get("avg-cpu").is_some() || look.pointer("/disk/0/disk_device").is_some()
 }
 
 fn collect(path: &str, content: &Value, into: &mut BTreeMap<String, Vec<f64>>) {

@@ -5,6 +5,7 @@
 mod benchmarks;
 mod load;
 mod reports;
+mod sysstat;
 
 use std::fs;
 use std::path::{Path, PathBuf};

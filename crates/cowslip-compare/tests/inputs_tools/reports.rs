@@ -71,7 +71,7 @@ fn processors_of_mpstat_are_metrics_without_averages() {
     }
     let cut = text.lines().take(5).collect::<Vec<_>>().join("\n");
     assert_refused(&cut[..cut.len() - 30], "line 5 has");
-    assert_refused(text.lines().next().unwrap(), "without rows of pidstat or mpstat");
+    assert_refused(text.lines().next().unwrap(), "without rows of sar, mpstat, pidstat or iostat");
 }
 
 #[test]
