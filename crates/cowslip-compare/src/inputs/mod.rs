@@ -89,7 +89,9 @@ pub fn read_where(path: &Path, wanted: &[Where]) -> Result<Vec<Run>> {
             return Err(Error::usage("it is a directory of runs").on(path));
         }
         let mut runs = Vec::new();
-        for file in files(path)? {
+        let mut files = files(path)?;
+        let copies = csv::locust::take_out_copies(&mut files);
+        for file in files {
             let read = read_text(&file).and_then(|text| {
                 parse(&text, &name_of(&file), None).map_err(|error| error.on(&file))
             });
@@ -97,6 +99,12 @@ pub fn read_where(path: &Path, wanted: &[Where]) -> Result<Vec<Run>> {
                 ErrorKind::Corrupt => error.and("every file of a directory is taken for runs"),
                 _ => error,
             })?);
+        }
+        if let Some(first) = runs.first_mut() {
+            let reason = "the same run as in Locust's `_stats.csv`";
+            first
+                .left_out
+                .extend(copies.iter().map(|file| format!("`{}` ({reason})", name_of(file))));
         }
         Ok(runs)
     })

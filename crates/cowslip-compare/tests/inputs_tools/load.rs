@@ -1,6 +1,6 @@
 //! Tools that load a server or a disk, and series of Prometheus.
 
-use cowslip_compare::inputs::{parse, read};
+use cowslip_compare::inputs::{Where, parse, read, read_where};
 
 use crate::{assert_close, assert_refused, benchmarks, data, names, only, text, value};
 
@@ -117,4 +117,35 @@ fn reports_of_wrk_are_runs() {
     );
     assert_refused(&text[..text.len() - 60], "its end is missing");
     assert_refused(&text.replace("4.28ms", "4.28mus"), "4.28mus, no number");
+}
+
+#[test]
+fn endpoints_of_locust_are_metrics_of_their_own() {
+    let [stats, history] =
+        ["stats", "stats_history"].map(|file| only(&format!("locust/out_{file}.csv")));
+    assert_close(value(&stats, "Average Response Time{Type=GET,Name=/list}"), 13.055916749981407);
+    assert_eq!(value(&stats, "Request Count{Type=,Name=Aggregated}"), 424.0);
+    assert_eq!(value(&stats, "Failure Count{Type=GET,Name=/find}"), 15.0);
+    assert!(stats.left_out.is_empty(), "{:?}", stats.left_out);
+
+    let list =
+        |metric: &str| history.metrics[&format!("{metric}{{Type=GET,Name=/list}}")].samples();
+    let rows = text("locust/out_stats_history.csv");
+    let rows: Vec<&str> = rows.lines().filter(|row| row.contains("GET,/list,")).collect();
+    assert_eq!(list("Requests/s").len(), rows.len());
+    // The first of these seconds has no request in its window, and so no percentile.
+    assert_eq!((list("Requests/s")[0], list("95%").len()), (0.0, rows.len() - 1));
+    assert!(!history.metrics.keys().any(|name| name.starts_with("Total")));
+
+    // Lists of errors are refused alone, and left out beside the results of the same run.
+    for list in ["failures", "exceptions"] {
+        let text = text(&format!("locust/out_{list}.csv"));
+        assert_refused(&text, "take its `_stats.csv`");
+    }
+    let runs = read(&data("locust")).unwrap();
+    assert_eq!((runs.len(), &runs[0].metrics), (1, &stats.metrics));
+    assert_eq!(runs[0].left_out.len(), 3, "{:?}", runs[0].left_out);
+    let wanted = Where { column: "Name".to_owned(), value: "/list".to_owned() };
+    let run = &read_where(&data("locust/out_stats.csv"), &[wanted]).unwrap()[0];
+    assert!(run.metrics.keys().all(|name| name.contains("/list")), "{:?}", run.metrics.keys());
 }

@@ -1,5 +1,5 @@
 //! Files of more tools: Go 1.26, pyperf 2.11, asv 0.6, hyperfine 1.15, perf 6.1, sysstat 12.6, procps 4.0, fio 3.33,
-//! wrk 4.1 and vegeta 12.12. Those of JMH 1.37, BenchmarkDotNet 0.14, k6, Prometheus, bencher and
+//! wrk 4.1, vegeta 12.12 and Locust 2.47. Those of JMH 1.37, BenchmarkDotNet 0.14, k6, Prometheus, bencher and
 //! github-action-benchmark are written by hand, in their formats.
 
 mod benchmarks;

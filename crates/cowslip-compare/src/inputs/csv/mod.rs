@@ -9,6 +9,7 @@
 //! A cell that is no number, in a column of numbers, is an error: no column disappears because of one cell.
 
 mod column;
+pub(super) mod locust;
 mod number;
 mod table;
 
@@ -30,8 +31,12 @@ pub(super) fn parse(text: &str, name: &str, wanted: &[Where]) -> Result<Run> {
     let (rows, heads) = tables
         .iter()
         .fold((0, 0), |(rows, heads), table| (rows + table.rows.len(), heads + table.heads.len()));
-    let tables = filtered(tables, wanted)?;
-    for table in &tables {
+    let mut tables = filtered(tables, wanted)?;
+    for table in &mut tables {
+        locust::refuse_list(&table.heads)?;
+        if locust::is_table(&table.heads) {
+            locust::without_empty_percentiles(table);
+        }
         add(&mut run, &mut facts, table)?;
     }
     if run.metrics.is_empty() {
@@ -70,14 +75,17 @@ fn filtered(mut tables: Vec<Table>, wanted: &[Where]) -> Result<Vec<Table>> {
 fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Result<()> {
     let decimal = table::decimal(table)?;
     let heads = named(&table.heads)?;
+    let is_of_locust = locust::is_table(&heads);
     let mut columns = Vec::new();
     for (index, head) in heads.iter().enumerate() {
-        columns.push((head, index, Column::new(head, index, &table.rows, decimal)?));
+        let known = locust::column(head).filter(|_| is_of_locust);
+        let judged = || Column::new(head, index, &table.rows, decimal);
+        columns.push((head, index, known.map_or_else(judged, Ok)?));
     }
     let keys = columns.iter().filter(|(_, _, column)| *column == Column::Key);
     let mut groups: Vec<String> = vec![String::new(); table.rows.len()];
     for (head, index, _) in keys {
-        match split(&groups, &table.rows, head, *index) {
+        match split(&groups, &table.rows, head, *index, is_of_locust) {
             Some(finer) => groups = finer,
             None => {
                 run.left_out.push(format!("column `{head}` (too many values for a metric each)"))
@@ -99,7 +107,11 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
                 }
                 for (group, samples) in samples {
                     let name = free(run, &metric(head, &unit, group));
-                    run.add(&name, Metric::levels(samples).map(Metric::untyped));
+                    let metric = Metric::levels(samples);
+                    run.add(
+                        &name,
+                        metric.map(|one| if is_of_locust { one } else { one.untyped() }),
+                    );
                 }
             }
         }
@@ -108,7 +120,13 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
 }
 
 /// The group of each row with another key; `None` if a group would have too few rows.
-fn split(groups: &[String], rows: &[Row], head: &str, index: usize) -> Option<Vec<String>> {
+fn split(
+    groups: &[String],
+    rows: &[Row],
+    head: &str,
+    index: usize,
+    is_of_locust: bool,
+) -> Option<Vec<String>> {
     let finer = groups.iter().zip(rows).map(|(group, row)| {
         let value = shown(row.cells.get(index).unwrap_or_default());
         let comma = if group.is_empty() { "" } else { "," };
@@ -117,7 +135,7 @@ fn split(groups: &[String], rows: &[Row], head: &str, index: usize) -> Option<Ve
     let finer: Vec<String> = finer.collect();
     let many = |groups: &[String]| groups.iter().collect::<std::collections::BTreeSet<_>>().len();
     // The first key may have few samples; the comparison says so.
-    let is_first = groups.first().is_none_or(String::is_empty);
+    let is_first = is_of_locust || groups.first().is_none_or(String::is_empty);
     (is_first || many(&finer) * LEAST_SAMPLES <= rows.len()).then_some(finer)
 }
 
