@@ -57,7 +57,7 @@ pub(super) fn receive(
     let told = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let ready = process::wait_many_readable(&[stream.as_fd()], Some(left)).map_err(failed)?;
-        if !ready[0] && left.is_zero() {
+        if left.is_zero() {
             return Err(refused(format!("its message is not complete after {PATIENCE:?}")));
         }
         if !ready[0] {
