@@ -151,6 +151,6 @@ fn too_few_runs_and_uneven_ones_are_not_arranged_anew() {
     assert_eq!(max_t(&[]), None);
     // Constant on both sides: one of 1,716 arrangements of 6 + 7.
     assert_eq!(max_t(&[(&six, &seven)]), Some(vec![1.0 / 1716.0]));
-    // Of 20 + 20 runs some arrangements are drawn.
+    // Some arrangements of 20 + 20 runs are drawn.
     assert_eq!(max_t(&[(&[1.0; 20], &[2.0; 20])]), Some(vec![1.0 / 10_000.0]));
 }

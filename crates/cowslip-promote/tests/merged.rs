@@ -115,7 +115,7 @@ fn merged_pages_stay_merged_while_cold_and_become_huge_when_hot() {
         assert!(Instant::now() < deadline, "nothing was merged: {:?}", program.sums());
         thread::yield_now();
     }
-    // What becomes huge is not merged again meanwhile.
+    // Keeps huge memory from being merged again meanwhile.
     fs::write(format!("{KSM}/run"), "0").unwrap();
 
     let settings = Settings {

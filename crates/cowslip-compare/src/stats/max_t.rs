@@ -126,7 +126,7 @@ impl Metric {
         let (mean, other) = (sum / a, (self.sum - sum) / b);
         let spread = |count: f64, mean: f64, squares: f64| {
             let spread = squares - count * mean * mean;
-            // Of equal values only rounding is left.
+            // Rounding alone is left of equal values.
             if spread < ROUNDING * self.squares { 0.0 } else { spread / (count - 1.0) / count }
         };
         let variance = spread(a, mean, squares) + spread(b, other, self.squares - squares);

@@ -52,7 +52,7 @@ struct Entry {
 struct Outcome {
     error: f64,
     steps: f64,
-    /// Of the programs of each weight.
+    /// Huge memory of the programs of each weight.
     huge_bytes: [u64; 2],
     changed_words: u64,
     free_huge_pages: u64,

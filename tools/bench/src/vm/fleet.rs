@@ -61,7 +61,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
     let path = folder.path().join("guest.cowslip");
     save(bytes, &path)?;
     let server = Server::start(&folder, &path, &Image::open(&path)?)?;
-    // What the machines write, and as much for their monitors.
+    // Memory that the machines write, and as much for their monitors.
     warm(ByteCount(MACHINES as u64 * (64 << 20)), bench.stop)?;
 
     let (mut machines, mut starts) = (Vec::new(), Latencies::new());
