@@ -147,18 +147,14 @@ impl Threads {
 
     /// Lets threads go on that a signal has stopped.
     pub(crate) fn pass_on(&mut self) {
-        self.pass_on_by(Tracee::go_on);
+        self.pass_on_but(|_| false);
     }
 
-    /// Lets threads go on even if a signal stops the whole program, which it does once they are let go of.
-    pub(crate) fn run_on(&mut self) {
-        self.pass_on_by(Tracee::go_on_alone);
-    }
-
-    fn pass_on_by(&mut self, go_on: impl Fn(&mut Tracee) -> Result<()>) {
+    /// The same, but some run on if a signal stops the whole program: these stop once they are let go of.
+    pub(crate) fn pass_on_but(&mut self, runs_on: impl Fn(&Tracee) -> bool) {
         for tracee in &mut self.all {
             if let Ok(Some(_)) = tracee.poll() {
-                let _ = go_on(tracee);
+                let _ = if runs_on(tracee) { tracee.go_on_alone() } else { tracee.go_on() };
             }
         }
     }

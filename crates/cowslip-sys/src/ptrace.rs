@@ -119,6 +119,11 @@ impl Tracee {
         self.is_stopped
     }
 
+    /// True if its last stop was one of all threads, by a signal.
+    pub fn is_stopped_with_all(&self) -> bool {
+        self.is_stopped_with_all
+    }
+
     /// True if it is known to have ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended

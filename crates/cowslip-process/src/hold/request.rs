@@ -97,7 +97,13 @@ impl<'a> Request<'a> {
                 let entered = injection.enter(library.hold, request)?;
                 let has_forked = Cell::new(false);
                 let request = Self { target, memory, began, thread, entered, has_forked };
-                return match request.wait_for(Word::Ready, memory, PATIENCE, || threads.pass_on()) {
+                // A signal that stops the program stops neither this thread, inside the library, nor those it waits for.
+                let runs_on = |tracee: &Tracee| {
+                    tracee.thread() == request.thread.id
+                        || is_service(tracee, target.pid()).unwrap_or(false)
+                };
+                let passing = || threads.pass_on_but(runs_on);
+                return match request.wait_for(Word::Ready, memory, PATIENCE, passing) {
                     Ok(_) => Ok(Some(request)),
                     Err(errno) => request.cancel(threads).and(Err(errno)),
                 };
@@ -141,9 +147,7 @@ impl<'a> Request<'a> {
 
     /// Says a word to the thread, which is stopped, if it is still in the library: later its stack is the program's again.
     pub(crate) fn say(&self, tracee: &Tracee, word: Word) -> Result<bool> {
-        const MOST_BYTES: u64 = 1 << 20;
-        let depth = self.entered.exchange.wrapping_sub(tracee.registers()?.rsp);
-        let is_inside = blocks_all(tracee)? && depth < MOST_BYTES;
+        let is_inside = self.is_inside(tracee)?;
         let found = self.read(self.memory)?.word;
         let listens = match word {
             Word::Go => found == Some(Word::Ready),
@@ -154,6 +158,12 @@ impl<'a> Request<'a> {
             memfile::write_at(self.memory, &(word as u32).to_ne_bytes(), self.entered.exchange)?;
         }
         Ok(is_inside && listens)
+    }
+
+    fn is_inside(&self, tracee: &Tracee) -> Result<bool> {
+        const MOST_BYTES: u64 = 1 << 20;
+        let depth = self.entered.exchange.wrapping_sub(tracee.registers()?.rsp);
+        Ok(blocks_all(tracee)? && depth < MOST_BYTES)
     }
 
     /// The thread.
@@ -195,9 +205,24 @@ impl<'a> Request<'a> {
         interrupt(tracee)?;
         if !tracee.has_ended() {
             self.say(tracee, Word::Cancelled)?;
-            tracee.go_on()?;
+            self.leave(tracee)?;
         }
         Ok(())
+    }
+
+    /// Lets the thread, which is stopped, leave the library, even of a program that a signal has stopped.
+    fn leave(&self, tracee: &mut Tracee) -> Result<()> {
+        let began = Instant::now();
+        while !tracee.has_ended()
+            && tracee.is_stopped_with_all()
+            && self.is_inside(tracee)?
+            && began.elapsed() < PATIENCE
+        {
+            tracee.go_on_alone()?;
+            std::thread::sleep(NAP);
+            interrupt(tracee)?;
+        }
+        if tracee.has_ended() { Ok(()) } else { tracee.go_on() }
     }
 }
 
