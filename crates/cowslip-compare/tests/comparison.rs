@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use cowslip_compare::inputs::Run;
+use cowslip_compare::inputs::{Metric, Run};
 use cowslip_compare::stats::{Moments, Welch};
 use cowslip_compare::{ErrorKind, Options, Unit, Verdict, compare};
 
@@ -229,6 +229,26 @@ fn copies_are_one_test_and_a_difference_makes_none() {
     assert_eq!(find("memory.percent").copy_of.as_deref(), Some("memory.kb"));
     assert_eq!((&find("memory.kb").copy_of, &find("other").copy_of), (&None, &None));
     assert_eq!(find("memory.percent").adjusted_p, find("memory.kb").adjusted_p);
+}
+
+/// One follows the other, and is a tenth more on one side: of many values a small part of their noise.
+#[test]
+fn a_small_difference_of_many_values_makes_no_copies() {
+    let mut random = fastrand::Rng::with_seed(6);
+    let mut side = |more: f64| {
+        let loads: Vec<f64> = (0..600).map(|_| 100.0 + 60.0 * random.f64()).collect();
+        let follows = loads.iter().map(|load| load * more).collect();
+        let (active, segments) = (Metric::levels(loads), Metric::levels(follows));
+        let mut run = Run::new("a run");
+        run.metrics.extend(
+            [("active", active), ("segments", segments)]
+                .map(|(name, metric)| (name.to_owned(), metric.unwrap())),
+        );
+        vec![run]
+    };
+    let comparison = compare(&side(1.0), &side(1.1), &Options::default()).unwrap();
+    let find = |name: &str| comparison.rows.iter().find(|row| row.metric == name).unwrap();
+    assert_eq!((find("segments").verdict, &find("segments").copy_of), (Verdict::Differs, &None));
 }
 
 /// A moment in which the machine stood still is in both metrics, and nearly all of one.

@@ -87,4 +87,6 @@ fn memory_does_not_grow_with_the_square_of_a_file() {
     let columns = heads.split(',').count();
     let csv = format!("{heads}\n{}\n", vec!["1"; columns].join(","));
     assert_eq!(parse(&csv, "a", None).unwrap()[0].metrics.len(), columns);
+    let rows = "a,1.5\nb,2\nb,3\n".repeat(HALF / 16);
+    assert_eq!(parse(&format!("{long},y\n{rows}"), "a", None).unwrap()[0].metrics.len(), 2);
 }

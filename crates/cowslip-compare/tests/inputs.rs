@@ -180,6 +180,25 @@ fn csv_has_a_metric_a_column_and_finds_its_counters() {
     );
 }
 
+/// Cases with names that begin alike are apart, and a number that a case has in all of its rows is no setting.
+#[test]
+fn csv_has_the_results_of_each_case() {
+    let long = "/api/v1/organizations/[organization]/projects/[project]/deployments/";
+    let mut text = "case,allocs,ms\n".to_owned();
+    for row in 0..8 {
+        let (name, allocs) = [("a", 100), ("b", 200)][row % 2];
+        text += &format!("{long}{name},{allocs},{}.5\n", allocs + row);
+    }
+    let run = &parse(&text, "a", None).unwrap()[0];
+    let metrics = ["allocs", "ms"]
+        .map(|metric| ["a", "b"].map(|name| format!("{metric}{{case={long}{name}}}")));
+    assert_eq!(
+        run.metrics.keys().collect::<Vec<_>>(),
+        metrics.iter().flatten().collect::<Vec<_>>()
+    );
+    assert_eq!(run.metrics[&metrics[1][0]].samples(), [100.5, 102.5, 104.5, 106.5]);
+}
+
 #[test]
 fn recordings_have_rates_levels_and_totals_and_a_torn_line_is_left_out() {
     let text = r#"{"start":{"schema":"cowslip.recording/1","created_unix_ns":1,"facts":{"kernel":"6"}}}

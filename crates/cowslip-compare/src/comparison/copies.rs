@@ -11,13 +11,15 @@ const FEWEST: usize = 6;
 /// The most by which the differences between the sides may not agree, in parts of the larger one. A value far from the others of
 /// its side, in two metrics, makes them agree there.
 const MOST_APART: f64 = 0.2;
+/// A smaller difference counts as this one: both are near zero then.
+const LEAST_T: f64 = 5.0;
 
 /// The values of a row.
 struct Shape {
     row: usize,
     /// The distances from the means of the sides, as a vector of length one.
     unit: Vec<f64>,
-    /// The difference between the sides, in lengths of that vector.
+    /// The difference between the sides, as Student's t.
     difference: f64,
 }
 
@@ -47,24 +49,43 @@ impl Shape {
         let all = [distances(&row.good), distances(&row.bad)].concat();
         let length = all.iter().map(|value| value * value).sum::<f64>().sqrt();
         let is_enough = all.len() >= FEWEST + 2 && length > 0.0 && length.is_finite();
+        let (a, b) = (row.good.len() as f64, row.bad.len() as f64);
+        let of_one_length = (a * b * (a + b - 2.0) / (a + b)).sqrt();
         is_enough.then(|| Self {
             row: at,
             unit: all.iter().map(|value| value / length).collect(),
-            difference: (mean(&row.bad) - mean(&row.good)) / length,
+            difference: (mean(&row.bad) - mean(&row.good)) / length * of_one_length,
         })
     }
 
     /// True if one is the other times a number, plus a number.
     fn is_copy(&self, other: &Self) -> bool {
-        let correlation = dot(&self.unit, &other.unit);
+        let Some(correlation) = correlation(&self.unit, &other.unit) else { return false };
         let apart = self.difference - correlation.signum() * other.difference;
         let larger = self.difference.abs().max(other.difference.abs());
-        correlation.abs() >= LEAST && apart.abs() <= MOST_APART * larger.max(1.0)
+        apart.abs() <= MOST_APART * larger.max(LEAST_T)
     }
 }
 
 fn dot(one: &[f64], other: &[f64]) -> f64 {
     one.iter().zip(other).map(|(a, b)| a * b).sum()
+}
+
+/// The product of two vectors of length one, if they are copies. The rests of both bound the rest of it (Cauchy and Schwarz).
+fn correlation(one: &[f64], other: &[f64]) -> Option<f64> {
+    const PART: usize = 16;
+    const ROUNDING: f64 = 1e-9;
+    let (mut all, mut left, mut left_of_other) = (0.0_f64, 1.0_f64, 1.0_f64);
+    for (a, b) in one.chunks(PART).zip(other.chunks(PART)) {
+        all += dot(a, b);
+        left -= dot(a, a);
+        left_of_other -= dot(b, b);
+        let most = all.abs() + (left.max(0.0) * left_of_other.max(0.0)).sqrt();
+        if most < LEAST - ROUNDING {
+            return None;
+        }
+    }
+    (all.abs() >= LEAST).then_some(all)
 }
 
 /// Copies and their originals, of vectors with as many values. Vectors that are near each other, or opposite, are near

@@ -23,7 +23,14 @@ fn split<'a, 'b>(words: &'b [&'a str]) -> Option<(&'a str, &'b [&'a str])> {
 }
 
 fn device(columns: &[&str]) -> Option<usize> {
-    columns.iter().position(|column| column.trim_end_matches(':') == "Device")
+    let is_device = |column: &str| column.trim_end_matches(':') == "Device";
+    let (first, last) = (columns.first()?, columns.last()?);
+    // With --pretty, the device comes last. Other texts may have the word, behind a time.
+    match (is_device(first), is_device(last) && is_rate(first)) {
+        (true, _) => Some(0),
+        (false, true) => Some(columns.len() - 1),
+        (false, false) => None,
+    }
 }
 
 fn is_header(columns: &[&str]) -> bool {

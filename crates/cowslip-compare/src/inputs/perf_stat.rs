@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::collect::unnamed;
 use super::json::from_json;
+use super::units::number;
 use super::{Benchmark, Metric, Run};
 use crate::{Error, Result};
 
@@ -71,7 +72,7 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Vec<Benchmark>> {
             name: Count::name(&line.event, &line.unit, cpu.as_deref()),
             end: line.interval,
             // `<not counted>` and `<not supported>` are no counts.
-            value: line.counter_value.parse().ok(),
+            value: number(&line.counter_value),
         })
     })
 }

@@ -18,7 +18,8 @@ const OBJECTS: [(&str, &str, f64); 4] = [
 ];
 /// Numbers of a report, in the same way.
 const NUMBERS: [(&str, &str, f64); 6] = [
-    ("duration", "duration_seconds", 1e-9),
+    // Chosen by its user, no time that something took.
+    ("duration", "attack_seconds", 1e-9),
     ("wait", "wait_seconds", 1e-9),
     ("requests", "requests", 1.0),
     ("rate", "requests_per_second", 1.0),

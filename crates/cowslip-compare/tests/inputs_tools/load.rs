@@ -72,6 +72,11 @@ fn requests_of_vegeta_are_samples_in_the_order_of_their_starts() {
     assert_close(value(&run, "latency_seconds.99th"), 0.01366731);
     assert_eq!((value(&run, "requests"), value(&run, "status_codes.404")), (10.0, 10.0));
     assert_eq!((value(&run, "success"), value(&run, "wait_seconds")), (0.0, 0.002984281));
+    assert!(run.metrics.contains_key("attack_seconds"));
+    let slower = self::text("vegeta.json").replace(":13667310", ":23667310");
+    let runs = [run, parse(&slower, "a", None).unwrap().remove(0)];
+    let compared = cowslip_compare::compare(&runs, &runs, &Default::default()).unwrap();
+    assert_eq!(compared.primary, None, "the length of an attack is chosen");
     let broken = self::text("vegeta.json").replace("{\"total\":56746873", "1, \"x\": {\"t\":1");
     assert_refused(&broken, "no object");
 }

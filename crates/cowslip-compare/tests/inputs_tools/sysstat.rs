@@ -58,8 +58,7 @@ fn columns_of_one_name_and_lists_of_devices_are_told_apart() {
     let first = text("sar-devices.txt").lines().next().unwrap().to_owned();
     let nfs = "\n1:00:00 call/s retrans/s\n1:00:01 3.00 4.00\n";
     let tcp = "\n1:00:00 atmptf/s estres/s retrans/s\n1:00:01 1.00 2.00 5.00\n";
-    let usb =
-        "\n1:00:00 BUS idvendor idprod maxpower manufact product\n1:00:01 1 1d6b 2 0 Linux Hub\n";
+    let usb = "\n1:00:00 BUS idvendor idprod maxpower manufact product\n1:00:01 1 1d6b 2 0 Linux Device\n";
     let fan = "\n1:00:00 FAN rpm drpm DEVICE\n1:00:01 1 900.00 300.00 it8718-isa\n";
     let run = &parse(&(first.clone() + nfs + tcp + usb + fan), "a", None).unwrap()[0];
     assert_eq!((value(run, "nfs.retrans/s"), value(run, "retrans/s")), (4.0, 5.0));

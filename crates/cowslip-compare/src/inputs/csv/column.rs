@@ -26,8 +26,10 @@ const MOST_CHOSEN: usize = 32;
 pub(super) enum Column {
     /// Numbers with a unit, missing ones as `None`.
     Metric { unit: String, values: Vec<Option<f64>> },
-    /// Texts, or numbers of an experiment, that come again: the metrics are those of each.
+    /// Texts that come again: the metrics are those of each.
     Key,
+    /// Numbers in equal blocks or in turn, as those of an experiment are: a key, or results that the texts of a row tell.
+    Setting(Vec<Option<f64>>),
     /// The same text in all rows.
     Fact(String),
     /// Nothing that can be compared, with the reason.
@@ -95,7 +97,7 @@ fn of_numbers(name: &str, unit: String, values: Vec<Option<f64>>) -> Column {
         return Column::LeftOut("numbers of the rows");
     }
     match is_whole && unit.is_empty() && is_chosen(&all) {
-        true => Column::Key,
+        true => Column::Setting(values),
         false => Column::Metric { unit, values },
     }
 }

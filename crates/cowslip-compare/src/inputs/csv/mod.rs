@@ -76,11 +76,23 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
     let decimal = table::decimal(table)?;
     let heads = named(&table.heads)?;
     let is_of_locust = locust::is_table(&heads);
-    let mut columns = Vec::new();
+    let (mut columns, mut numbers) = (Vec::new(), BTreeMap::new());
     for (index, head) in heads.iter().enumerate() {
         let known = locust::column(head).filter(|_| is_of_locust);
         let judged = || Column::new(head, index, &table.rows, decimal);
         columns.push((head, index, known.map_or_else(judged, Ok)?));
+    }
+    let is_text = |column: &Column| *column == Column::Key;
+    let texts: Vec<usize> =
+        columns.iter().filter(|(.., column)| is_text(column)).map(|(_, index, _)| *index).collect();
+    let cases = cases(&table.rows, &texts);
+    for (.., column) in &mut columns {
+        if let Column::Setting(values) = column {
+            *column = match is_of_locust || is_told(&cases, values) {
+                true => Column::Metric { unit: String::new(), values: std::mem::take(values) },
+                false => Column::Key,
+            };
+        }
     }
     let keys = columns.iter().filter(|(_, _, column)| *column == Column::Key);
     let mut groups: Vec<String> = vec![String::new(); table.rows.len()];
@@ -94,7 +106,7 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
     }
     for (head, _, column) in columns {
         match column {
-            Column::Key => {}
+            Column::Key | Column::Setting(_) => {}
             Column::Fact(text) => drop(facts.insert(head.clone(), shown(&text))),
             Column::LeftOut(why) => run.left_out.push(format!("column `{head}` ({why})")),
             Column::Metric { unit, values } => {
@@ -106,7 +118,7 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
                     samples.entry(group).or_default().extend(value);
                 }
                 for (group, samples) in samples {
-                    let name = free(run, &metric(head, &unit, group));
+                    let name = free(run, &mut numbers, &metric(head, &unit, group));
                     let metric = Metric::levels(samples);
                     run.add(
                         &name,
@@ -119,6 +131,27 @@ fn add(run: &mut Run, facts: &mut BTreeMap<String, String>, table: &Table) -> Re
     Ok(())
 }
 
+/// The number of the texts of each row.
+fn cases(rows: &[Row], texts: &[usize]) -> Vec<usize> {
+    let mut known: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+    let mut numbers = Vec::new();
+    for row in rows {
+        let case = texts.iter().map(|at| row.cells.get(*at).unwrap_or_default()).collect();
+        let next = known.len();
+        numbers.push(*known.entry(case).or_insert(next));
+    }
+    numbers
+}
+
+/// Returns true if rows with the same texts have the same number, and there are enough of them: a result.
+fn is_told(cases: &[usize], values: &[Option<f64>]) -> bool {
+    let many = cases.iter().max().map_or(0, |last| last + 1);
+    let mut first: Vec<Option<Option<f64>>> = vec![None; many];
+    let mut is_first =
+        |(case, value): (&usize, &Option<f64>)| *first[*case].get_or_insert(*value) == *value;
+    many * LEAST_SAMPLES <= cases.len() && cases.iter().zip(values).all(&mut is_first)
+}
+
 /// The group of each row with another key; `None` if a group would have too few rows.
 fn split(
     groups: &[String],
@@ -127,8 +160,10 @@ fn split(
     index: usize,
     is_of_locust: bool,
 ) -> Option<Vec<String>> {
+    let head = clipped(head);
     let finer = groups.iter().zip(rows).map(|(group, row)| {
-        let value = shown(row.cells.get(index).unwrap_or_default());
+        // Whole: names that begin alike are of different things.
+        let value = row.cells.get(index).unwrap_or_default();
         let comma = if group.is_empty() { "" } else { "," };
         format!("{group}{comma}{head}={value}")
     });
@@ -151,12 +186,12 @@ fn metric(head: &str, unit: &str, group: &str) -> String {
     clipped(&name).to_owned()
 }
 
-/// The name, or the name with a number if another table has it.
-fn free(run: &Run, name: &str) -> String {
+/// The name, or the name with a number if another metric has it. `numbers` are the last ones of names.
+fn free(run: &Run, numbers: &mut BTreeMap<String, usize>, name: &str) -> String {
     let mut free = name.to_owned();
-    let mut number = 1;
     while run.metrics.contains_key(&free) {
-        number += 1;
+        let number = numbers.entry(name.to_owned()).or_insert(1);
+        *number += 1;
         free = format!("{name}#{number}");
     }
     free

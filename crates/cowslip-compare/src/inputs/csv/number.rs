@@ -73,7 +73,10 @@ const MULTIPLES: [(&str, f64); 5] = [("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1
 pub(super) fn decimal<'a>(cells: impl Iterator<Item = &'a str>) -> Result<Decimal, &'a str> {
     let (mut is_point, mut is_comma, mut ambiguous) = (false, false, None);
     for text in cells.filter(|text| text.contains([',', '.'])) {
-        let digits = split(text).0;
+        let (digits, unit) = split(text);
+        if !is_unit(unit) {
+            continue;
+        }
         match (number(digits, Decimal::Point), number(digits, Decimal::Comma)) {
             (Some(_), None) => is_point = true,
             (None, Some(_)) => is_comma = true,
@@ -287,6 +290,7 @@ mod tests {
     fn the_decimal_mark_is_that_of_the_cells_with_one_meaning() {
         let find = |cells: &[&'static str]| decimal(cells.iter().copied());
         assert_eq!(find(&["1", "2.5", "a,b"]), Ok(Point));
+        assert_eq!(find(&["1.234", "2,5 GHz, eight cores"]), Ok(Point));
         assert_eq!(find(&["1.234", "5.678"]), Ok(Point));
         assert_eq!(find(&["1,234", "2,5"]), Ok(Comma));
         assert_eq!(find(&["1.234", "2,5"]), Ok(Comma));
