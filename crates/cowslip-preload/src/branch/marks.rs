@@ -4,6 +4,7 @@
 //! that child ends. All other threads of the program are stopped at both, outside of this library.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use cowslip::raw::{Usage, is_any_at_rest};
 use cowslip::units::VirtRange;
@@ -12,6 +13,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::procfs::mappings;
 
 use crate::arena::registry::arenas;
+use crate::branch::socket;
 use crate::hooks::heap;
 use crate::rt::fork_state::is_any_forking;
 use crate::rt::guard::errno_of;
@@ -40,14 +42,24 @@ fn lacking() -> impl Iterator<Item = &'static Arena> {
     arenas().filter(|arena| arena.raw().is_reader() || !arena.raw().has_service())
 }
 
-/// Views of all arenas.
-pub(super) fn views() -> Result<Vec<Frozen>, Errno> {
+/// Children that hold an instant at which a thread was at a branch point.
+static AT_BRANCH_POINT: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The state of one instant.
+pub(super) struct Views {
+    arenas: Vec<Frozen>,
+    is_at_branch_point: bool,
+}
+
+/// Views of all arenas, with all other threads stopped.
+pub(super) fn views() -> Result<Views, Errno> {
     check()?;
     let all: Vec<_> = arenas().collect();
-    freeze_all(&all).map_err(|error| {
+    let arenas = freeze_all(&all).map_err(|error| {
         say!("no mark: {error}");
         errno_of(&error)
-    })
+    })?;
+    Ok(Views { arenas, is_at_branch_point: socket::is_taken() })
 }
 
 /// Fails if a thread has the library's locks, or memory in an arena is not the arena's: neither it nor the other process
@@ -71,8 +83,13 @@ fn check() -> Result<(), Errno> {
 }
 
 /// Keeps the views until a child ends.
-pub(super) fn keep(child: i32, views: Vec<Frozen>) {
-    for (arena, view) in arenas().zip(views) {
+pub(super) fn keep(child: i32, views: Views) {
+    let mut at_branch_point = AT_BRANCH_POINT.lock().unwrap_or_else(PoisonError::into_inner);
+    // An older one of this number has ended.
+    at_branch_point.retain(|older| *older != child);
+    at_branch_point.extend(views.is_at_branch_point.then_some(child));
+    drop(at_branch_point);
+    for (arena, view) in arenas().zip(views.arenas) {
         if let Err(error) = arena.raw().keep_view(child, view) {
             say!("the mark cannot be gone back to: {error}");
         }
@@ -106,5 +123,8 @@ pub(super) fn roll_back(child: i32) -> Result<(), Errno> {
             return Err(errno);
         }
     }
+    // Threads that have come to a branch point since are there no longer, and those that have left it are there again.
+    let at_branch_point = AT_BRANCH_POINT.lock().unwrap_or_else(PoisonError::into_inner);
+    socket::set_taken(at_branch_point.contains(&child));
     Ok(())
 }

@@ -32,6 +32,16 @@ static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 /// This process is a copy, or forked from one: the name is the program's.
 static IS_COPY: AtomicBool = AtomicBool::new(false);
 
+/// Returns true if a thread is at a branch point.
+pub(super) fn is_taken() -> bool {
+    IS_TAKEN.load(Ordering::Relaxed)
+}
+
+/// Sets [`is_taken`] to its value of an instant at which all threads are again.
+pub(super) fn set_taken(is_taken: bool) {
+    IS_TAKEN.store(is_taken, Ordering::Relaxed);
+}
+
 /// In a forked child: the socket is the parent's.
 pub(crate) fn begin_child(shares_descriptors: bool) {
     IS_TAKEN.store(false, Ordering::Relaxed);
