@@ -5,6 +5,7 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use cowslip_sys::Errno;
 use serde_json::Value;
 use support::process::redis_is_there;
 use support::python::{OTHER_USER, PYTHON, Program};
@@ -176,12 +177,16 @@ fn threads_that_have_come_since_end() {
         let (before, _) = ask(&mut program, "say");
         good(&cowslip("mark", &program, &[]));
         assert_eq!(threads(&program), 5);
-        for _ in 0..3 {
+        for is_last in [false, false, true] {
             ask(&mut program, "thread");
             ask(&mut program, "change");
             ask(&mut program, "thread");
             assert_eq!(threads(&program), 7);
+            // They end in a program that a signal has stopped, too.
+            let signal = |name: &str| Command::new("kill").args([name, &program.pid()]).status();
+            assert!(!is_last || signal("-STOP").unwrap().success());
             good(&cowslip("rollback", &program, &[]));
+            assert!(!is_last || signal("-CONT").unwrap().success());
             // Each time anew, at once.
             good(&cowslip("mark", &program, &["--drop"]));
             good(&cowslip("mark", &program, &[]));
@@ -350,6 +355,106 @@ fn a_program_that_a_signal_stops_is_taken_back() {
         signal("-CONT");
         assert_eq!(program.ask("say"), before);
     }
+}
+
+/// A thread is at a branch point if it was at one at the mark.
+#[test]
+fn branch_points_are_as_at_the_mark() {
+    const CODE: &str = "import ctypes, json, sys, threading\n\
+        library = ctypes.CDLL(None, use_errno=True)\n\
+        def point(timeout):\n    \
+            library.cowslip_branch_point(None, timeout)\n    \
+            return ctypes.get_errno()\n\
+        def wait():\n    \
+            point(-1)\n    \
+            threading.Event().wait()\n\
+        print('ready', flush=True)\n\
+        for line in sys.stdin:\n    \
+            if line == 'wait\\n': threading.Thread(target=wait, daemon=True).start()\n    \
+            print(json.dumps(point(0)), flush=True)";
+    let starter = [COWSLIP, "run", "--", PYTHON, "-c"];
+    let Some(mut program) = Program::start_by(&starter, CODE, None) else { return };
+    let (free, taken) = (Errno::AGAIN.raw_os_error(), Errno::BUSY.raw_os_error());
+    let until = |program: &mut Program, answer: i32| {
+        let deadline = Instant::now() + PATIENCE;
+        while program.ask("say") != answer {
+            assert!(Instant::now() < deadline, "never: {answer}");
+        }
+    };
+    assert_eq!(program.ask("say"), free);
+    good(&cowslip("mark", &program, &[]));
+    for _ in 0..2 {
+        program.ask("wait");
+        until(&mut program, taken);
+        good(&cowslip("rollback", &program, &[]));
+        assert_eq!(program.ask("say"), free);
+    }
+    good(&cowslip("mark", &program, &["--drop"]));
+    program.ask("wait");
+    until(&mut program, taken);
+    good(&cowslip("mark", &program, &[]));
+    for _ in 0..2 {
+        good(&cowslip("branch", &program, &["--release"]));
+        until(&mut program, free);
+        good(&cowslip("rollback", &program, &[]));
+        assert_eq!(program.ask("say"), taken);
+    }
+}
+
+/// A process that was forked, with a heap of two mappings, memory without access, and a guard.
+#[test]
+fn memory_of_all_kinds_is_that_of_the_mark() {
+    const CODE: &str = r#"
+import ctypes, json, mmap, os, sys
+data = os.open(sys.argv[1] + '/data', os.O_CREAT | os.O_RDWR)
+if os.fork():
+    os.wait()
+    sys.exit()
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = libc.mmap.restype = ctypes.c_void_p
+libc.sbrk.argtypes = [ctypes.c_long]
+size = ctypes.c_size_t(1 << 20)
+closed = ctypes.c_void_p(libc.mmap(None, size, 0, 0x22, -1, ctypes.c_long(0)))
+guarded = mmap.mmap(-1, 16384, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+guarded.write(b'g' * 16384)
+MADV_GUARD_INSTALL = 102
+place = ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 4096
+libc.madvise(ctypes.c_void_p(place), ctypes.c_size_t(4096), MADV_GUARD_INSTALL)
+print('ready', flush=True)
+for line in sys.stdin:
+    if line.strip() == 'change':
+        libc.mprotect(closed, size, 3)
+        ctypes.memset(closed, 7, 1 << 20)
+        ctypes.memset(libc.sbrk(1 << 20), 7, 1 << 20)
+        guarded[:4096] = b'c' * 4096
+    if line.strip() == 'replace':
+        os.close(data)
+        os.rename(sys.argv[1] + '/data', sys.argv[1] + '/old')
+        assert os.open(sys.argv[1] + '/data', os.O_CREAT | os.O_RDWR) == data
+    before = libc.sbrk(0)
+    ctypes.memset(libc.sbrk(1 << 16), 1, 1 << 16)
+    libc.sbrk(-(1 << 16))
+    libc.mprotect(closed, size, 3)
+    zeroes = ctypes.string_at(closed, 1 << 20).count(0)
+    libc.mprotect(closed, size, 0)
+    print(json.dumps([before, guarded[:4096].decode(), zeroes, os.getpid()]), flush=True)
+"#;
+    let Some(mut program) = Program::start_by(&[PYTHON, "-c"], CODE, None) else { return };
+    let before = program.ask("say");
+    let pid = before[3].to_string();
+    let cowslip = |command: &str| run(Command::new(COWSLIP).args([command, &pid]));
+    good(&cowslip("mark"));
+    for _ in 0..3 {
+        assert_ne!(program.ask("change"), before);
+        good(&cowslip("rollback"));
+        assert_eq!(program.ask("say"), before);
+    }
+    // Another file has the name, and the number.
+    let changed = program.ask("replace");
+    let ran = cowslip("rollback");
+    assert_eq!(ran.status.code(), Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("another file's now"), "{}", ran.stderr);
+    assert_eq!(program.ask("say"), changed);
 }
 
 #[test]

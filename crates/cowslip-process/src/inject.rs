@@ -21,9 +21,9 @@ use cowslip_sys::target::Target;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, Result, memfile};
 use libc::{
-    SYS_accept, SYS_accept4, SYS_clock_nanosleep, SYS_clone, SYS_clone3, SYS_epoll_pwait,
-    SYS_epoll_pwait2, SYS_epoll_wait, SYS_exit, SYS_exit_group, SYS_getitimer, SYS_madvise,
-    SYS_poll, SYS_ppoll, SYS_prctl, SYS_pselect6, SYS_read, SYS_recvfrom, SYS_recvmsg,
+    SYS_accept, SYS_accept4, SYS_clock_nanosleep, SYS_clone, SYS_clone3, SYS_close,
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_epoll_wait, SYS_exit, SYS_exit_group, SYS_getitimer,
+    SYS_madvise, SYS_poll, SYS_ppoll, SYS_prctl, SYS_pselect6, SYS_read, SYS_recvfrom, SYS_recvmsg,
     SYS_restart_syscall, SYS_select, SYS_sigaltstack, SYS_timer_gettime, SYS_wait4, SYS_waitid,
     c_long,
 };
@@ -354,7 +354,10 @@ impl<'a> Injection<'a> {
     /// Makes calls that change the process; ends with the first that fails.
     pub(crate) fn make<const N: usize>(mut self, calls: &[(c_long, [u64; N])]) -> Result<()> {
         for (number, arguments) in calls {
-            if let (errno @ -4095..0, _) = self.call(*number, *arguments)? {
+            // A descriptor is closed even if its file could not be written (`close(2)`).
+            if let (errno @ -4095..0, _) = self.call(*number, *arguments)?
+                && *number != SYS_close
+            {
                 return Err(Errno::from_raw_os_error(-errno as i32));
             }
         }

@@ -8,6 +8,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::procfs::{self, Mapping};
 use cowslip_sys::target::Target;
 use cowslip_sys::units::ByteCount;
+use cowslip_sys::units::VirtRange;
 use cowslip_sys::{Errno, process};
 
 use crate::branch::PrivateFolders;
@@ -86,6 +87,8 @@ pub struct Plan {
     pub(crate) library: Option<Library>,
     /// It keeps memory from its children.
     pub(crate) keeps: bool,
+    /// Memory that core files lack.
+    pub(crate) secrets: Vec<VirtRange>,
     /// The ends of its own queues.
     pub(crate) queues: Vec<(i32, String)>,
     /// Folders of which copies are to have their own.
@@ -230,6 +233,7 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
         lack(&mut lacks, "locks of files", things::FILE_LOCKS);
     }
     let keeps = library.is_none() && !from_smaps(&smaps, &own).is_empty();
+    let secrets = out_of_core_files(&smaps, &own);
     let queues = queues::own(&links).map_err(failed)?;
     let private = PrivateFolders::default();
     Ok(Plan {
@@ -237,6 +241,7 @@ fn look_at(target: &Arc<Target>) -> Result<Plan> {
         sites,
         library,
         keeps,
+        secrets,
         queues,
         private,
         stays_stopped: false,

@@ -8,6 +8,7 @@ use crate::branch::{Caller, memory_of};
 use crate::hold::Holder;
 use crate::kept::out_of_core_files;
 use crate::library::Own;
+use crate::shared::{self, SharedMemory};
 
 const OPERATION: &str = "leave out memory that core files lack";
 
@@ -17,8 +18,17 @@ impl Holder {
     /// # Errors
     /// [`ErrorKind::Busy`] once the holder is lent; [`ErrorKind::Vanished`] if it has been killed.
     pub fn forget_secrets(&mut self) -> Result<()> {
-        let smaps = self.both().1.read_file("smaps").during(OPERATION)?;
+        let (program, held) = self.both();
+        let smaps = held.read_file("smaps").during(OPERATION)?;
+        // The holder's shared memory is its own, without the flag that the program's had at the look, or has now.
+        let now = program.read_file("smaps").unwrap_or_default();
+        let secrets = [self.secrets(), &out_of_core_files(&now, &Own::default())].concat();
+        let is_secret = |memory: &&SharedMemory| {
+            secrets.iter().any(|secret| !secret.intersect(memory.range).is_empty())
+        };
+        let own: Vec<_> = self.shared().iter().filter(is_secret).cloned().collect();
         self.calls(OPERATION, |caller, _| {
+            own.iter().try_for_each(|memory| shared::empty(caller, memory))?;
             out_of_core_files(&smaps, &Own::default()).iter().try_for_each(|range| {
                 let (start, len) = (range.start as u64, range.len as u64);
                 caller.call(SYS_madvise, &[start, len, MADV_DONTNEED as u64]).map(drop)

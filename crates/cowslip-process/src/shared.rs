@@ -16,10 +16,10 @@ use crate::library::Own;
 const MOST_BYTES: usize = 64 << 20;
 
 /// A mapping, and its content at the instant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedMemory {
-    range: VirtRange,
-    protection: u32,
+    pub(crate) range: VirtRange,
+    pub(crate) protection: u32,
     content: Vec<u8>,
 }
 
@@ -85,6 +85,13 @@ pub(crate) fn read(memory: BorrowedFd<'_>, maps: &str, own: &Own) -> Result<Vec<
     };
     let is_copied = |mapping: &Mapping<'_>| is_unnamed(mapping) && !own.has(mapping.range);
     mappings(maps).filter(is_copied).map(read).collect()
+}
+
+/// Empties the shared memory that a holder has of its own.
+pub(crate) fn empty(task: &mut Caller<'_>, memory: &SharedMemory) -> Result<()> {
+    let (start, len) = (memory.range.start as u64, memory.range.len as u64);
+    let flags = (MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED) as u64;
+    task.call(SYS_mmap, &[start, len, u64::from(memory.protection), flags, !0, 0]).map(drop)
 }
 
 /// Gives a task memory of its own in the place of each, with the content of the instant.

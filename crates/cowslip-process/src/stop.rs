@@ -150,6 +150,16 @@ impl Threads {
         self.pass_on_but(|_| false);
     }
 
+    /// Lets threads that run, but one, go on even if a signal stops the whole program.
+    pub(crate) fn run_on_but(&mut self, thread: i32) {
+        let runs = |tracee: &&mut Tracee| tracee.thread() != thread && !tracee.is_stopped();
+        for tracee in self.all.iter_mut().filter(runs) {
+            if let Ok(Some(_)) = tracee.poll() {
+                let _ = tracee.go_on_alone();
+            }
+        }
+    }
+
     /// The same, but some run on if a signal stops the whole program: these stop once they are let go of.
     pub(crate) fn pass_on_but(&mut self, runs_on: impl Fn(&Tracee) -> bool) {
         for tracee in &mut self.all {

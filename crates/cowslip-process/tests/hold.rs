@@ -512,17 +512,21 @@ for byte in (b'a', b'b'):
 /// A page with `MADV_DONTDUMP` is empty in a holder that forgets secrets; its neighbour and the program keep theirs.
 #[test]
 fn secrets_are_forgotten_by_the_holder_alone() {
+    ["MAP_PRIVATE", "MAP_SHARED"].iter().for_each(|sharing| forgets_secrets(sharing));
+}
+
+fn forgets_secrets(sharing: &str) {
     const SCRIPT: &str = "
 import ctypes, mmap, sys
 MADV_DONTDUMP = 16
-memory = mmap.mmap(-1, 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory = mmap.mmap(-1, 8192, mmap.SHARING | mmap.MAP_ANONYMOUS)
 memory.write(b'a' * 8192)
 memory.madvise(MADV_DONTDUMP, 0, 4096)
 print(ctypes.addressof(ctypes.c_char.from_buffer(memory)), flush=True)
 sys.stdin.readline()
 print(memory[:8192] == b'a' * 8192, flush=True)
 ";
-    let Some(mut command) = python(SCRIPT) else { return };
+    let Some(mut command) = python(&SCRIPT.replace("SHARING", sharing)) else { return };
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();

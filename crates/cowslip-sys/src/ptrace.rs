@@ -8,6 +8,7 @@
 //! Each request gets a buffer of the length that it reads or writes. The memory of this process that a request names is
 //! borrowed for the call.
 
+use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -88,6 +89,8 @@ pub struct Tracee {
     /// The signal that it gets when it goes on; 0: none.
     signal: i32,
     is_stopped_with_all: bool,
+    /// It ends with this process, whatever it is traced for.
+    ends_with_us: Cell<bool>,
     stays_in_its_thread: PhantomData<*mut ()>,
 }
 
@@ -105,6 +108,7 @@ impl Tracee {
             has_ended: false,
             signal: 0,
             is_stopped_with_all: false,
+            ends_with_us: Cell::new(false),
             stays_in_its_thread: PhantomData,
         }
     }
@@ -249,15 +253,19 @@ impl Tracee {
 
     /// Makes each task that it starts stop at once. It, and they, end with this process, until they are let go.
     pub fn take_over(&self) -> Result<()> {
-        self.set_options(CLONES | libc::PTRACE_O_EXITKILL)
+        self.ends_with_us.set(true);
+        self.set_options(CLONES)
     }
 
     /// Makes it end with this process, or no longer.
     pub fn end_with_this_process(&self, ends: bool) -> Result<()> {
-        self.set_options(if ends { libc::PTRACE_O_EXITKILL } else { 0 })
+        self.ends_with_us.set(ends);
+        self.set_options(0)
     }
 
     fn set_options(&self, options: i32) -> Result<()> {
+        let ends = if self.ends_with_us.get() { libc::PTRACE_O_EXITKILL } else { 0 };
+        let options = options | ends;
         request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map(drop)
     }
 
@@ -358,14 +366,43 @@ impl Tracee {
     }
 }
 
+thread_local! {
+    /// Threads that were dropped in a call that nothing interrupts: they stop behind it.
+    static LATE: RefCell<Vec<i32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets threads go on that stopped only after they were dropped by this thread. False if some have not stopped yet.
+pub fn let_late_ones_go() -> bool {
+    LATE.with_borrow_mut(|late| {
+        late.retain(|thread| {
+            let mut tracee = Tracee::cloned(*thread);
+            let runs = tracee.poll() == Ok(None);
+            if runs {
+                core::mem::forget(tracee);
+            }
+            runs
+        });
+        late.is_empty()
+    })
+}
+
 impl Drop for Tracee {
     fn drop(&mut self) {
         if self.has_ended {
             return;
         }
         // Only a stopped thread can be let go. One that has ended is gone once it has been waited for.
-        if !self.is_stopped && (self.interrupt().is_err() || self.wait().is_err()) {
-            let _ = self.poll();
+        if !self.is_stopped
+            && (self.interrupt().is_err() || self.wait().is_err())
+            && !matches!(self.poll(), Ok(Some(_)))
+        {
+            if self.lives() {
+                let _ = LATE
+                    .try_with(|late| late.try_borrow_mut().map(|mut late| late.push(self.thread)));
+            }
+            return;
+        }
+        if self.has_ended {
             return;
         }
         if request(libc::PTRACE_DETACH, self.thread, 0, self.signal as usize).is_err() {

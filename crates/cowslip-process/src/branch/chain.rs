@@ -94,7 +94,7 @@ impl Chains {
 pub(super) fn begin(task: &mut Tracee, registers: &Registers) -> Result<()> {
     task.set_blocked_signals(!0)?;
     task.set_registers(registers)?;
-    task.go_on()
+    task.go_on_alone()
 }
 
 /// Waits until it has made all of them. Returns the tasks that they started, in order; each is about to stop.
@@ -113,6 +113,6 @@ pub(super) fn finish(task: &mut Tracee) -> Result<Vec<Tracee>> {
             Stop::Ended => return Err(Errno::SRCH),
             _ => {}
         }
-        task.go_on()?;
+        task.go_on_alone()?;
     }
 }

@@ -184,8 +184,11 @@ fn of_kind(copy: &mut Caller<'_>, kind: &str, file: &OpenFile<'_>) -> Result<Opt
         "eventfd" => {
             let count = state.number("eventfd-count", 16).unwrap_or(0);
             let semaphore = state.number("eventfd-semaphore", 10).unwrap_or(0);
+            if count > u64::from(u32::MAX) {
+                return Err(Errno::OVERFLOW);
+            }
             // The flags of a new one have the numbers of these.
-            copy.call(SYS_eventfd2, &[count & 0xffff_ffff, nonblocking | semaphore]).map(Some)
+            copy.call(SYS_eventfd2, &[count, nonblocking | semaphore]).map(Some)
         }
         "timerfd" => timer(copy, state, nonblocking).map(Some),
         "signalfd" => {

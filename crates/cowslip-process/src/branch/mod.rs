@@ -9,7 +9,7 @@
 //! until one of them writes. Open files are made [anew](files), threads with the state of the [instant](threads), all by
 //! calls that the copy makes before it runs.
 //!
-//! Not as in the program: children, locks.
+//! Not as in the program: children, locks, and orphans, which stay zombies until the copy ends.
 
 mod caller;
 mod chain;

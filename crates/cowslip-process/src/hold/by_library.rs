@@ -213,9 +213,10 @@ impl Request<'_> {
         tracee.trace_clones(true)?;
         let patience = if is_mark { PATIENCE_TO_FREEZE } else { PATIENCE };
         let forked = match self.say(tracee, Word::Go)? {
-            true => self.until_forked(tracee, patience),
+            true => self.until_forked(threads, patience),
             false => Err(Errno::TIMEDOUT),
         };
+        let tracee = threads.find(self.thread.id).ok_or(Errno::SRCH)?;
         if !tracee.has_ended() {
             tracee.trace_clones(false)?;
         }
@@ -223,11 +224,18 @@ impl Request<'_> {
     }
 
     /// Waits until the thread is behind its fork.
-    fn until_forked(&self, tracee: &mut Tracee, patience: Duration) -> cowslip_sys::Result<Tracee> {
+    fn until_forked(
+        &self,
+        threads: &mut Threads,
+        patience: Duration,
+    ) -> cowslip_sys::Result<Tracee> {
         let began = Instant::now();
         let mut is_asked = false;
-        tracee.go_on_alone()?;
+        threads.find(self.thread.id).ok_or(Errno::SRCH)?.go_on_alone()?;
         loop {
+            // The library's own, for which a freeze waits.
+            threads.run_on_but(self.thread.id);
+            let tracee = threads.find(self.thread.id).ok_or(Errno::SRCH)?;
             match tracee.poll()? {
                 Some(Stop::Cloned) => {
                     self.has_forked.set(true);

@@ -53,6 +53,8 @@ pub struct Holder {
     sizes: HashMap<i32, u64>,
     queues: Waiting,
     kept: Vec<VirtRange>,
+    /// The program's memory that core files lack, by the look.
+    secrets: Vec<VirtRange>,
     shared: Vec<SharedMemory>,
     timers: Timers,
     /// The signals that wait for any of its threads.
@@ -237,6 +239,7 @@ impl Holder {
             sizes: files.sizes.map_err(failed)?,
             queues: files.queues.map_err(failed)?,
             kept: stopped.kept,
+            secrets: plan.secrets.clone(),
             shared: stopped.shared,
             timers: Timers::default(),
             pending: stopped.pending,
@@ -363,6 +366,11 @@ impl Holder {
     /// The signals that wait for any of its threads.
     pub(crate) fn pending(&self) -> &[SignalInfo] {
         &self.pending
+    }
+
+    /// Memory that core files lack, in the program.
+    pub(crate) fn secrets(&self) -> &[VirtRange] {
+        &self.secrets
     }
 
     /// Shared memory without a name, at the instant.

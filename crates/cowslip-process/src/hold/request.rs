@@ -46,6 +46,24 @@ pub(crate) fn is_service(tracee: &Tracee, pid: i32) -> Result<bool> {
         && thread::name(pid, tracee.thread()) == SERVICE)
 }
 
+/// Lets the library's threads go on that a signal has stopped with the program, beside one that goes on already.
+fn wake_services(threads: &mut Threads, pid: i32, caller: i32) -> Result<()> {
+    let rests = |tracee: &&mut Tracee| {
+        tracee.thread() != caller && !tracee.is_stopped() && tracee.is_stopped_with_all()
+    };
+    for tracee in threads.all.iter_mut().filter(rests) {
+        interrupt(tracee)?;
+        if tracee.has_ended() {
+            continue;
+        }
+        match is_service(tracee, pid)? {
+            true => tracee.go_on_alone()?,
+            false => tracee.go_on()?,
+        }
+    }
+    Ok(())
+}
+
 /// One of the program's threads, in the library, which is ready.
 pub(crate) struct Request<'a> {
     pub(super) target: &'a Target,
@@ -95,6 +113,7 @@ impl<'a> Request<'a> {
                 let waits_in = answers.waits_in;
                 let injection = Injection::prepare_waiting(tracee, room, memory, sites, waits_in)?;
                 let entered = injection.enter(library.hold, request)?;
+                wake_services(threads, target.pid(), thread.id)?;
                 let has_forked = Cell::new(false);
                 let request = Self { target, memory, began, thread, entered, has_forked };
                 // A signal that stops the program stops neither this thread, inside the library, nor those it waits for.

@@ -2,12 +2,14 @@
 
 use cowslip_sys::procfs::{Mapping, mappings};
 use libc::{
-    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, SYS_brk, SYS_mmap, SYS_mprotect,
-    SYS_munmap, c_long,
+    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, MAP_SHARED, PROT_WRITE, SYS_brk, SYS_mmap,
+    SYS_mprotect, SYS_munmap, c_long,
 };
 
 use crate::kept::missing;
 use crate::shared::is_unnamed;
+
+const WRITE: u32 = PROT_WRITE as u32;
 
 pub(super) type Calls = Vec<(c_long, [u64; 4])>;
 
@@ -22,21 +24,20 @@ pub(super) struct Changes {
 
 /// The calls, by the texts of `maps` then and now; or why there are none that would do.
 pub(super) fn changes(then: &str, now: &str) -> Result<Changes, String> {
-    let named = |maps, name| mappings(maps).find(|mapping: &Mapping<'_>| mapping.name == name);
-    let (heap, stack) = (named(then, "[heap]"), named(now, "[stack]"));
+    let stack = mappings(now).find(|mapping| mapping.name == "[stack]");
+    let heap_end = heap(then).last().map(|last| last.range.end());
+    let heap_end = heap_end.or_else(|| heap(now).next().map(|first| first.range.start));
     let again = unmapped_since(then, now)?;
     let mut calls = Vec::new();
     for range in missing(now, then) {
         let (start, len) = (range.start as u64, range.len as u64);
-        let is_in = |mapping: &Option<Mapping<'_>>| {
-            mapping.as_ref().is_some_and(|mapping| mapping.range.contains(range.start))
-        };
-        if is_in(&stack) {
+        if stack.as_ref().is_some_and(|stack| stack.range.contains(range.start)) {
             // It grows by itself.
             continue;
         }
-        let heap_end = heap.as_ref().map(|heap| heap.range.end());
-        match is_in(&named(now, "[heap]")) && heap_end == Some(range.start) {
+        let is_heap = heap(now).any(|part| part.range.contains(range.start));
+        match is_heap && heap_end == Some(range.start) {
+            // All parts behind it go, too.
             true => calls.push((SYS_brk, [start, 0, 0, 0])),
             false => calls.push((SYS_munmap, [start, len, 0, 0])),
         }
@@ -59,6 +60,9 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Changes, String> {
             if place(new) != place(&old) {
                 return Err(format!("other memory was mapped since at {start:#x}"));
             }
+            if is_unnamed(&old) && old.protection & WRITE == 0 && new.protection & WRITE != 0 {
+                return Err(format!("shared memory can be written since at {start:#x}"));
+            }
             if new.protection != old.protection {
                 let len = (end - start) as u64;
                 calls.push((SYS_mprotect, [start as u64, len, old.protection.into(), 0]));
@@ -72,14 +76,17 @@ pub(super) fn changes(then: &str, now: &str) -> Result<Changes, String> {
     Ok(Changes { again, back: calls })
 }
 
+/// The parts of the heap: several in a process that was forked, where the inherited part stays one, and where parts differ in
+/// their rights or flags.
+fn heap(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    mappings(maps).filter(|mapping| mapping.name == "[heap]")
+}
+
 /// The calls that map memory again. A file's mapping is not made again: the program may have closed the file.
 fn unmapped_since(then: &str, now: &str) -> Result<Calls, String> {
     let gone = missing(then, now);
-    let heap_end = |maps| {
-        let heap = mappings(maps).filter(|mapping| mapping.name == "[heap]").last();
-        heap.map(|heap: Mapping<'_>| heap.range.end())
-    };
-    let (end_then, end_now) = (heap_end(then), heap_end(now));
+    let [end_then, end_now] =
+        [then, now].map(|maps| heap(maps).last().map(|last| last.range.end()));
     let mut calls = Calls::new();
     for old in mappings(then) {
         let parts = gone.iter().filter(|gone| old.range.covers(**gone));
@@ -134,6 +141,27 @@ mod tests {
             (SYS_mprotect, [0x2000, 0x1000, 3, 0]),
         ];
         assert_eq!(changes(THEN, now), Ok(Changes { again: Vec::new(), back }));
+    }
+
+    #[test]
+    fn the_heap_ends_where_it_did_then_in_any_number_of_parts() {
+        let heap = "5000-7000 rw-p 00000000 00:00 0 [heap]\n";
+        let more = heap.to_owned() + "7000-7800 rw-p 00000000 00:00 0 [heap]\n";
+        let back = |then: &str, now: &str| changes(then, now).unwrap().back;
+        assert_eq!(back(THEN, &THEN.replace(heap, &more)), [(SYS_brk, [0x7000, 0, 0, 0])]);
+        let grown = more.clone() + "7800-7c00 rw-p 00000000 00:00 0 [heap]\n";
+        let (then, now) = (THEN.replace(heap, &more), THEN.replace(heap, &grown));
+        assert_eq!(back(&then, &now), [(SYS_brk, [0x7800, 0, 0, 0])]);
+        assert_eq!(back(&THEN.replace(heap, ""), THEN), [(SYS_brk, [0x5000, 0, 0, 0])]);
+    }
+
+    #[test]
+    fn shared_memory_that_could_not_be_written_must_not_be_by_now() {
+        let then = "1000-2000 r--s 00000000 00:01 7 /dev/zero (deleted)\n";
+        assert_eq!(changes(then, then), Ok(Changes::default()));
+        assert!(
+            changes(then, &then.replace("r--s", "rw-s")).unwrap_err().contains("written since")
+        );
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Mark {
             injection.make(&calls).during(OPERATION)?;
             // The one that made the calls has been let go of in part.
             threads.all.iter().chain(&started).try_for_each(Tracee::take_over).map_err(failed)?;
-            let bytes = memory::copy_back(held, target, &then).during(OPERATION)?;
+            let bytes = memory::copy_back(held, target, &then, &now).during(OPERATION)?;
             let mut services = self.services().iter();
             services.try_for_each(|service| service.put_back(memory.as_fd())).map_err(failed)?;
             self.equip(&mut started, &ended, &memory).during("start threads again")?;
@@ -208,6 +208,7 @@ impl Mark {
         let Changes { again, back } = mappings::changes(&then, &now).map_err(refused)?;
         let own = arenas.map_or(&[][..], |arenas| &arenas.own_descriptors);
         self.opened_since(own).map(drop)?;
+        self.refuse_other_files()?;
         self.injection(threads, &now, memory.as_fd())?
             .make(&again)
             .during("map memory that was unmapped")?;
@@ -245,7 +246,8 @@ impl Mark {
         for state in self.holder.descriptors().iter().filter(is_its_own) {
             self.put_back(state).during(OPERATION)?;
         }
-        threads.all.iter().try_for_each(|tracee| tracee.trace_clones(false)).map_err(failed)
+        let lives_on = |tracee: &Tracee| tracee.end_with_this_process(false);
+        threads.all.iter().try_for_each(lives_on).map_err(failed)
     }
 
     /// Descriptors that the program did not have then, but for the library's.
@@ -260,6 +262,26 @@ impl Mark {
         let new: Vec<i32> =
             now.into_keys().filter(|number| !self.links.contains_key(number)).collect();
         Ok(new.into_iter())
+    }
+
+    /// Fails if a descriptor has the name of its file of then, but is of another one, or was opened otherwise.
+    fn refuse_other_files(&self) -> Result<()> {
+        let file = |state: &DescriptorState| {
+            let access = state.number("flags", 8).map(|flags| flags & libc::O_ACCMODE as u64);
+            (state.number("ino", 10), state.number("mnt_id", 10), access)
+        };
+        let is_other = |then: &&DescriptorState| {
+            let is_file = self.links.get(&then.number).is_some_and(|link| link.starts_with('/'));
+            let now = descriptors::state(self.holder.program(), then.number).filter(|_| is_file);
+            now.is_some_and(|now| file(&now) != file(then))
+        };
+        match self.holder.descriptors().iter().find(is_other) {
+            Some(DescriptorState { number, .. }) => Err(refused(format!(
+                "descriptor {number}, {}, was closed since, and is another file's now",
+                self.links[number]
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Sets an open file to its state of the instant.

@@ -105,9 +105,10 @@ impl Mark {
         let now = tracee.registers()?;
         tracee.set_blocked_signals(!0)?;
         tracee.set_registers(&self.holder.sites().call(&now, SYS_exit, [0; 6]))?;
-        tracee.go_on()?;
+        // A signal may have stopped the program.
+        tracee.go_on_alone()?;
         while tracee.wait_long()? != Stop::Ended {
-            tracee.go_on()?;
+            tracee.go_on_alone()?;
         }
         Ok(())
     }

@@ -3,15 +3,19 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cowslip_process::{Mark, look};
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::exit_code::from_error;
 use cowslip_sys::target::Target;
-use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process, socket};
+use cowslip_sys::{AsFd, Errno, OwnedFd, packets, process, ptrace, socket};
 use serde_json::{Value, json};
 
 use crate::exit::{self, CommandResult};
+
+/// Between looks for threads that could not be stopped.
+const REST: Duration = Duration::from_millis(10);
 
 /// The longest answer.
 pub(super) const MOST_ANSWER_BYTES: usize = 4096;
@@ -95,7 +99,8 @@ fn next(mark: &Mark, listener: &OwnedFd) -> Result<Option<OwnedFd>> {
     let failed = |errno| Error::from_errno(operation, errno);
     let Ok(program) = Target::open(mark.holder().program()) else { return Ok(None) };
     loop {
-        let ready = process::wait_many_readable(&[listener.as_fd(), program.as_fd()], None)
+        let rest = (!ptrace::let_late_ones_go()).then_some(REST);
+        let ready = process::wait_many_readable(&[listener.as_fd(), program.as_fd()], rest)
             .map_err(failed)?;
         if ready[1] {
             return Ok(None);
