@@ -115,6 +115,23 @@ fn a_save_reads_what_was_written_and_no_more() {
 }
 
 #[test]
+fn an_older_view_onto_the_image_of_a_newer_one_has_its_own_content() {
+    let folder = Folder::new("tracked-older");
+    let Some(arena) = tracked(ByteCount::mib(64)) else { return };
+    let mut slice = arena.slice::<u64>(8 * CHUNK_WORDS).unwrap();
+    fill(&mut slice);
+    drop(frozen(&arena));
+    assert!(arena.wait_live(PATIENCE));
+    let (older, then) = (frozen(&arena), slice.to_vec());
+    slice[3 * CHUNK_WORDS] += 1;
+    let newer = arena.freeze().unwrap();
+    let (newer, _) = save_both(&folder, &newer, "newer", None);
+    let (older, _) = save_both(&folder, &older, "older", Some(&newer));
+    assert!(restored(&older, &slice, &arena) == then);
+    assert!(restored(&newer, &slice, &arena) == slice[..]);
+}
+
+#[test]
 fn a_chain_of_tracked_images_is_the_frozen_views_while_threads_write() {
     let folder = Folder::new("tracked-chain");
     let Some(arena) = tracked(ByteCount::mib(64)) else { return };

@@ -85,9 +85,10 @@ impl Known {
         !self.since.is_empty()
     }
 
-    /// True if a chunk has the same content as at an earlier freeze.
+    /// True if a chunk has the same content as at an earlier freeze. Nothing is known of later ones.
     pub(crate) fn is_unchanged_since(&self, chunk: usize, freeze: u64) -> bool {
-        self.since.get(chunk).is_some_and(|&since| since != NEVER && since <= freeze)
+        let is_since = |since: &u64| *since != NEVER && *since <= freeze;
+        freeze <= self.number && self.since.get(chunk).is_some_and(is_since)
     }
 }
 
@@ -104,6 +105,7 @@ mod tests {
         tracking.is_on = true;
         let first = tracking.freeze(|chunk| chunk < 2);
         assert!(first.is_unchanged_since(0, 1) && !first.is_unchanged_since(2, 1));
+        assert!(!first.is_unchanged_since(0, 2));
         let second = tracking.freeze(|_| true);
         assert!(second.is_unchanged_since(1, 1) && !second.is_unchanged_since(2, 1));
         tracking.forget(1);
