@@ -70,6 +70,28 @@ fn a_thaw_waits() {
     assert_eq!(counters.at(3).load(Relaxed), 9);
 }
 
+/// A chunk that is kept for tracking would move if memory beside the held one were handed out, or given back.
+#[test]
+fn memory_beside_what_is_held_stays() {
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    if !arena.track_changes(true) {
+        return support::skip("pagemap_scan", "changes cannot be tracked here");
+    }
+    let [mut buffer, beside] = [(); 2].map(|()| arena.slice::<u64>(8192).unwrap());
+    buffer.fill(7);
+    drop(arena.freeze().unwrap());
+    assert!(arena.wait_live(PATIENCE));
+    let kept = || arena.metrics().kept_chunks;
+    assert_eq!(kept(), 1);
+    let held = arena.hold_for_io(buffer.range()).unwrap();
+    let more = arena.slice::<u64>(512).unwrap();
+    drop(beside);
+    assert_eq!(kept(), 1);
+    assert!(more.iter().chain(buffer.iter()).all(|word| [0, 7].contains(word)));
+    drop((held, more));
+    drop(arena.slice::<u64>(512).unwrap());
+}
+
 #[test]
 fn a_freeze_gets_its_turn_among_holds_that_follow_each_other() {
     let _watchdog = Watchdog::start("a freeze among many holds");

@@ -225,9 +225,9 @@ impl Shared {
         free: VirtRange,
         enough: usize,
     ) -> impl Iterator<Item = VirtRange> + 'a {
-        let are_all_live =
-            state.not_live() + state.map.count(Chunk::Missing) + state.map.count(Chunk::Poisoned)
-                == 0;
+        let others = [Chunk::Missing, Chunk::Poisoned, Chunk::Clean];
+        let others: usize = others.iter().map(|chunk| state.map.count(*chunk)).sum();
+        let are_all_live = state.not_live() + others == 0;
         let mut whole = (are_all_live && !state.files.has_exposed()).then_some(free);
         let mut parts = whole.is_none().then(|| self.by_chunk(free).peekable());
         iter::from_fn(move || {
@@ -251,7 +251,7 @@ impl Shared {
                 !is_exposed || state.vma_map.is_unused(self.chunk_range(chunk, 1))
             }
             // It is thawed first.
-            Chunk::Clean => !contains_current_stack(self.chunk_range(chunk, 1)),
+            Chunk::Clean => !self.must_stay_clean(state, chunk),
             // A view also shows the base of free private chunks. Those of hugetlb have no other file.
             Chunk::FreePrivate => {
                 self.pages != Pages::Hugetlb || state.generations.view_count() == 0
@@ -263,6 +263,11 @@ impl Shared {
             | Chunk::Missing
             | Chunk::Poisoned => false,
         }
+    }
+
+    /// True if a clean chunk cannot be thawed now.
+    fn must_stay_clean(&self, state: &State, chunk: usize) -> bool {
+        state.must_keep_frames() || contains_current_stack(self.chunk_range(chunk, 1))
     }
 
     /// Makes live space read as zeroes.
@@ -458,9 +463,7 @@ impl Shared {
                 Chunk::Frozen | Chunk::Borrowed | Chunk::Partial => {
                     self.zero_frozen(state, part)?;
                 }
-                Chunk::Clean if contains_current_stack(self.chunk_range(i, 1)) => {
-                    self.zero_frozen(state, part)?
-                }
+                Chunk::Clean if self.must_stay_clean(state, i) => self.zero_frozen(state, part)?,
                 Chunk::Clean => {
                     at_once(self, state, i).during(DISCARD)?;
                     self.discard_part(state, i, part).during(DISCARD)?;
@@ -543,6 +546,9 @@ impl Shared {
     /// Detaches chunks that `range` meets and that are cut into many mappings: a freeze makes two mappings of each,
     /// which takes longer than a fork that copies their page tables, and the kernel limits the number of mappings.
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
+        if state.must_keep_frames() {
+            return;
+        }
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
             let has_many = state.vma_map.span_count() > MANY_SPANS_IN_ALL;

@@ -179,13 +179,29 @@ impl Generations {
         Ok(self.number())
     }
 
-    /// Gives the youngest a number of its own if a view has it. Children that joined it before count as younger than
-    /// they are: the chunks that they read are kept, and a few more.
+    /// The generation for a freeze that takes frozen chunks along: none has its number before. A freeze that fails knows
+    /// by the number the chunks that it has changed.
+    ///
+    /// # Errors
+    /// Those of [`Self::begin`].
+    pub(crate) fn begin_anew(&mut self) -> Result<u64> {
+        self.begin()?;
+        if self.alive.last().is_some_and(|youngest| youngest.is_used) {
+            self.renumber();
+        }
+        Ok(self.number())
+    }
+
     fn come_after_views(&mut self) {
         let (youngest, view) = (self.number(), self.youngest_view());
-        if view.is_none_or(|view| youngest > view) {
-            return;
+        if view.is_some_and(|view| youngest <= view) {
+            self.renumber();
         }
+    }
+
+    /// Gives the youngest a number of its own. Children that joined it before count as younger than they are: the chunks
+    /// that they read are kept, and a few more.
+    fn renumber(&mut self) {
         self.last += 1;
         if let Some(youngest) = self.alive.last_mut() {
             if self.shown == Some(youngest.number) {

@@ -340,6 +340,11 @@ impl State {
         holds.into_iter().find_map(|(hold, is_so)| is_so.then_some(hold))
     }
 
+    /// True if the kernel or a device may work on its page frames by itself: they stay where they are.
+    pub(crate) fn must_keep_frames(&self) -> bool {
+        self.is_pinned || self.io.any()
+    }
+
     /// True if it is closed and all its memory has left.
     pub(crate) fn is_empty(&self) -> bool {
         self.is_closed && self.vma_map.used().is_empty()

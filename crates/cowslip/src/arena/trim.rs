@@ -129,8 +129,7 @@ impl Shared {
 
     /// Gives back the kept pages of a live chunk that are free or still zero, if they are enough of it.
     pub(crate) fn trim(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
-        let may_be_known = state.is_pinned
-            || state.io.any()
+        let may_be_known = state.must_keep_frames()
             || state.ask_before_thaw.is_some_and(|asks| asks())
             || page_size_bytes() > LOOK_BYTES
             // This thread would wait for itself.

@@ -117,7 +117,9 @@ impl Shared {
             let piece = self.piece(part);
             // The base under it is not written any more: an arena writes bases of live memory and of memory that it thaws.
             if state.chunk(i) == Chunk::Live {
-                piece.map(state.file_at(part.start).fd(), Sharing::Private, span.prot)?;
+                let left = piece.map(state.file_at(part.start).fd(), Sharing::Private, span.prot);
+                // Before Linux 6.12 a mapping that `vm.overcommit_memory=2` refuses leaves none in its place.
+                left.inspect_err(|_| _ = self.map_live(state, part, span.prot))?;
             } else {
                 piece.advise(Advice::DoFork)?;
             }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cowslip_sys::socket;
+use cowslip_sys::{AsFd, socket, waiting};
 
 use super::{Peer, Template};
+
+/// Between looks of the thread for its end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Sends a template to every process that connects to a Unix socket and calls [`Template::receive`], until this is
 /// dropped.
@@ -40,6 +44,8 @@ use super::{Peer, Template};
 #[derive(Debug)]
 pub struct TemplateServer {
     path: PathBuf,
+    /// Device and inode of the socket.
+    id: (u64, u64),
     closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,18 +57,33 @@ impl TemplateServer {
     /// An error of the system, such as [`io::ErrorKind::AddrInUse`] if `path` exists.
     pub fn start(template: Template, path: &Path) -> io::Result<Self> {
         let listener = UnixListener::from(socket::listen_privately(path)?);
+        listener.set_nonblocking(true)?;
+        let id = file_id(path)?;
         let closing = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&closing);
         let serving = move || serve(&template, &listener, &theirs);
         let thread = thread::Builder::new().name("cowslip-server".into()).spawn(serving);
         let thread = thread.inspect_err(|_| drop(fs::remove_file(path)))?;
-        Ok(Self { path: path.to_owned(), closing, thread: Some(thread) })
+        Ok(Self { path: path.to_owned(), id, closing, thread: Some(thread) })
     }
+}
+
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
     while !closing.load(Relaxed) {
-        let Ok((mut socket, _)) = listener.accept() else { continue };
+        let mut ready = [false];
+        let waited = waiting::readable(&[listener.as_fd()], &mut ready, Some(LOOK));
+        if waited.is_ok() && ready == [false] {
+            continue;
+        }
+        let Ok((mut socket, _)) = listener.accept() else {
+            // Without a descriptor for it the client stays in the queue.
+            let _ = waiting::nap(LOOK);
+            continue;
+        };
         // A client that has disconnected, or is too slow, gets nothing.
         let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
@@ -78,10 +99,13 @@ fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
 impl Drop for TemplateServer {
     fn drop(&mut self) {
         self.closing.store(true, Relaxed);
-        let woken = UnixStream::connect(&self.path).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
+        // Ends the thread's wait at once, unless the path is another server's by now.
+        let _ = UnixStream::connect(&self.path);
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = fs::remove_file(&self.path);
+        if file_id(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }

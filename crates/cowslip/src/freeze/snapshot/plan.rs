@@ -84,7 +84,9 @@ impl<'a> Snapshot<'a> {
         let mut snapshot = Self::nothing(shared, state);
         snapshot.choose(keeps_view)?;
         if keeps_view || !snapshot.pieces.is_empty() {
-            snapshot.generation = snapshot.state.generations.begin()?;
+            let generations = &mut snapshot.state.generations;
+            snapshot.generation =
+                if keeps_view { generations.begin_anew() } else { generations.begin() }?;
             let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
             snapshot.view = OwnSpace::reserve_apart(whole.len, GIB_BYTES).during(OPERATION)?;
             snapshot.view_of = whole.start;

@@ -157,7 +157,12 @@ fn map_all(snapshots: &mut [Snapshot<'_>], holds: bool) -> Result<()> {
     for snapshot in snapshots.iter() {
         if mapped.is_err() {
             // The rest is as it was.
-            if let Some((first, _)) = snapshot.pieces.get(snapshot.done) {
+            if let Some((first, prot)) = snapshot.pieces.get(snapshot.done) {
+                // Before Linux 6.12 a mapping that `vm.overcommit_memory=2` refuses leaves none in its place.
+                if !snapshot.is_private(*first) {
+                    let live = || snapshot.shared.map_live(&snapshot.state, *first, *prot);
+                    let _ = retry_until_ok(live);
+                }
                 private::move_back(snapshot, first.start);
             }
         }
