@@ -355,6 +355,26 @@ fn huge_pages_come_whole() {
     assert!(words == wanted, "{}", handler.log());
 }
 
+/// A region of a machine can be several mappings of its process.
+#[test]
+fn mappings_that_are_divided_come_whole() {
+    let folder = Folder::new("firecracker-divided");
+    let image = image(&folder);
+    let mut handler = Handler::start(&folder, &image, &[]);
+    let Some(client) = Client::new(&handler.socket, REMOVE) else { return };
+    let [first, second] = client.regions.map(|region| region.0);
+    for part in [(first.start + MIB + 7 * PAGE, 5 * PAGE), (second.start + 33 * PAGE, 4 * MIB)] {
+        let part = VirtRange::new(part.0, part.1);
+        // SAFETY: a part of a mapping of the test's own; its content stays.
+        unsafe { memory::advise(part, Advice::NoHugePage) }.unwrap();
+    }
+    // Windows around touched pages end elsewhere than those of all pages.
+    let some = [MIB, 2 * MIB + 3 * PAGE];
+    assert_eq!(client.words(some.into_iter()), some.map(word));
+    assert!(handler.end("-TERM"));
+    client.assert_all();
+}
+
 #[test]
 fn the_memory_of_a_server_is_used() {
     let folder = Folder::new("firecracker-served");
@@ -473,7 +493,7 @@ fn strangers_get_nothing_and_the_next_machine_is_served() {
         unsafe { command.pre_exec(|| Ok(())) };
         // By fork(2) then, which waits until the message is read.
         assert!(command.status().unwrap().success());
-        eventually("it is refused", || handler.log().contains("tells of 0x13"));
+        eventually("it is refused", || handler.log().contains("tells of Other(19)"));
         drop(forks);
     }
 

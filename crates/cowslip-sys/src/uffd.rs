@@ -6,7 +6,9 @@
 //!
 //! # Safety
 //! The ioctls here read and write only the structures passed to them, with the kernel's layouts (checked below); they
-//! change the address space only in ranges that the caller registered.
+//! change the address space only in ranges that were registered, of the process that opened the descriptor.
+
+mod messages;
 
 use core::ffi::c_void;
 
@@ -17,7 +19,9 @@ use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Setter, Updater, opcode};
 use crate::failpoints::{self, Op};
 use crate::reserved_fd::ReservedFd;
 use crate::units::VirtRange;
-use crate::{AsFd, Errno, OwnedFd, Result};
+use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result};
+
+pub use messages::{EventCounts, Message};
 
 const GROUP: u8 = 0xAA;
 const API: u64 = 0xAA;
@@ -98,25 +102,12 @@ struct FillArg {
     filled: i64,
 }
 
-/// One `struct uffd_msg`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Message {
-    event: u8,
-    reserved: [u8; 7],
-    argument: [u64; 3],
-}
-
-/// The offset of a page fault's address, behind its flags.
-const ADDRESS_AT: usize = core::mem::offset_of!(Message, argument) + 8;
-
 const _: () = {
     assert!(size_of::<ApiArg>() == 24);
     assert!(size_of::<RegisterArg>() == 32);
     assert!(size_of::<WriteProtectArg>() == 24);
     assert!(size_of::<ContinueArg>() == 32);
     assert!(size_of::<FillArg>() == 40);
-    assert!(size_of::<Message>() == 32);
 };
 
 impl From<VirtRange> for RangeArg {
@@ -148,7 +139,7 @@ pub enum Outcome {
     AlreadyMapped,
 }
 
-/// A userfaultfd of the process that opened it only.
+/// A userfaultfd, of this process or [received](Uffd::received) from another.
 #[derive(Debug)]
 pub struct Uffd<F: AsFd = OwnedFd> {
     fd: F,
@@ -218,6 +209,18 @@ unsafe impl Ioctl for NewFromDevice {
     unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> Result<OwnedFd> {
         // SAFETY: a non-negative answer is a descriptor the kernel made for the caller.
         Ok(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(out) })
+    }
+}
+
+impl Uffd {
+    /// Takes the descriptor of another process, which has agreed with the kernel: ranges are that one's. `None` if it is
+    /// another kind of file, or one that blocks.
+    pub fn received(fd: OwnedFd) -> Option<Self> {
+        const KIND: &str = "anon_inode:[userfaultfd]";
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        let flags = rustix::fs::fcntl_getfl(&fd).ok()?;
+        let is_right = link.to_str() == Some(KIND) && flags.contains(OFlags::NONBLOCK);
+        is_right.then_some(Self { fd })
     }
 }
 
@@ -309,10 +312,16 @@ impl<F: AsFd> Uffd<F> {
         if content.len() != range.len {
             return Err(Errno::INVAL);
         }
-        let mut arg = FillArg::new(range, content.as_ptr() as usize);
+        self.copy_from(range, content.as_ptr() as usize)
+    }
+
+    /// Like [`Self::copy`], with the content at an address of this process, which may change meanwhile. `EFAULT`: there
+    /// is none.
+    pub fn copy_from(&self, range: VirtRange, source: usize) -> Result<Outcome> {
+        let mut arg = FillArg::new(range, source);
         let answer = failpoints::check(Op::UffdCopy).and_then(|()| {
-            // SAFETY: UFFDIO_COPY with its own structure; it reads no more than the length of
-            // `content`.
+            // SAFETY: UFFDIO_COPY with its own structure. The kernel reads the source like a file's content that write(2)
+            // is given, and fails where there is no memory.
             unsafe {
                 let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 3) }, _>::new(&mut arg);
                 ioctl::ioctl(&self.fd, call)
@@ -352,57 +361,6 @@ impl<F: AsFd> Uffd<F> {
         };
         outcome(answer, arg.filled)
     }
-
-    /// Reads the pending events, without blocking. The `mremap` of a range returns only once its
-    /// remap event has been read.
-    pub fn read_events(&self) -> Result<EventCounts> {
-        self.read_faults(|_| {})
-    }
-
-    /// Like [`Self::read_events`], and passes on the address at which each thread waits, rounded down to a page.
-    pub fn read_faults(&self, mut fault: impl FnMut(usize)) -> Result<EventCounts> {
-        let mut counts = EventCounts::default();
-        loop {
-            let mut buffer = [0u8; 16 * size_of::<Message>()];
-            let read = match self.read_once(&mut buffer) {
-                Ok(read) => read,
-                Err(Errno::AGAIN) => return Ok(counts),
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno),
-            };
-            for message in buffer[..read].chunks_exact(size_of::<Message>()) {
-                match message[0] {
-                    0x12 => {
-                        counts.faults += 1;
-                        let address = message[ADDRESS_AT..].first_chunk().copied();
-                        fault(usize::from_ne_bytes(address.expect("a whole message")));
-                    }
-                    0x14 => counts.remaps += 1,
-                    _ => counts.others += 1,
-                }
-            }
-        }
-    }
-}
-
-impl<F: AsFd> Uffd<F> {
-    /// Reads once, with `readv(2)` if `read(2)` is refused, for example by a seccomp filter.
-    fn read_once(&self, buffer: &mut [u8]) -> Result<usize> {
-        let read =
-            failpoints::check(Op::UffdRead).and_then(|()| rustix::io::read(&self.fd, &mut *buffer));
-        match read {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::BADF) => read,
-            Err(errno) => {
-                let again = failpoints::check(Op::UffdRead).and_then(|()| {
-                    rustix::io::readv(&self.fd, &mut [std::io::IoSliceMut::new(buffer)])
-                });
-                match again {
-                    Ok(_) | Err(Errno::AGAIN | Errno::INTR) => again,
-                    Err(_) => Err(errno),
-                }
-            }
-        }
-    }
 }
 
 impl FillArg {
@@ -425,23 +383,5 @@ fn outcome(answer: Result<()>, done: i64) -> Result<Outcome> {
 impl<F: AsFd> AsFd for Uffd<F> {
     fn as_fd(&self) -> crate::BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-/// The events that [`Uffd::read_events`] read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EventCounts {
-    /// Threads that hit a fault and wait.
-    pub faults: u64,
-    /// Ranges moved.
-    pub remaps: u64,
-    /// Anything else.
-    pub others: u64,
-}
-
-impl EventCounts {
-    /// Returns true if there were no events.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 }

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Error, ErrorKind, Result};
+use cowslip_sys::uffd::Uffd;
 use cowslip_sys::{process, socket};
 use serde::Deserialize;
-
-use super::requests::Requests;
 
 const OPERATION: &str = "receive the memory of a machine";
 /// Time for the whole message.
@@ -50,7 +49,7 @@ fn refused(why: impl Into<String>) -> Error {
 pub(super) fn receive(
     stream: &UnixStream,
     content_bytes: u64,
-) -> Result<Option<(Vec<Mapping>, Requests)>> {
+) -> Result<Option<(Vec<Mapping>, Uffd)>> {
     let deadline = Instant::now() + PATIENCE;
     let failed = |errno| Error::from_errno(OPERATION, errno);
     let (mut said, mut descriptors) = (Vec::new(), Vec::<OwnedFd>::new());
@@ -82,7 +81,7 @@ pub(super) fn receive(
         }
     };
     let mappings = checked(&told, content_bytes).map_err(refused)?;
-    let uffd = descriptors.pop().and_then(Requests::new);
+    let uffd = descriptors.pop().and_then(Uffd::received);
     let uffd = uffd.ok_or_else(|| refused("it sent no userfaultfd that does not block"))?;
     Ok(Some((mappings, uffd)))
 }

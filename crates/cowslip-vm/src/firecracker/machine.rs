@@ -14,12 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::uffd::Outcome;
+use cowslip_sys::uffd::{Message, Outcome, Uffd};
 use cowslip_sys::{AsFd, Errno, process};
 
 use super::content::{Content, Source};
 use super::handshake::Mapping;
-use super::requests::{Message, Requests};
 
 /// Filled around a page that a thread waits for, once the thread goes on.
 const FIRST_WINDOW: usize = 64 << 10;
@@ -110,7 +109,7 @@ enum Step {
 
 #[derive(Debug)]
 pub(super) struct Machine {
-    uffd: Requests,
+    uffd: Uffd,
     content: Arc<Content>,
     regions: Vec<Region>,
     /// Addresses at which threads wait.
@@ -122,7 +121,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(uffd: Requests, mappings: &[Mapping], content: Arc<Content>) -> Self {
+    pub(super) fn new(uffd: Uffd, mappings: &[Mapping], content: Arc<Content>) -> Self {
         let region = |mapping: &Mapping| {
             let pages = mapping.host.len / mapping.page_bytes;
             let (filled, removed) = (Bits::new(pages), Bits::new(pages));
@@ -136,11 +135,11 @@ impl Machine {
     /// Gives it pages until `life` can be read: its process has ended. From the moment at which `stop` can be read, or
     /// from the beginning if it is to be `whole`, all pages are brought in, and then it is left to the kernel.
     pub(super) fn serve(&mut self, life: BorrowedFd<'_>, stop: BorrowedFd<'_>, whole: bool) -> End {
-        let (mut fills, mut stops) = (whole, false);
+        let (mut fills, mut stops, mut waits) = (whole, false, false);
         loop {
             let timeout = match (self.waiting.is_empty(), fills, self.is_whole) {
                 (false, ..) => Some(AGAIN),
-                (true, true, false) => Some(Duration::ZERO),
+                (true, true, false) => Some(if waits { AGAIN } else { Duration::ZERO }),
                 (true, _, true) if stops => Some(GRACE),
                 (true, ..) => None,
             };
@@ -161,8 +160,9 @@ impl Machine {
             let done = if ready[0] { self.read() } else { Ok(()) };
             let done = done.and_then(|()| self.answer());
             let may_fill = fills && !self.is_whole && self.waiting.is_empty();
-            if let Err(end) = done.and_then(|()| if may_fill { self.bring_in() } else { Ok(()) }) {
-                return end;
+            match done.and_then(|()| if may_fill { self.bring_in() } else { Ok(Step::Pages(0)) }) {
+                Ok(step) => waits = matches!(step, Step::Later),
+                Err(end) => return end,
             }
         }
     }
@@ -170,17 +170,17 @@ impl Machine {
     /// Reads messages: removals count at once, faults wait for [`Self::answer`].
     fn read(&mut self) -> Result<(), End> {
         let (mut removed, mut other) = (Vec::new(), None);
-        let read = self.uffd.read(|message| match message {
-            Message::Missing(address) => drop(self.waiting.insert(address)),
+        let read = self.uffd.read_messages(|message| match message {
+            Message::Fault { address, is_missing: true } => drop(self.waiting.insert(address)),
             Message::Removed(range) => removed.push(range),
-            Message::Other(number) => other = Some(number),
+            strange => other = Some(strange),
         });
         read.map_err(|errno| refusal("read its messages", errno))?;
         for range in removed {
             self.remove(range);
         }
-        other.map_or(Ok(()), |number| {
-            Err(End::Refused(format!("its userfaultfd tells of {number:#x}, not of missing pages")))
+        other.map_or(Ok(()), |strange| {
+            Err(End::Refused(format!("its userfaultfd tells of {strange:?}, not of missing pages")))
         })
     }
 
@@ -263,18 +263,20 @@ impl Machine {
         };
         let range = region.range(page, pages);
         let (range, filled) = match source {
-            Source::Memory(from) => (range, self.uffd.copy(range, from)),
+            Source::Memory(from) => (range, self.uffd.copy_from(range, from)),
             Source::Zeroes if bytes == page_size_bytes() => (range, self.uffd.map_zeroes(range)),
             Source::Zeroes => {
                 self.zeroes.resize(CHUNK_BYTES, 0);
                 let range = region.range(page, 1);
-                (range, self.uffd.copy(range, self.zeroes.as_ptr() as usize))
+                (range, self.uffd.copy(range, &self.zeroes[..range.len]))
             }
         };
         let done = match filled {
             Ok(Outcome::Done) => range.len,
             Ok(Outcome::Again { done_bytes: 0 }) | Err(Errno::NOMEM) => return Ok(Step::Later),
             Ok(Outcome::Again { done_bytes }) => done_bytes as usize,
+            // Not all of it is in one mapping of the machine's: nothing was filled.
+            Err(Errno::NOENT) if range.len > bytes => return self.fill(index, page, pages / 2),
             // No thread was woken. Unregistered meanwhile: the kernel gives the page.
             Ok(Outcome::AlreadyMapped) | Err(Errno::NOENT) => {
                 let _ = self.uffd.wake(region.range(page, 1));
@@ -289,7 +291,7 @@ impl Machine {
     }
 
     /// Brings in a piece of the pages that it does not have, or leaves it to the kernel if it has all.
-    fn bring_in(&mut self) -> Result<(), End> {
+    fn bring_in(&mut self) -> Result<Step, End> {
         while let Some(region) = self.regions.get(self.cursor.0) {
             let page = self.cursor.1;
             if page == region.pages() {
@@ -302,10 +304,11 @@ impl Machine {
                 self.cursor.1 += 1;
                 continue;
             }
-            if let Step::Pages(pages) = self.fill(self.cursor.0, page, pages)? {
+            let step = self.fill(self.cursor.0, page, pages)?;
+            if let Step::Pages(pages) = step {
                 self.cursor.1 += pages;
             }
-            return Ok(());
+            return Ok(step);
         }
         for region in &self.regions {
             match self.uffd.unregister(region.mapping.host) {
@@ -316,7 +319,7 @@ impl Machine {
             }
         }
         self.is_whole = true;
-        Ok(())
+        Ok(Step::Pages(0))
     }
 }
 

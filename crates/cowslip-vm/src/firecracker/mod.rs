@@ -15,7 +15,6 @@
 mod content;
 mod handshake;
 mod machine;
-mod requests;
 
 use std::fs;
 use std::io;
@@ -152,8 +151,16 @@ fn serve(stream: UnixStream, content: &Arc<Content>, options: &Options, stop: Bo
         Ok(None) => return,
         Err(error) => return tell(&format!("process {pid} is refused: {error}")),
     };
-    // A process in a namespace that is not visible here has no number: it lives as long as its connection.
-    let life: OwnedFd = process::pidfd(pid).unwrap_or_else(|_| stream.into());
+    // Firecracker closes the connection at once: it tells nothing of the process' end.
+    drop(stream);
+    let life: OwnedFd = match process::pidfd(pid) {
+        Ok(life) => life,
+        Err(Errno::SRCH) => return,
+        Err(errno) => {
+            let fix = "run the handler in the PID namespace of its machines, or in one above";
+            return tell(&format!("a machine is refused: its end cannot be seen ({errno}): {fix}"));
+        }
+    };
     let mut machine = Machine::new(uffd, &mappings, Arc::clone(content));
     match machine.serve(life.as_fd(), stop, options.whole) {
         End::Gone | End::Whole => {}
