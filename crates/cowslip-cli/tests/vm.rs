@@ -2,8 +2,10 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -199,6 +201,21 @@ fn a_command_that_is_killed_leaves_the_machine_running_and_no_part_of_an_image()
 }
 
 #[test]
+fn copies_end_with_a_command_that_is_killed() {
+    let Some(machine) = Machine::under_cowslip() else { return };
+    let mut copies = machine.start_vm(&["branch", "qmp", "-n", "2", "-o", "copies"]);
+    let consoles = ["0", "1"].map(|number| machine.path("copies").join(number).join("serial0"));
+    consoles.iter().for_each(|console| counts_on(console));
+    copies.0.kill().unwrap();
+    copies.0.wait().unwrap();
+    for number in ["0", "1"] {
+        let qmp = machine.path("copies").join(number).join("qmp");
+        eventually("it ends", || UnixStream::connect(&qmp).is_err());
+    }
+    machine.counts_on();
+}
+
+#[test]
 fn machines_that_cannot_be_copied_are_refused() {
     let Some(machine) = Machine::start(&["env"], &[]) else { return };
     let refused = machine.vm(&["snapshot", "qmp", "-o", "image"]);
@@ -277,12 +294,25 @@ fn copies_write_to_disks_of_their_own() {
     for (disk, wanted) in bytes {
         assert_eq!(first_byte(&disk), wanted, "{}", disk.display());
     }
-    // A folder that is there is not written to, and the machine keeps its disk.
-    let refused = machine.vm(&["branch", "qmp", "-o", "more", "--disks", "disks"]);
+    // Folders that are there are not written to, and the machine keeps its disk.
+    for [output, disks] in [["more", "disks"], ["copies", "disks3"]] {
+        let refused = machine.vm(&["branch", "qmp", "-o", output, "--disks", disks]);
+        assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+        assert!(!refused.stderr.contains("goes on in overlays"), "{}", refused.stderr);
+    }
+    assert!(!machine.path("disks3").exists());
+    let strange = OsStr::from_bytes(b"disks\xff");
+    let mut command = Command::new(COWSLIP);
+    command.args(["vm", "branch", "qmp", "-o", "more", "--disks"]).arg(strange);
+    let refused = run(command.current_dir(&machine.folder.0));
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    // Once it has an overlay, each failure says so.
+    let words = ["branch", "qmp", "-o", "none/copies", "--disks", "disks2.1"];
+    let failed = machine.vm(&words);
+    assert!(failed.stderr.contains("goes on in overlays in "), "{}", failed.stderr);
     machine.counts_on();
     on_disk(&machine.path("qmp"), "write -P 0x55 0 64k");
-    assert_eq!(first_byte(&machine.path("disks2/disk0.qcow2")), 0x55);
+    assert_eq!(first_byte(&machine.path("disks2.1/disk0.qcow2")), 0x55);
     drop(machine);
     let _ = fs::remove_file(disk.with_extension("converted"));
     fs::remove_file(disk).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cowslip_process::Loan;
 use cowslip_sys::memfile::{self, MemfdKind};
-use cowslip_sys::{AsFd, AsRawFd, OwnedFd};
+use cowslip_sys::{AsFd, AsRawFd, OwnedFd, process};
 use serde_json::{Value, json};
 
 use super::disks;
@@ -75,6 +75,8 @@ impl Copies {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).current_dir(&machine.folder);
             command.stdin(Stdio::null()).stdout(out).stderr(log);
+            // Also if this command is killed.
+            process::end_with_this_thread(&mut command);
             let failed = exit::io(format!("start {}", words[0]));
             copies.0.push(Copy { child: command.spawn().map_err(failed)?, place, qmp: None });
         }

@@ -89,6 +89,9 @@ impl Disk {
 
 /// Checks that copies can have these disks: each is a file, and in one `-drive` of the command line.
 pub(super) fn check(disks: &[Disk], arguments: &[String], folder: &str) -> Result<(), Failure> {
+    if !disks.is_empty() {
+        qemu_img().arg("--version").output().map_err(exit::io(NO_QEMU_IMG))?;
+    }
     let drives = arguments.windows(2).filter(|pair| is_drive(&pair[0]));
     let files: Vec<_> = drives.filter_map(|pair| value_of(&pair[1], "file")).collect();
     for disk in disks {
@@ -125,10 +128,10 @@ pub(super) fn freeze(qmp: &mut Qmp, disks: &[Disk], folder: &Path) -> Result<(),
 pub(super) fn overlay(disks: &[Disk], folder: &str, place: &Path) -> Result<(), Failure> {
     for (number, disk) in disks.iter().enumerate() {
         let base = disk.base(folder)?;
-        let mut command = Command::new("qemu-img");
+        let mut command = qemu_img();
         command.args(["create", "-q", "-f", "qcow2", "-F", &disk.format, "-b"]);
         command.arg(&base).arg(overlay_in(place, number));
-        let made = command.output().map_err(exit::io("start qemu-img, of Debian's qemu-utils"))?;
+        let made = command.output().map_err(exit::io(NO_QEMU_IMG))?;
         if !made.status.success() {
             let why = String::from_utf8_lossy(&made.stderr);
             let step = format!("make an overlay of {}", base.display());
@@ -136,6 +139,12 @@ pub(super) fn overlay(disks: &[Disk], folder: &str, place: &Path) -> Result<(), 
         }
     }
     Ok(())
+}
+
+const NO_QEMU_IMG: &str = "start qemu-img, of Debian's qemu-utils";
+
+fn qemu_img() -> Command {
+    Command::new("qemu-img")
 }
 
 fn overlay_in(place: &Path, number: usize) -> PathBuf {

@@ -8,11 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use cowslip_sys::{AsFd, OwnedFd};
 use serde_json::json;
 
-use super::qmp::Qmp;
+use super::qmp::{Qmp, SILENCE};
 use crate::exit::{self, CommandResult, Failure};
 
 /// The hidden subcommand.
@@ -27,10 +28,11 @@ pub(crate) struct Args {
     paused: bool,
 }
 
-/// Watches the command while the machine is stopped.
+/// Watches the command while the machine is stopped. Dropped before it is [`Self::done`], as by a panic, it lets the machine go
+/// on.
 pub(super) struct Guard {
     child: Child,
-    pipe: Option<ChildStdin>,
+    pipe: ChildStdin,
 }
 
 impl Guard {
@@ -47,25 +49,14 @@ impl Guard {
             .process_group(0);
         command.stdin(Stdio::piped()).stdout(stream).stderr(Stdio::null());
         let mut child = command.spawn().map_err(failed())?;
-        Ok(Self { pipe: child.stdin.take(), child })
+        Ok(Self { pipe: child.stdin.take().expect("it is piped"), child })
     }
-}
 
-impl Guard {
-    /// Ends this command's part: the guard tries on.
-    pub(super) fn leave(mut self) {
-        self.pipe = None;
-    }
-}
-
-impl Drop for Guard {
-    /// The machine goes on, or was told to: the guard has nothing to do.
-    fn drop(&mut self) {
-        if let Some(mut pipe) = self.pipe.take() {
-            let _ = pipe.write_all(b".");
-            drop(pipe);
-            let _ = self.child.wait();
-        }
+    /// Ends it: the machine goes on.
+    pub(super) fn done(mut self) {
+        let _ = self.pipe.write_all(b".");
+        drop(self.pipe);
+        let _ = self.child.wait();
     }
 }
 
@@ -79,7 +70,14 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let stream = stream.map_err(exit::io("take the connection to the machine"))?;
     let mut qmp = Qmp::on(UnixStream::from(stream))?;
     let _ = fs::remove_dir_all(&args.folder);
-    go_on(&mut qmp, args.paused)?;
+    // A machine that is silent may stop later, if it was asked to. One that has ended answers at once.
+    loop {
+        let asked = Instant::now();
+        match go_on(&mut qmp, args.paused) {
+            Err(_) if asked.elapsed() >= SILENCE => {}
+            gone_on => break gone_on?,
+        }
+    }
     qmp.ignore_shared(false)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,13 +23,13 @@ use super::guard::{self, Guard};
 use super::machine::{Machine, words};
 use super::qmp::Qmp;
 use super::ram::Ram;
-use crate::exit::{self, FAILED, Failure, UNSUPPORTED, VANISHED};
+use crate::exit::{self, FAILED, Failure, UNSUPPORTED, USAGE, VANISHED};
 
 /// The longest wait for the devices' state.
 const SILENCE: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_micros(200);
 /// Devices have less state.
-const MOST_BYTES: u64 = 1 << 30;
+pub(super) const MOST_BYTES: u64 = 1 << 30;
 
 /// A machine at one instant.
 pub(super) struct Taken {
@@ -61,8 +61,13 @@ impl Taken {
         let overlays = match overlays {
             Some(folder) => {
                 disks::check(&machine.disks, &machine.arguments, &machine.folder)?;
-                private_folder(folder)?;
-                std::path::absolute(folder).map_err(exit::io("find the folder"))?
+                let folder = std::path::absolute(folder).map_err(exit::io("find the folder"))?;
+                if folder.to_str().is_none() {
+                    let why = "the folder of --disks must have a name in UTF-8";
+                    return Err(Failure::new(USAGE, why));
+                }
+                private_folder(&folder)?;
+                folder
             }
             None => {
                 disks::refuse(&machine.disks, "see cowslip vm branch --disks")?;
@@ -81,11 +86,12 @@ impl Taken {
         let pause = began.elapsed();
         // Another migration of the machine would be without its RAM.
         let resumed = resumed.and_then(|()| qmp.ignore_shared(before));
-        if resumed.is_err() {
-            guard.leave();
+        match &resumed {
+            Ok(_) => guard.done(),
+            Err(_) => drop(guard),
         }
         let (devices, holder) = taken?;
-        resumed?;
+        resumed.map_err(|failure| in_overlays(failure, &machine.disks, &overlays))?;
         let ram = Ram::new(holder.pid(), range)?;
         Ok(Self { machine, devices, ram, pause, holder, range })
     }
@@ -109,10 +115,15 @@ fn freeze(
     qmp.ask("stop", json!({}))?;
     // A migration takes the disks from it.
     disks::freeze(qmp, disks, overlays)?;
-    state(qmp, plan, door).map_err(|failure| match disks {
+    state(qmp, plan, door).map_err(|failure| in_overlays(failure, disks, overlays))
+}
+
+/// Tells of a machine's overlays, for a failure after it has them.
+pub(super) fn in_overlays(failure: Failure, disks: &[Disk], overlays: &Path) -> Failure {
+    match disks {
         [] => failure,
         _ => failure.after(format!("the machine goes on in overlays in {}", overlays.display())),
-    })
+    }
 }
 
 /// Takes the devices' state and the memory of a machine that stands still.

@@ -23,11 +23,11 @@ use cowslip_vm::firecracker::RAM;
 use serde_json::json;
 
 use self::copies::{Copies, ms, ram_file, write_ram};
-use self::instant::Taken;
+use self::instant::{MOST_BYTES, Taken, in_overlays};
 use self::machine::Machine;
 use super::numbers::whole;
 use super::signals;
-use crate::exit::{self, CommandResult, Failure};
+use crate::exit::{self, CommandResult, Failure, USAGE};
 
 const EXAMPLES: &str = "Examples:
   cowslip run --guest-memory -- qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=ram,size=1G \
@@ -213,7 +213,6 @@ fn restore(args: &RestoreArgs) -> CommandResult {
     let (machine, ram, devices) = parts(&image, &args.image)?;
     let file = ram_file(machine.ram_bytes)?;
     read_root(&image, ram, |piece, at| write_ram(&file, piece, at))?;
-    // An image from elsewhere may say any length: memory is taken only for the pages in it.
     let mut state = Vec::new();
     read_root(&image, devices, |piece, at| {
         state.resize(at as usize, 0);
@@ -240,7 +239,10 @@ fn parts<'a>(image: &'a Image, path: &Path) -> Result<(Machine, &'a Root, &'a Ro
     let machine = described.user.get(MACHINE).and_then(|text| serde_json::from_str(text).ok());
     let roots = (described.roots.get(RAM), described.roots.get(DEVICES));
     match (machine, roots) {
-        (Some(machine), (Some(ram), Some(devices))) if is_whole(&machine, ram) => {
+        // An image from elsewhere may say any length.
+        (Some(machine), (Some(ram), Some(devices)))
+            if is_whole(&machine, ram) && devices.length_bytes <= MOST_BYTES =>
+        {
             Ok((machine, ram, devices))
         }
         _ => Err(Error::new(ErrorKind::Corrupt, "restore a machine")
@@ -264,7 +266,20 @@ fn with_command(mut machine: Machine, args: &CopyArgs) -> Result<Machine, Failur
 }
 
 fn branch(args: &BranchArgs) -> CommandResult {
+    let output = &args.copies.output;
+    if output.symlink_metadata().is_ok() {
+        let why = format!("{} is there already: name a new folder", output.display());
+        return Err(Failure::new(USAGE, why));
+    }
     let taken = Taken::take(&args.socket, args.disks.as_deref())?;
+    let disks = taken.machine.disks.clone();
+    copy(args, taken).map_err(|failure| match &args.disks {
+        Some(overlays) => in_overlays(failure, &disks, overlays),
+        None => failure,
+    })
+}
+
+fn copy(args: &BranchArgs, taken: Taken) -> CommandResult {
     let began = Instant::now();
     let file = ram_file(taken.machine.ram_bytes)?;
     let loan = taken.lend();

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use crate::exit::{FAILED, Failure, VANISHED};
 
 /// The longest silence of a machine that is asked.
-const SILENCE: Duration = Duration::from_secs(10);
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// Between questions about something that takes milliseconds.
 const NAP: Duration = Duration::from_micros(200);
 /// No answer is longer.
-const MOST_BYTES: u64 = 16 << 20;
+const MOST_BYTES: usize = 16 << 20;
 
 /// A connection to the monitor of a machine.
 #[derive(Debug)]
@@ -64,9 +64,23 @@ impl Qmp {
     }
 
     fn line(&mut self) -> Result<Value, Failure> {
+        let deadline = Instant::now() + SILENCE;
         let mut line = Vec::new();
-        let mut limited = std::io::Read::take(&mut self.lines, MOST_BYTES);
-        limited.read_until(b'\n', &mut line).map_err(silent)?;
+        while line.last() != Some(&b'\n') && line.len() < MOST_BYTES {
+            if Instant::now() > deadline {
+                return Err(silent(ErrorKind::TimedOut.into()));
+            }
+            let part = match self.lines.fill_buf() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                part => part.map_err(silent)?,
+            };
+            if part.is_empty() {
+                break;
+            }
+            let end = part.iter().position(|byte| *byte == b'\n').map_or(part.len(), |at| at + 1);
+            line.extend_from_slice(&part[..end]);
+            self.lines.consume(end);
+        }
         if line.is_empty() {
             return Err(Failure::new(VANISHED, "the machine has ended, or closed its QMP"));
         }
