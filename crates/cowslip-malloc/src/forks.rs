@@ -53,6 +53,10 @@ unsafe extern "C" {
         in_child: Option<Handler>,
     ) -> c_int;
     fn __real_pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
+    /// The lock of libc's list of streams, which is recursive.
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn _IO_list_resetlock();
 }
 
 #[unsafe(no_mangle)]
@@ -136,6 +140,10 @@ unsafe extern "C" fn __wrap_pthread_setspecific(key: c_uint, value: *const c_voi
 }
 
 unsafe extern "C" fn prepare() {
+    // libc takes it after the handlers. A thread that has it may wait for a stream whose user allocates, so it comes
+    // before all locks of an allocator (glibc's bug 19431).
+    // SAFETY: released by `parent` or `child`, in this thread.
+    unsafe { _IO_list_lock() };
     lock_gate();
     IS_FORKING.store(true, Relaxed);
     let takes = HANDLERS.get().is_some() && (OTHERS.load(Relaxed) || !is_sole_thread());
@@ -150,14 +158,21 @@ unsafe extern "C" fn parent() {
     call(|handlers| handlers.in_parent);
     IS_FORKING.store(false, Relaxed);
     // SAFETY: `prepare` has locked it, in this thread.
-    unsafe { unlock_gate() };
+    unsafe {
+        unlock_gate();
+        _IO_list_unlock();
+    }
 }
 
 unsafe extern "C" fn child() {
     call(|handlers| handlers.in_child);
     IS_FORKING.store(false, Relaxed);
-    // SAFETY: the child has one thread, with another thread id than the owner that the mutex records.
-    unsafe { GATE.0.get().write(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP) };
+    // SAFETY: the child has one thread, with another thread id than the owner that the mutex records. libc has reset its
+    // lock before, unless the parent had one thread only.
+    unsafe {
+        GATE.0.get().write(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP);
+        _IO_list_resetlock();
+    }
 }
 
 /// Calls one of jemalloc's handlers, if this fork takes the locks. Between the handlers of a fork that does not, no

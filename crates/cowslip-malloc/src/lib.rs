@@ -89,7 +89,7 @@ replaced! {
     posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int = early::posix_memalign;
     aligned_alloc(alignment: usize, size: usize) -> *mut c_void = early::aligned_alloc;
     malloc_usable_size(pointer: *mut c_void) -> usize = early::malloc_usable_size;
-    memalign(alignment: usize, size: usize) -> *mut c_void = early::aligned_alloc;
+    memalign(alignment: usize, size: usize) -> *mut c_void = on_a_boundary;
     valloc(size: usize) -> *mut c_void = on_a_page;
     pvalloc(size: usize) -> *mut c_void = of_pages;
     reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void = of_an_array;
@@ -104,6 +104,15 @@ replaced! {
 fn page_bytes() -> usize {
     // SAFETY: sysconf(3) reads a constant of the system.
     (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+}
+
+/// glibc's memalign(3) rounds the alignment up to a power of two.
+unsafe fn on_a_boundary(alignment: usize, size: usize) -> *mut c_void {
+    match alignment.checked_next_power_of_two() {
+        // SAFETY: the program's own call, with a valid alignment.
+        Some(alignment) => unsafe { early::aligned_alloc(alignment, size) },
+        None => no_memory(),
+    }
 }
 
 unsafe fn on_a_page(size: usize) -> *mut c_void {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use object::elf::{self, FileHeader64};
@@ -116,7 +116,8 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf> {
 }
 
 fn look(path: &Path) -> std::io::Result<Option<Kind>> {
-    let mut file = File::open(path)?;
+    // A FIFO would wait for a writer.
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut head = [0; 2];
     if file.read(&mut head)? == 2 && head == *b"#!" {
         return Ok(Some(Kind::Script));

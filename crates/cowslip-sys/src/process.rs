@@ -492,8 +492,23 @@ pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
     }
     // SAFETY: it begins there, and the caller vouches for its end.
     let path = unsafe { core::ffi::CStr::from_ptr(path) };
-    rustix::fs::statfs(path)
-        .map_or_else(|errno| errno == Errno::NOSYS, |system| is_pinning(&system))
+    match rustix::fs::statfs(path) {
+        Ok(system) => is_pinning(&system),
+        // It may be about to be made.
+        Err(Errno::NOENT) => {
+            rustix::fs::statfs(folder(path.to_bytes())).is_ok_and(|system| is_pinning(&system))
+        }
+        Err(errno) => errno == Errno::NOSYS,
+    }
+}
+
+/// The folder of a file.
+fn folder(path: &[u8]) -> &[u8] {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        None => b".",
+        Some(0) => b"/",
+        Some(at) => &path[..at],
+    }
 }
 
 /// File systems that pin the pages that a read fills until their server answers: FUSE and virtiofs with `direct_io`, 9p

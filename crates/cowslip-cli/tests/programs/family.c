@@ -46,6 +46,8 @@ static void family(void) {
     }
     void *place;
     CHECK(posix_memalign(&place, 3, 100) == EINVAL);
+    CHECK(aligned_to(place = memalign(48, 100), 64));
+    free(place);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     CHECK(aligned_to(place = valloc(1), page));
     free(place);

@@ -75,6 +75,14 @@ unsafe impl Sync for Buffer {}
 static BUFFER: Buffer =
     Buffer { is_taken: AtomicBool::new(false), bytes: UnsafeCell::new([0; BUFFER_BYTES]) };
 
+/// Called in a child: the thread that had the buffer, if any, does not exist here.
+pub(crate) fn begin_child() {
+    // Written only when it changes: a write copies the page.
+    if BUFFER.is_taken.load(Ordering::Relaxed) {
+        BUFFER.is_taken.store(false, Ordering::Relaxed);
+    }
+}
+
 fn scan_now() -> Option<KernelAccess> {
     if BUFFER.is_taken.swap(true, Ordering::Acquire) {
         return None;

@@ -1,12 +1,14 @@
 //! Inherited arenas: a child takes one over once no other process has any of it.
 
-use crate::arena::registry;
 use crate::arena::setup_state::{self, is_closed};
+use crate::arena::{kernel_access, registry, service};
 use crate::rt::fork_state::has_parent;
 use crate::rt::log::say;
 
 /// Called in a child: it has no arena of its own yet.
 pub(crate) fn begin_child() {
+    service::begin_child();
+    kernel_access::begin_child();
     setup_state::begin_child(registry::begin_child());
 }
 

@@ -52,6 +52,14 @@ pub(crate) fn start_all() {
 /// Service threads are being started.
 static STARTING: AtomicBool = AtomicBool::new(false);
 
+/// Called in a child: the thread that was starting some, if any, does not exist here.
+pub(crate) fn begin_child() {
+    // Written only when it changes: a write copies the page.
+    if STARTING.load(Ordering::Relaxed) {
+        STARTING.store(false, Ordering::Relaxed);
+    }
+}
+
 /// Calls `start`, which starts service threads, unless this is the `pthread_create` of such a start.
 pub(crate) fn start(start: impl FnOnce()) {
     if !STARTING.swap(true, Ordering::Relaxed) {

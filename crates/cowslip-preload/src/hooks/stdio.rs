@@ -21,6 +21,7 @@ use crate::rt::next_symbol::{NextSymbol, interpose, next_symbol};
 
 interpose! {
     [fdopen _IO_fdopen](fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
+    [tmpfile tmpfile64]() -> *mut c_void, if true => before_stream_of(c"/tmp".as_ptr());
     [freopen freopen64](path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
 }
 
@@ -67,7 +68,7 @@ unsafe fn open(next: &NextSymbol, path: *const c_char, mode: *const c_char) -> *
     unsafe {
         core::mem::transmute::<
             *mut c_void,
-            unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE,
+            unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut libc::FILE,
         >(next.get())(path, mode)
     }
 }
@@ -76,13 +77,13 @@ next_symbol! { FOPEN = c"fopen" }
 next_symbol! { FOPEN64 = c"fopen64" }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the program's own call.
     unsafe { open(&FOPEN, path, mode) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the program's own call.
     unsafe { open(&FOPEN64, path, mode) }
 }
