@@ -46,16 +46,23 @@ class _Server:
             python = [sys.executable, "-m"]
             command = [*python, "cowslip", "warm", name, "--while-input", "--", *python, "cowslip.warm", __name__, *self.preload]
             # It ends with its standard input, and so with this process, however that ends.
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            # Ctrl-C is this program's: it may need its workers once more.
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
             assert child.stderr is not None
             told = []
-            for line in child.stderr:
-                told.append(line)
-                if " is warm after " in line:
-                    break
-            else:
-                child.wait()
-                raise RuntimeError("cowslip warm: " + "".join(told).strip())
+            try:
+                for line in child.stderr:
+                    told.append(line)
+                    if " is warm after " in line:
+                        break
+                else:
+                    child.wait()
+                    raise RuntimeError("cowslip warm: " + "".join(told).strip())
+            except BaseException:
+                child.terminate()
+                raise
             # Later lines are read, too: its pipe must not fill.
             threading.Thread(target=child.stderr.read, daemon=True).start()
             atexit.register(child.terminate)

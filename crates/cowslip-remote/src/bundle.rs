@@ -164,9 +164,15 @@ impl<'a> Sent<'a> {
         }
         let files = opened.iter().map(|(name, .., bytes)| ((*name).to_owned(), *bytes)).collect();
         let manifest = Manifest { schema: SCHEMA.to_owned(), id: self.id.to_owned(), files };
-        publish(self.location, &manifest)?;
-        self.names.clear();
-        Ok(total_bytes)
+        // The object may be there in spite of an error: files that it may name stay.
+        let names = std::mem::take(&mut self.names);
+        let published = publish(self.location, &manifest);
+        if let Err(error) = &published
+            && matches!(error.kind(), ErrorKind::Usage | ErrorKind::Denied)
+        {
+            self.names = names;
+        }
+        published.map(|()| total_bytes)
     }
 }
 

@@ -103,7 +103,7 @@ fn request(args: &StartArgs) -> Result<Vec<u8>, Failure> {
 }
 
 fn answer(connection: &OwnedFd, name: &str) -> Result<Value, Failure> {
-    let mut buffer = [0; 4096];
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let received = socket::receive(connection.as_fd(), &mut buffer);
     let len = received.map_or(0, |(len, _)| len);
     serde_json::from_slice(&buffer[..len]).map_err(|_| {

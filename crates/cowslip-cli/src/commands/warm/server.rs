@@ -19,6 +19,9 @@ use crate::commands::passed_on::PassedOn;
 use crate::commands::signals::unless_ignored;
 use crate::exit::{self, CommandResult, FAILED, Failure, NO};
 
+/// Before another connection is accepted where one could not be.
+const REST: Duration = Duration::from_millis(10);
+
 pub(super) fn run(args: &Args) -> CommandResult {
     let name = &args.name;
     let signals = [SIGINT, SIGQUIT, SIGTERM].into_iter().chain(unless_ignored(SIGHUP));
@@ -35,8 +38,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let job = program.reach(args, &mut signals)?;
     let plan = look(program.pid())?;
     // Copies get streams of their own.
-    let of_program =
-        |lack: &&Lack| !lack.is_of_checkpoint() && !lack.what.starts_with("descriptor");
+    let is_stream =
+        |lack: &Lack| (0..3).any(|number| lack.what.starts_with(&format!("descriptor {number},")));
+    let of_program = |lack: &&Lack| !lack.is_of_checkpoint() && !is_stream(lack);
     plan.lacks().iter().filter(of_program).for_each(|lack| errln!("cowslip: {lack}"));
     let holder = plan.hold()?;
     errln!(
@@ -85,8 +89,9 @@ impl Program {
         if let (Point::Line(text), Some(output)) = (&args.until, child.stdout.take()) {
             let (text, has_said) = (text.clone(), Arc::clone(&has_said));
             std::thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    errln!("{line}");
+                for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                    let line = String::from_utf8_lossy(&line);
+                    errln!("{}", line.trim_end_matches('\r'));
                     has_said.fetch_or(line.contains(&text), Relaxed);
                 }
             });
@@ -198,7 +203,11 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        let Ok(connection) = packets::accept(self.listener.as_fd()) else { return };
+        let Ok(connection) = packets::accept(self.listener.as_fd()) else {
+            // Too many open files, most likely: those of copies will close.
+            std::thread::sleep(REST);
+            return;
+        };
         // Its streams and its folder are this user's.
         if packets::peer(connection.as_fd()).is_ok_and(|peer| peer.uid == process::effective_uid())
         {
