@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::pagemap::{Method, Scanner};
 use cowslip_sys::{self as sys, Errno};
 
 use super::Target;
@@ -34,6 +34,10 @@ impl Target {
     pub(super) fn see_merged_now(&self, scanner: &Scanner, region: &mut Region) -> sys::Result<()> {
         if self.merged.contains(&region.address) {
             count(scanner, std::slice::from_mut(region))?;
+            // Entries that are read again do not count them among the pages, as a look does.
+            if scanner.method() == Method::Entries {
+                region.pages += region.merged_pages;
+            }
         }
         Ok(())
     }
