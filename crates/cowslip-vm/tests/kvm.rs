@@ -1,11 +1,13 @@
 #![allow(unsafe_code)]
-//! A guest of KVM that writes all of its memory: frozen, cloned and taken back while it runs.
+//! A guest of KVM that writes all of its memory: frozen, cloned and taken back while it runs. `COWSLIP_VIEWS_SECONDS` is the time
+//! for which it is frozen again and again.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread::Scope;
+use std::time::{Duration, Instant};
 
 use cowslip_vm::{GuestMemory, GuestRam, Snapshot};
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region};
@@ -162,11 +164,15 @@ fn a_guest_of_kvm_is_frozen_cloned_and_taken_back() {
         Ok(made) => made,
         Err(why) => return skip("kvm", &why),
     };
+    let seconds = std::env::var("COWSLIP_VIEWS_SECONDS").ok();
+    let time = Duration::from_secs(seconds.map_or(0, |seconds| seconds.parse().expect("seconds")));
     let (stop, passes) = (AtomicBool::new(false), AtomicU32::new(0));
     let (mut machine, last) = std::thread::scope(|scope| {
         let running = run(scope, machine, &stop, &passes);
         let mut last = 0;
-        for _ in 0..20 {
+        let (began, mut views) = (Instant::now(), 0);
+        while views < 20 || began.elapsed() < time {
+            views += 1;
             let before = passes.load(Relaxed);
             while passes.load(Relaxed) == before {
                 assert!(!running.is_finished(), "the processor ended");
@@ -179,6 +185,7 @@ fn a_guest_of_kvm_is_frozen_cloned_and_taken_back() {
             last = instant;
         }
         stop.store(true, Relaxed);
+        println!("{views} views of {last} passes");
         (running.join().expect("the processor"), last)
     });
     let instant = check_memory(&ram.memory());
