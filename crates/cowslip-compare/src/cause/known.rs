@@ -136,14 +136,15 @@ pub(super) fn counted(row: &Row, split: &TimeSplit) -> f64 {
     }
 }
 
-/// Prefixes of the machine's metrics.
-pub(crate) const OF_MACHINE: [&str; 9] = [
+/// Prefixes of the machine's metrics; `intr.` is that of `sar`'s interrupts.
+pub(crate) const OF_MACHINE: [&str; 10] = [
     "vmstat.",
     "meminfo.",
     "cpu.",
     "loadavg.",
     "pressure.",
     "interrupts.",
+    "intr.",
     "scheduler.",
     "network.",
     "disk.",

@@ -10,7 +10,13 @@ use super::words::{MOST, change, listed, name};
 /// The first line names no more of those that are not certain.
 const LIKELIEST: usize = 3;
 
-/// Describes the change of the primary metric and its cause; without one, the largest rise and the largest fall. A
+/// A ratio of means beyond this one is not a larger change.
+const LARGEST_RATIO: f64 = 1000.0;
+
+/// A |t| beyond this one is not surer.
+const SUREST: f64 = 50.0;
+
+/// Describes the change of the primary metric and its cause; without one, the rise and the fall of the largest weight. A
 /// change by less than `effect` (a part of the good mean) does not matter.
 pub(super) fn sentence(
     comparison: &Comparison,
@@ -122,24 +128,27 @@ fn is_difference(comparison: &Comparison, row: &Row) -> bool {
     row.verdict == Verdict::Differs && Some(&row.metric) != comparison.primary.as_ref()
 }
 
-/// The wanted metrics with the largest relative rise and fall, the larger change first.
+/// The wanted metrics with the rise and the fall of the largest weight, the larger weight first.
 fn largest(comparison: &Comparison, effect: f64, is_wanted: fn(&Row) -> bool) -> Vec<&Row> {
     let matters =
         |row: &&Row| is_difference(comparison, row) && row.matters(effect) && is_wanted(row);
     let of = |is_rise: bool| {
         let rows = comparison.rows.iter().filter(matters);
         let rows = rows.filter(|row| (row.means.1 > row.means.0) == is_rise);
-        rows.max_by(|a, b| size(a).total_cmp(&size(b)))
+        rows.max_by(|a, b| weight(a).total_cmp(&weight(b)))
     };
     let mut rows: Vec<&Row> = [true, false].into_iter().filter_map(of).collect();
-    rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    rows.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     rows
 }
 
-/// The difference as a part of the larger mean: 1 from or to zero.
-fn size(row: &Row) -> f64 {
+/// The change times its certainty: the logarithm of the means' ratio by |t|. By the ratio alone a rare event, such as one
+/// interrupt in half of the runs, would lead: from or to zero it is infinite.
+fn weight(row: &Row) -> f64 {
     let (good, bad) = row.means;
-    (bad - good).abs() / good.abs().max(bad.abs())
+    let [less, more] = if good.abs() < bad.abs() { [good, bad] } else { [bad, good] };
+    let ratio = if less * more > 0.0 { more / less } else { LARGEST_RATIO };
+    ratio.min(LARGEST_RATIO).ln() * row.t_or_sign().abs().min(SUREST)
 }
 
 #[cfg(test)]
@@ -383,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_time_it_is_what_rose_and_fell_by_the_largest_part() {
+    fn without_a_time_it_is_what_rose_and_fell_by_most_and_surest() {
         let all = [
             ("latency", [1.0, 1.5]),
             ("errors", [0.0, 1.0]),
