@@ -3,7 +3,7 @@
 
 use crate::report::Report;
 
-use super::{BYTES_CHANGED, overhead, programs, redis, requests, web};
+use super::{BYTES_CHANGED, overhead, programs, redis, requests, scarce, web};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -11,7 +11,7 @@ const BASE: &str = "thp-never";
 /// The server of `khugepaged-eager` has an equally quiet time before.
 const QUIET: [&str; 2] = [COWSLIP, "khugepaged-eager"];
 
-pub(crate) const PROMISES: [Promise; 7] = [
+pub(crate) const PROMISES: [Promise; 9] = [
     Promise {
         name: "memory_after_delete_cowslip_over_base",
         bound: Bound::AtMost(1.03),
@@ -59,6 +59,23 @@ pub(crate) const PROMISES: [Promise; 7] = [
         },
     },
     Promise {
+        name: "scarce_share_error",
+        bound: Bound::AtMost(0.1),
+        value: |figures| {
+            worst_scarce(|variant| scarce_row(figures, COWSLIP, scarce::ERROR, variant))
+        },
+    },
+    Promise {
+        name: "scarce_steps_base_over_cowslip",
+        bound: Bound::AtMost(0.91),
+        value: |figures| {
+            worst_scarce(|variant| {
+                let steps = |name| scarce_row(figures, name, scarce::STEPS, variant);
+                over(steps(BASE), steps(COWSLIP))
+            })
+        },
+    },
+    Promise {
         name: "bytes_changed",
         bound: Bound::AtMost(0.0),
         value: |figures| figures.sum(&[BYTES_CHANGED]),
@@ -69,6 +86,16 @@ pub(crate) const PROMISES: [Promise; 7] = [
 fn held(figures: &Figures<'_>, name: &str) -> Option<f64> {
     let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
     figures.find(name, redis::MEMORY, "value", figures.size_bytes, Some(&settled))
+}
+
+fn scarce_row(figures: &Figures<'_>, name: &str, metric: &str, variant: &str) -> Option<f64> {
+    figures.find(name, metric, "value", figures.size_bytes, Some(variant))
+}
+
+/// The largest of two and of eight programs.
+fn worst_scarce(value: impl Fn(&str) -> Option<f64>) -> Option<f64> {
+    let all = scarce::NUMBERS.map(|number| value(&scarce::variant(number)));
+    all.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max_by(f64::total_cmp)
 }
 
 /// Memory of a program under `cowslip run`, over that natively.

@@ -15,13 +15,13 @@ use crate::report::Row;
 use crate::rows::median;
 
 /// The part of all huge pages that the wrong programs hold, by the weights.
-const ERROR: &str = "scarce_share_error";
+pub(super) const ERROR: &str = "scarce_share_error";
 /// Steps of all programs a second.
-const STEPS: &str = "scarce_steps";
+pub(super) const STEPS: &str = "scarce_steps";
 const HUGE: &str = "scarce_huge";
 
 const WEIGHTS: [u32; 2] = [1, 9];
-const NUMBERS: [usize; 2] = [2, 8];
+pub(super) const NUMBERS: [usize; 2] = [2, 8];
 /// Memory of all programs, over the huge pages that are there.
 const FREE_SHARE: u64 = 4;
 /// Time that the early programs are alone, and that promoters have.
@@ -58,7 +58,7 @@ struct Outcome {
     free_huge_pages: u64,
 }
 
-fn variant(number: usize) -> String {
+pub(super) fn variant(number: usize) -> String {
     format!("{number} programs")
 }
 
