@@ -1,4 +1,4 @@
-//! A control group's memory limit, reached while an arena is frozen.
+//! Limits that are reached while an arena is frozen: a control group's of memory, and the kernel's of mappings.
 //!
 //! Each case runs in a process of its own (this test binary again), which joins a group made for it.
 
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, Prot};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip};
 
 const GROUP: &str = "COWSLIP_TEST_GROUP";
@@ -184,4 +184,90 @@ fn inside_copies_beyond_the_limit() {
     (0..counters.len()).for_each(|i| counters.at(i).store(i as u64 + 1, Relaxed));
     let wanted: u64 = (1..=counters.len() as u64).sum();
     assert_eq!(counters.sum(), wanted, "the survivor has what it wrote");
+}
+
+const MAPPINGS: &str = "COWSLIP_TEST_MAPPINGS";
+
+/// Pages of alternating protection, so that each is a mapping, after a part that is joined again.
+struct Mappings {
+    next: usize,
+}
+
+#[allow(unsafe_code)]
+impl Mappings {
+    /// Makes the kernel's last ones. None is left but the few that it keeps for a split.
+    fn all_that_are_left() -> Self {
+        let limit: usize =
+            fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+        let len = (limit + 2) * page_size_bytes();
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at no given address.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, 0, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let mut all = Self { next: start as usize + page_size_bytes() };
+        let first = all.next;
+        while all.protect(libc::PROT_READ) {
+            all.next += 2 * page_size_bytes();
+        }
+        assert!(all.next < start as usize + len, "the limit was not reached");
+        Self { next: first }
+    }
+
+    fn protect(&mut self, prot: libc::c_int) -> bool {
+        // SAFETY: a page of this value's mapping, which holds nothing.
+        unsafe { libc::mprotect(self.next as *mut libc::c_void, page_size_bytes(), prot) == 0 }
+    }
+
+    /// Gives two of them back.
+    fn join_one(&mut self) {
+        assert!(self.protect(libc::PROT_NONE));
+        self.next += 2 * page_size_bytes();
+    }
+}
+
+#[test]
+fn near_the_limit_of_mappings_an_arena_goes_back_or_stays() {
+    let case = "inside_roll_backs_near_the_limit_of_mappings";
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", case, "--nocapture", "--test-threads=1"]).env(MAPPINGS, "1");
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn inside_roll_backs_near_the_limit_of_mappings() {
+    if std::env::var_os(MAPPINGS).is_none() {
+        return;
+    }
+    let _watchdog = Watchdog::start("roll backs near the limit of mappings");
+    const CHUNKS: usize = 16;
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let mut words = arena.slice::<u64>(CHUNKS * CHUNK_BYTES / 8).unwrap();
+    let range = VirtRange::new(words.as_ptr() as usize, CHUNKS * CHUNK_BYTES);
+    let protect = |chunk: usize, prot| {
+        let chunk = VirtRange::new(range.start + chunk * CHUNK_BYTES, CHUNK_BYTES);
+        // SAFETY: no reference into it is used before it can be written again.
+        unsafe { arena.protect(chunk, prot) }.unwrap();
+    };
+    words.fill(1);
+    (0..CHUNKS).step_by(2).for_each(|chunk| protect(chunk, Prot::READ));
+    let Ok(view) = arena.freeze() else {
+        return skip("userfaultfd", "no view");
+    };
+    // From here on the kernel joins neighbours of one protection to one mapping, as none is written.
+    // SAFETY: this thread alone uses the arena.
+    let roll_back = || unsafe { arena.raw().roll_back_handed_out(&view) };
+    roll_back().unwrap();
+    let mut mappings = Mappings::all_that_are_left();
+    let (mut back, mut refused) = (0, 0);
+    for _ in 0..100 {
+        (0..CHUNKS).step_by(2).for_each(|chunk| protect(chunk, Prot::RW));
+        match roll_back() {
+            Ok(()) => back += 1,
+            Err(_) => refused += 1,
+        }
+        assert!(words.iter().all(|&word| word == 1));
+        mappings.join_one();
+    }
+    assert!(back > 0 && refused > 0, "{back} went back, {refused} were refused");
 }
