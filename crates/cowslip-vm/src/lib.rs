@@ -27,7 +27,8 @@
 //! # Ok::<(), cowslip::Error>(())
 //! ```
 //!
-//! `examples/branch_guest.rs` is a whole cycle.
+//! `examples/branch_guest.rs` is a whole cycle. `examples/vmm` is a small monitor, for KVM: it boots a Linux once, and
+//! makes a hundred machines of it, each with its registers, devices, identity and clock.
 //!
 //! # The instant of a machine
 //!
@@ -57,8 +58,8 @@
 //!   freezes, thaws and roll backs. Remove a region's memory slot before [`GuestRam::unplug`].
 //! * Regions begin at 2 MiB of the host's addresses: begin them at a multiple of 2 MiB of the guest's, so that KVM maps
 //!   huge pages.
-//! * Clones of one machine have equal random states, addresses and clocks until the monitor changes them: new VMGenID,
-//!   new MAC, `KVM_SET_CLOCK`.
+//! * Clones of one machine have equal random states, addresses and clocks until the monitor changes them: new VMGenID
+//!   with its notification, new MAC, `KVM_SET_CLOCK` and the time stamp counter. `examples/vmm` does it.
 //! * One arena of ordinary pages costs a view of it next to nothing; hugetlb makes no templates.
 
 pub mod firecracker;
