@@ -64,6 +64,8 @@ pub(super) struct Tree {
     throttles: Throttles,
     /// Ticks on a processor of all other processes of the machine.
     others: f64,
+    /// The most processors that a member could not use so far.
+    forbidden: Option<u32>,
 }
 
 /// The used fields of `/proc/PID/stat`.
@@ -104,6 +106,7 @@ impl Tree {
             states: States::default(),
             throttles: Throttles::new(),
             others: 0.0,
+            forbidden: None,
         };
         if let Watch::Process(pid) = watch {
             tree.follow(pid);
@@ -131,11 +134,19 @@ impl Tree {
         let at = Instant::now();
         let threads = self.find_threads();
         self.throttles.look(self.members.keys());
+        self.look_at_masks();
         self.states.look(at, &threads);
         match self.waits.is_told() {
             true => self.waits.drain(),
             false => self.waits.look(self.members.keys()),
         }
+    }
+
+    /// Takes in the processors that the recorder may run on, and a member may not.
+    fn look_at_masks(&mut self) {
+        let Some(own) = processors_of("self") else { return };
+        let allowed = self.members.keys().filter_map(|pid| processors_of(&pid.to_string())).min();
+        self.forbidden = self.forbidden.max(allowed.map(|allowed| own.saturating_sub(allowed)));
     }
 
     /// The threads of all members, and of descendants, which become members.
@@ -178,9 +189,8 @@ impl Tree {
         let machine = fs::read_to_string("/proc/stat").ok().and_then(|text| processor::used(&text));
         self.others = machine.map_or(self.others, |machine| self.others.max(machine - ticks));
         into.push(reading("others.cpu_share", Share, machine.map(|_| self.others / TICKS)));
-        let forbidden = self.members.keys().filter_map(|pid| forbidden_processors(*pid)).max();
-        let forbidden = forbidden.map(f64::from);
-        into.push(reading("process.forbidden_processors", Gauge, forbidden));
+        self.look_at_masks();
+        into.push(reading("process.forbidden_processors", Gauge, self.forbidden.map(f64::from)));
         self.throttles.look(self.members.keys());
         let unborn = self.members.is_empty().then_some(0.0);
         let throttled = self.throttles.seconds().or(unborn);
@@ -277,11 +287,9 @@ impl Tree {
     }
 }
 
-/// The number of processors that the recorder may run on, and this process may not. A zombie still has it.
-fn forbidden_processors(pid: u32) -> Option<u32> {
-    let allowed =
-        |pid: &str| allowed_processors(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?);
-    Some(allowed("self")?.saturating_sub(allowed(&pid.to_string())?))
+/// The processors of a process. A zombie still has them.
+fn processors_of(pid: &str) -> Option<u32> {
+    allowed_processors(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// From `/proc/PID/status`: the bits of the mask.
