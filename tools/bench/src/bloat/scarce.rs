@@ -91,7 +91,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         .for_each(|entry| push(bench, entry, bytes));
     bench.report.notes.push(format!(
         "scarce: {ERROR} is the part of all huge pages that the wrong programs hold, by the weights of 1 and 9; 0 is \
-         right, 0.4 is what equal shares give, 0.9 is all in the hands of the early programs of weight 1. Only Cowslip \
+         right, 0.4 is what equal shares give while both want more, 0.9 is all in the hands of the early programs of weight 1. Only Cowslip \
          knows weights"
     ));
     system.set(&Settings::NEVER)
@@ -144,7 +144,7 @@ fn one_round(bench: &Bench<'_>, entry: &Entry, bytes: u64, system: &System) -> R
     let (early, late) = huge.split_at(number / 2);
     let huge_bytes = [early.iter().sum(), late.iter().sum()];
     Ok(Outcome {
-        error: in_wrong_hands(&huge, &weights),
+        error: in_wrong_hands(&huge, &weights, bytes / number as u64),
         steps,
         huge_bytes,
         changed_words,
@@ -167,14 +167,34 @@ fn work(targets: &mut [Target], ms: u64, bench: &Bench<'_>) -> Result<f64> {
     Ok(sum)
 }
 
-/// The part of the pages that has to change hands for shares by weight; 1 if there are none.
-fn in_wrong_hands(held: &[u64], weights: &[f64]) -> f64 {
-    let (all, sum) = (held.iter().sum::<u64>() as f64, weights.iter().sum::<f64>());
+/// The part of the pages that has to change hands for shares by weight, of which a program has at most `most`; 1 if there
+/// are no pages.
+fn in_wrong_hands(held: &[u64], weights: &[f64], most: u64) -> f64 {
+    let all = held.iter().sum::<u64>() as f64;
     if all == 0.0 {
         return 1.0;
     }
-    let excess = |(held, weight): (&u64, &f64)| (*held as f64 / all - weight / sum).max(0.0);
-    held.iter().zip(weights).map(excess).sum()
+    let most = most as f64;
+    let mut right = vec![0.0; held.len()];
+    // A program that has all of its memory huge leaves its share to the others.
+    loop {
+        let open = |index: &usize| right[*index] < most;
+        let wanting: Vec<_> = (0..held.len()).filter(open).collect();
+        let left = all - right.iter().filter(|bytes| **bytes >= most).sum::<f64>();
+        let sum: f64 = wanting.iter().map(|index| weights[*index]).sum();
+        let mut is_full = true;
+        for index in wanting {
+            right[index] = left * weights[index] / sum;
+            if right[index] > most {
+                (right[index], is_full) = (most, false);
+            }
+        }
+        if is_full {
+            break;
+        }
+    }
+    let excess = |(held, right): (&u64, &f64)| (*held as f64 - right).max(0.0);
+    held.iter().zip(&right).map(excess).sum::<f64>() / all
 }
 
 fn push(bench: &mut Bench<'_>, entry: &Entry, bytes: u64) {
@@ -203,11 +223,15 @@ mod tests {
 
     #[test]
     fn what_has_to_change_hands_is_counted_once() {
-        let wrong = |held: &[u64], weights: &[f64]| (in_wrong_hands(held, weights) * 100.0).round();
-        assert_eq!(wrong(&[10, 90], &[1.0, 9.0]), 0.0);
-        assert_eq!(wrong(&[50, 50], &[1.0, 9.0]), 40.0);
-        assert_eq!(wrong(&[100, 0], &[1.0, 9.0]), 90.0);
-        assert_eq!(wrong(&[0, 0, 10, 30], &[1.0, 1.0, 1.0, 1.0]), 50.0);
-        assert_eq!(wrong(&[0, 0], &[1.0, 9.0]), 100.0);
+        let wrong = |held: &[u64], weights: &[f64], most: u64| {
+            (in_wrong_hands(held, weights, most) * 100.0).round()
+        };
+        assert_eq!(wrong(&[10, 90], &[1.0, 9.0], 100), 0.0);
+        assert_eq!(wrong(&[50, 50], &[1.0, 9.0], 100), 40.0);
+        assert_eq!(wrong(&[100, 0], &[1.0, 9.0], 100), 90.0);
+        assert_eq!(wrong(&[0, 0, 10, 30], &[1.0, 1.0, 1.0, 1.0], 40), 50.0);
+        assert_eq!(wrong(&[0, 0], &[1.0, 9.0], 100), 100.0);
+        assert_eq!(wrong(&[50, 50], &[1.0, 9.0], 50), 0.0, "both have all they want");
+        assert_eq!(wrong(&[50, 40], &[1.0, 9.0], 50), 11.0, "10 of 90");
     }
 }
