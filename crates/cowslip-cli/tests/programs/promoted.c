@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096ul
@@ -150,15 +151,24 @@ static int has_huge_pages(void) {
   return line && atol(line + strlen("AnonHugePages:")) > 0;
 }
 
+static uint64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 static void *serve_on(void *unused) {
   int file = open("units", O_WRONLY | O_CREAT, 0644), log = open("log", O_WRONLY | O_CREAT | O_APPEND, 0644);
   size_t units = 0, more = 0;
-  for (size_t turn = 0; atomic_load(&serves); turn++) {
+  uint64_t next_look_ms = 0;
+  while (atomic_load(&serves)) {
     for (volatile int i = 0; i < 1000000; i++)
       ;
-    /* Seldom: the kernel's walk over base pages takes time. */
-    if (turn % 4 == 0)
+    /* Seldom, however long a turn is: the kernel's walk over base pages takes a millisecond. */
+    if (now_ms() >= next_look_ms) {
       more = has_huge_pages() ? units_on_huge : units_on_base;
+      next_look_ms = now_ms() + 20;
+    }
     units += more;
     dprintf(log, "%.*s", (int)more, "\n\n\n\n\n\n\n\n");
     char text[32];
