@@ -5,6 +5,7 @@
 //!  encrypted   process.json, of which it is · memory.image.age · state.age: the other process.json, and criu/
 //! ```
 
+use std::io::Read;
 use std::path::Path;
 
 use cowslip::{Error, ErrorKind, Result};
@@ -12,6 +13,8 @@ use cowslip_sys::error::file_error;
 use cowslip_sys::regular;
 use serde::{Deserialize, Serialize};
 
+/// Longer files are no checkpoint's.
+const MOST_BYTES: u64 = 1 << 20;
 const OPERATION: &str = "read a checkpoint";
 const SCHEMA: &str = "cowslip.process/1";
 const ENCRYPTION: &str = "age";
@@ -64,8 +67,14 @@ pub(crate) fn text_of_encrypted() -> String {
 /// [`ErrorKind::Corrupt`] if the folder is no checkpoint, or one of a later version.
 pub(crate) fn read(folder: &Path) -> Result<Option<About>> {
     let path = folder.join(ABOUT);
-    let bytes = regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
+    let mut bytes = Vec::new();
+    regular::open(&path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| file_error(OPERATION, &path, error))?;
     let corrupt = |why| Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why);
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(corrupt("it is longer than 1 MiB".into()));
+    }
     let content = decode(&bytes).map_err(corrupt)?;
     match content.encryption.as_deref() {
         Some(ENCRYPTION) => Ok(None),

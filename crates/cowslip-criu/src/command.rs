@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
 use cowslip::{Error, ErrorKind, Result};
+use cowslip_sys::Errno;
 
 use crate::memory::Memory;
 use crate::session::{Served, serve};
@@ -69,13 +71,21 @@ impl Criu {
 }
 
 /// The error of an action that failed, with the first lines by which CRIU explains it.
-fn failure(operation: String, log: &str, before: &str, status: ExitStatus) -> Error {
+pub(crate) fn failure(operation: String, log: &str, before: &str, status: ExitStatus) -> Error {
     const MOST_LINES: usize = 4;
+    const NO_ROOM: &str = "No space left on device";
     const PASSCRED: &str = "Can't get 1:16 opt";
     if before.contains("CAP_CHECKPOINT_RESTORE") {
         return Error::new(ErrorKind::Denied, operation)
             .because("CRIU has neither CAP_SYS_ADMIN nor CAP_CHECKPOINT_RESTORE")
             .advise("run it as root");
+    }
+    if let Some(signal) = status.signal() {
+        let why = format!("it was ended by signal {signal}");
+        return Error::new(ErrorKind::Busy, operation).because(why);
+    }
+    if log.contains(NO_ROOM) {
+        return Error::from_io(operation, &Errno::NOSPC.into());
     }
     let errors = log.lines().filter_map(|line| line.split_once("Error ")).map(|(_, text)| text);
     let told: Vec<_> = errors.chain(before.lines()).take(MOST_LINES).collect();

@@ -60,6 +60,10 @@ fn open(keys: &Keys, path: &Path, file: Arc<File>) -> Result<Plaintext> {
         let error = refused(ErrorKind::Usage, "it is encrypted");
         return Err(error.advise("name a file with its key by --identity"));
     }
+    const NO_HEADER: &str = "it is no file of age, or its header is damaged";
+    if !has_header(&file).map_err(|error| not_read(path, error))? {
+        return Err(refused(ErrorKind::Corrupt, NO_HEADER));
+    }
     let identities = keys.identities.iter().map(|identity| identity as &dyn age::Identity);
     let decryptor = Decryptor::new_buffered(BufReader::new(Cursor { file, at: 0 }));
     let reader = decryptor.and_then(|decryptor| decryptor.decrypt(identities));
@@ -67,8 +71,26 @@ fn open(keys: &Keys, path: &Path, file: Arc<File>) -> Result<Plaintext> {
         DecryptError::NoMatchingKeys => refused(ErrorKind::Denied, "it is encrypted to other keys")
             .advise("name a file with a key that opens it by --identity"),
         DecryptError::Io(error) => not_read(path, error),
-        _ => refused(ErrorKind::Corrupt, "it is no file of age, or its header is damaged"),
+        _ => refused(ErrorKind::Corrupt, NO_HEADER),
     })
+}
+
+/// Returns false for a header that does not end soon: the reader of age has no limit for it, and reads it anew with each
+/// line. There is room for two thousand recipients.
+fn has_header(file: &File) -> io::Result<bool> {
+    const MOST_BYTES: usize = 256 << 10;
+    const LAST_LINE: &[u8] = b"\n--- ";
+    let mut beginning = vec![0; MOST_BYTES];
+    let mut len = 0;
+    while len < MOST_BYTES {
+        match file.read_at(&mut beginning[len..], len as u64) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(beginning[..len].windows(LAST_LINE.len()).any(|window| window == LAST_LINE))
 }
 
 fn not_read(path: &Path, error: io::Error) -> Error {
@@ -186,5 +208,30 @@ impl ImageSource for EncryptedImage {
     fn write_working_set(&self, _: &[u8]) -> Result<()> {
         let why = "a working set beside it would not be encrypted";
         Err(Error::new(ErrorKind::Unsupported, DECRYPT).of_file(&self.path).because(why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_without_an_end_is_refused_before_it_is_read() {
+        let path = std::env::temp_dir().join(format!("cowslip-header-{}", std::process::id()));
+        let has = |beginning: &str, rest: u64| {
+            std::fs::write(&path, beginning).unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            file.set_len(beginning.len() as u64 + rest).unwrap();
+            has_header(&file).unwrap()
+        };
+        let version = "age-encryption.org/v1\n";
+        let found = [
+            has(&format!("{version}-> X25519 a\nb\n--- c\n"), 1 << 40),
+            has(version, 1 << 40),
+            has(&format!("{version}{}--- c\n", "-> a\n".repeat(100_000)), 0),
+            has("", 0),
+        ];
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found, [true, false, false, false]);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -123,7 +123,8 @@ fn serve_image(args: &ServeArgs) -> Result<ExitCode> {
 /// Runs a command with a socket as its standard input, and serves that socket.
 fn serve_command(memory: &Memory, words: &[OsString]) -> Result<ExitCode> {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
+    // Ctrl-C must not end it before the memory is there.
+    command.args(&words[1..]).process_group(0);
     match run_served(memory, &mut command, &tell, |_| ()) {
         Ok(((), status, served)) => {
             session_ended(memory, served);

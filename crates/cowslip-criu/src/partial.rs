@@ -1,6 +1,7 @@
 //! A folder that appears under its name when it is whole.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use cowslip::{Error, ErrorKind, Result};
@@ -27,8 +28,9 @@ impl Partial {
         let path = std::path::absolute(folder.with_file_name(hidden))
             .map_err(|error| file_error(OPERATION, folder, error))?;
         let lock = lock_folder(OPERATION, &path)?;
-        let emptied = fs::read_dir(&path).and_then(|mut files| {
-            // Of a command that was killed.
+        // Files of a command that was killed. By the descriptor: another user may own the parent, and put a link there.
+        let locked = format!("/proc/self/fd/{}", lock.as_raw_fd());
+        let emptied = fs::read_dir(locked).and_then(|mut files| {
             files.try_for_each(|file| {
                 let file = file?;
                 match file.file_type()?.is_dir() {

@@ -17,19 +17,19 @@ use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::error::file_error;
 use cowslip_sys::target::Target;
 use cowslip_sys::{process, procfs};
-use signal_hook::consts::SIGCONT;
+use signal_hook::consts::{SIGCONT, SIGSTOP};
 
 use crate::about::{self, About, ENCRYPTED_STATE, REST};
 use crate::archive::Archive;
 use crate::chain::Chain;
-use crate::command::{Criu, run_served};
-use crate::import::private_folder;
+use crate::command::{Criu, failure, run_served};
 use crate::keys::Keys;
 use crate::memory::Memory;
 use crate::private::PrivateFolder;
 use crate::session::Served;
 
 const OPERATION: &str = "restore a process";
+const LAZY_LOG: &str = "lazy.log";
 
 /// A process that was restored, with all its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,21 +133,21 @@ pub fn restore(
         Rest::Folder(folder) => {
             // CRIU changes its folder.
             let rest = std::path::absolute(&folder);
-            (Work::create()?, rest.map_err(|error| file_error(OPERATION, &folder, error))?)
+            (PrivateFolder::create()?, rest.map_err(|error| file_error(OPERATION, &folder, error))?)
         }
         Rest::Packed(path, archive) => {
             let private = PrivateFolder::in_memory()?;
             let rest = private.path().join(REST);
             archive.unpack(&path, &rest)?;
-            (Work::Private(private), rest)
+            (private, rest)
         }
     };
     let mut lazy = criu.action("lazy-pages", &rest, work.path());
-    lazy.args(["--log-file", "lazy.log", "--status-fd", "1"]);
+    lazy.args(["--log-file", LAZY_LOG, "--status-fd", "1"]);
     // Ctrl-C must not end it before the memory is there.
     lazy.stdout(Stdio::piped()).process_group(0);
     let served = run_served(&memory, &mut lazy, tell, |child| {
-        let restored = wait_ready(child).and_then(|()| {
+        let restored = wait_ready(child, work.path()).and_then(|()| {
             let mut command = criu.action("restore", &rest, work.path());
             if io::stdin().is_terminal() {
                 command.stdin(Stdio::inherit());
@@ -171,9 +171,11 @@ pub fn restore(
     let (mut ran_after, target) = restored?;
     if !status.success() {
         // It would read zeroes where memory is missing.
-        let _ = target.and_then(|target| target.end());
-        let why =
-            format!("criu lazy-pages ended before all memory was there, {status}; it was killed");
+        let killed = target.map_or(0, |target| end_all(&target));
+        let why = format!(
+            "criu lazy-pages ended before all memory was there, {status}; it was killed, and {} children",
+            killed.saturating_sub(1)
+        );
         return Err(Error::new(ErrorKind::Vanished, OPERATION).because(why));
     }
     if let Some(running) = running {
@@ -221,45 +223,34 @@ fn taken(numbers: &[i32]) -> Option<(i32, String)> {
     })
 }
 
+/// Ends a process and its descendants, which lack the same memory, and returns their number.
+fn end_all(target: &Target) -> usize {
+    // It makes no more of them.
+    let _ = target.signal(SIGSTOP);
+    let threads =
+        fs::read_dir(format!("/proc/{}/task", target.pid())).into_iter().flatten().flatten();
+    let children: String = threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .collect();
+    let children =
+        children.split_ascii_whitespace().filter_map(|pid| Target::open(pid.parse().ok()?).ok());
+    let ended: usize = children.map(|child| end_all(&child)).sum();
+    let _ = target.end();
+    ended + 1
+}
+
 /// Waits until `criu lazy-pages` says that it listens.
-fn wait_ready(child: &mut Child) -> Result<()> {
+fn wait_ready(child: &mut Child, work: &Path) -> Result<()> {
+    let operation = "start criu lazy-pages";
     let output = child.stdout.as_mut().expect("it is piped");
-    match output.read(&mut [0]) {
-        Ok(1..) => Ok(()),
-        answer => {
-            let error = answer.err().unwrap_or(io::ErrorKind::UnexpectedEof.into());
-            Err(Error::from_io("start criu lazy-pages", &error))
-        }
-    }
-}
-
-/// A folder for sockets and logs, removed at the end. For an archive it is in memory, and has CRIU's files.
-enum Work {
-    Plain(PathBuf),
-    Private(PrivateFolder),
-}
-
-impl Work {
-    fn create() -> Result<Self> {
-        // In another PID namespace another process may have the same number.
-        let name = format!("cowslip-restore-{}-{}", process::pid(), process::now_ns());
-        let path = std::env::temp_dir().join(name);
-        private_folder(&path).map_err(|error| file_error(OPERATION, &path, error))?;
-        Ok(Self::Plain(path))
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Plain(path) => path,
-            Self::Private(private) => private.path(),
-        }
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        if let Self::Plain(path) = self {
-            let _ = fs::remove_dir_all(path);
-        }
-    }
+    let failed = match output.read(&mut [0]) {
+        Ok(1..) => return Ok(()),
+        Ok(0) => None,
+        Err(error) => Some(error),
+    };
+    let _ = child.kill();
+    let status = failed.map_or_else(|| child.wait(), Err);
+    let status = status.map_err(|error| Error::from_io(operation, &error))?;
+    let log = fs::read(work.join(LAZY_LOG)).unwrap_or_default();
+    Err(failure(operation.to_owned(), &String::from_utf8_lossy(&log), "", status))
 }

@@ -13,9 +13,9 @@ use crate::commands::stored::Stored;
 use crate::exit::{self, CommandResult, Failure};
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    // A signal that ended this process would take memory from the other.
-    let _stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let kept = Kept::open(&args.image, &keys(args)?, &args.base)?;
+    // From here on a signal that ended this process would take memory from the other.
+    let _stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     run_kept(args, kept)
 }
 
@@ -40,9 +40,10 @@ fn keys(args: &Args) -> Result<Keys, Failure> {
 fn run_kept(args: &Args, kept: Kept) -> CommandResult {
     let tell = |message: &str| errln!("cowslip: {message}");
     let running = |pid| {
+        // A failure must not end this command here: memory that has not come yet would be lost.
         if args.json.is_none() {
-            outln!("process {pid} runs");
-            let _ = io::stdout().flush();
+            let mut out = io::stdout();
+            let _ = writeln!(out, "process {pid} runs").and_then(|()| out.flush());
         }
     };
     let done = restore(kept, &args.criu, args.eager, &tell, running)?;
