@@ -102,6 +102,10 @@ impl Folder {
     /// Begins to keep an image, if there is room for it or room can be made.
     fn begin(self: &Arc<Self>, identity: ImageIdentity, bytes: u64) -> Option<Filling> {
         let mut coming = locked(&self.coming_bytes);
+        // No image goes for one that has no room even then.
+        if coming.saturating_add(bytes) > self.most_bytes {
+            return None;
+        }
         let mut kept = self.kept().unwrap_or_default();
         kept.sort_unstable();
         let mut used: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();

@@ -132,13 +132,15 @@ pub(crate) fn remove(machine: &Machine) -> Outcome {
     if PACKAGED.iter().any(|file| machine.exists(file)) {
         users.push("the package".into());
     }
-    machine.remove(RECORD)?;
     if !users.is_empty() {
+        machine.remove(RECORD)?;
         return Ok(Needless(format!("{GROUP} stays, as others use it: {}", users.join(", "))));
     }
     let root = machine.root().map(|root| root.display().to_string());
     let prefix = root.as_deref().map_or(vec![], |root| vec!["--prefix", root]);
     machine.run("groupdel", &[&prefix[..], &[GROUP]].concat())?;
+    // After a failure the next undo needs it.
+    machine.remove(RECORD)?;
     Ok(Made(format!("the group {GROUP} is removed")))
 }
 

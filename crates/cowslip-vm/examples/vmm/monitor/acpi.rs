@@ -67,7 +67,7 @@ pub(crate) fn write(memory: &GuestMemory, disk: bool) -> Result<GuestAddress> {
     Ok(GuestAddress(put(&Rsdp::new(OEM, all))?))
 }
 
-/// What the system bus has.
+/// Devices of the system bus.
 struct Devices {
     disk: bool,
 }

@@ -1,4 +1,4 @@
-//! What a processor finds at ports and at addresses without RAM: a serial console, and maybe a disk.
+//! Devices at ports and at addresses without RAM: a serial console, and maybe a disk.
 
 use std::collections::VecDeque;
 use std::io::Write;
