@@ -229,3 +229,24 @@ fn forks_of_one_thread_leave_the_bundled_mallocs_locks_alone() {
     // Its locks are on ten pages per arena, and the other thread's arena has some too.
     assert!(alone + 10 <= after_another, "{alone} pages, {after_another} after another thread");
 }
+
+/// As systemd starts services: a client that goes away is an error of a write, and ends nothing.
+#[test]
+fn a_program_has_the_signals_and_the_descriptors_that_it_was_started_with() {
+    let shell = |setting: &str, program: &str| {
+        let script = format!("{setting}; exec {program}");
+        let ran = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let cowslip = format!("{} run --quiet --", support::COWSLIP);
+    for (setting, program) in [
+        ("trap '' PIPE", "grep Sig[BIC] /proc/self/status"),
+        ("trap '' PIPE HUP", "grep Sig[BIC] /proc/self/status"),
+        (":", "grep Sig[BIC] /proc/self/status"),
+        ("exec <&-", "stat -L --format=%F /proc/self/fd/0 /proc/self/fd/2"),
+        ("exec <&- 2>&-", "stat -L --format=%F /proc/self/fd/0 /proc/self/fd/2"),
+    ] {
+        let wanted = shell(setting, program);
+        assert_eq!(shell(setting, &format!("{cowslip} {program}")), wanted, "{setting}");
+    }
+}

@@ -86,6 +86,7 @@ pub mod reserved_fd;
 pub mod scheduling;
 pub mod shared_queue;
 pub mod socket;
+pub mod started_with;
 pub mod streaming;
 pub mod supervision;
 pub mod suspended_child;

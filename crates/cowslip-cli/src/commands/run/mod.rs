@@ -14,6 +14,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::atomic_file::{Target, append_in_place};
 use cowslip_sys::executable::{self, Kind};
 use cowslip_sys::process::MemoryLimit;
+use cowslip_sys::started_with;
 
 use crate::exit::{self, CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
 pub(super) use args::Args;
@@ -61,6 +62,7 @@ pub(super) fn run(args: Args) -> CommandResult {
             prepare(&mut command, &args)?;
         }
     }
+    started_with::give_back(&mut command);
     let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
     Err(cannot_run(name, errno))
 }
