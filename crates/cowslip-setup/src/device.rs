@@ -113,18 +113,19 @@ pub(crate) fn undo(machine: &Machine) -> Outcome {
         Content::Ours(text) => Access::parse(&text),
         _ => return Ok(Needless(format!("setup wrote no {RULES}"))),
     };
-    machine.remove(RULES)?;
     let mut told = format!("{RULES} is removed");
     if machine.is_running()
         && let Some(before) = before
     {
-        if Path::new("/run/udev/control").exists() {
-            machine.run("udevadm", &["control", "--reload"])?;
-        }
         if Access::look().is_ok_and(|access| access != before) && !machine.is_dry_run() {
             before.set()?;
         }
         told += &format!(", {DEVICE} has mode {:o} as before", before.mode);
+    }
+    // After a failure the next undo needs it.
+    machine.remove(RULES)?;
+    if machine.is_running() && Path::new("/run/udev/control").exists() {
+        let _ = machine.run("udevadm", &["control", "--reload"]);
     }
     Ok(Made(told))
 }

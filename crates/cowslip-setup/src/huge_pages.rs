@@ -55,15 +55,15 @@ pub(crate) fn undo(machine: &Machine) -> Outcome {
         Content::Ours(text) => before(&text),
         _ => return Ok(Needless(format!("setup wrote no {FILE}"))),
     };
-    machine.remove(FILE)?;
     let mut told = format!("{FILE} is removed");
-    // A setting that was changed since is kept.
+    // A setting that was changed since is kept. After a failure the next undo needs the file.
     if let Some(before) =
         before.filter(|_| machine.is_running() && look().is_ok_and(|word| word == WORD))
     {
         machine.set(procfs::SHMEM_ENABLED, &before)?;
         told += &format!(", shmem_enabled is {before} as before");
     }
+    machine.remove(FILE)?;
     Ok(Made(told))
 }
 

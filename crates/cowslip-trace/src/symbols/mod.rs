@@ -63,8 +63,10 @@ impl Symbols {
     fn look_up(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Functions> {
         let began = self.began;
         let readable = self.files.entry(file.clone()).or_insert_with(|| {
-            let changed = fs::metadata(&**file).and_then(|metadata| metadata.modified());
-            if changed.is_ok_and(|changed| changed <= began) {
+            // A trace may name anything: a FIFO would be waited for, and a device may act when it is opened.
+            let there = fs::metadata(&**file).ok().filter(fs::Metadata::is_file);
+            let changed = there.and_then(|metadata| metadata.modified().ok());
+            if changed.is_some_and(|changed| changed <= began) {
                 Readable::All
             } else {
                 Readable::None

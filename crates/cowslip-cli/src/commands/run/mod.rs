@@ -4,6 +4,7 @@ mod args;
 mod libraries;
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -99,6 +100,13 @@ fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
     let is_audited = std::env::var_os("LD_AUDIT").is_some_and(|audits| !audits.is_empty());
     if args.malloc == MallocArg::Bundled && !is_audited {
         libraries.push(malloc);
+    }
+    // The loader knows no quotes (`ld.so(8)`).
+    let is_torn =
+        |path: &&PathBuf| path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte));
+    if let Some(path) = libraries.iter().find(is_torn) {
+        let why = "LD_PRELOAD cannot name it, with a space or a colon: install Cowslip elsewhere";
+        return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", path.display())));
     }
     let ours =
         libraries.iter().map(|path| path.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
